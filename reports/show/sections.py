@@ -463,8 +463,17 @@ def differences(findings: Findings, comparisons: Sequence[Comparison], name: str
         (Cell(one.name, label=names.levels[one.name]), *_comparison_cells(findings, one, len(columns) - 1))
         for one in comparisons
     )
-    notes = (f"Equal: {findings.margin}.",) if findings.margin else ()
-    return Table(name, title, columns, rows, notes, unit)
+    notes = [f"Equal: {findings.margin}."] if findings.margin else []
+    if any(one.verdict == "unresolved" and _excludes_zero(one) for one in comparisons):
+        notes.append(
+            "Intervals are of one comparison each; verdicts allow for all of them (p after Holm's correction)."
+        )
+    return Table(name, title, columns, rows, tuple(notes), unit)
+
+
+def _excludes_zero(comparison: Comparison) -> bool:
+    interval = comparison.estimate.interval if comparison.estimate else None
+    return interval is not None and not interval[0] <= 0 <= interval[1]
 
 
 def _comparison_cells(findings: Findings, comparison: Comparison, columns: int) -> tuple[Cell, ...]:
@@ -542,7 +551,7 @@ def costs(study: Study) -> Table:
         arm.name: {key: _cost_cell(study.finished(arm.name), key) for key, _, _ in COSTS} for arm in study.plan.arms
     }
     filled = [cost for cost in COSTS if any(row[cost[0]].value is not None for row in rows.values())]
-    columns = (_arm_column(study), *(Column(title, kind, detail=i > 3) for i, (_, title, kind) in enumerate(filled)))
+    columns = (_arm_column(study), *(Column(title, kind, detail=i > 1) for i, (_, title, kind) in enumerate(filled)))
     cells = (
         tuple((_arm_cell(study, arm), *(row[key] for key, _, _ in filled)) for arm, row in rows.items())
         if filled

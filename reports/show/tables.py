@@ -9,8 +9,9 @@ import csv
 import io
 import math
 import re
+import textwrap
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -170,15 +171,22 @@ def to_rich(table: Table, width: int = 100) -> RichTable:
     """
     rendered = RichTable(title=Text(table.heading), title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
     name_width = int(_NAME_SHARE * width)
-    indices = _fitting_columns(table, width, name_width)
+    widths = _widths(table, name_width)
+    indices = _fitting_columns(table, widths, width)
+    spare = width - 1 - sum(widths[index] for index in indices)
     headings = table.headings()
     omitted = [heading for index, heading in enumerate(headings) if index not in indices]
     rendered.caption = Text(
         "\n".join([*table.notes, *([f"Left away for room: {', '.join(omitted)}."] if omitted else [])])
     )
     for index in indices:
-        justify: Literal["left", "right"] = "left" if table.columns[index].kind == "text" else "right"
-        rendered.add_column(Text(headings[index]), justify=justify, overflow="fold", no_wrap=index == 0)
+        column = table.columns[index]
+        justify: Literal["left", "right"] = "left" if column.kind == "text" else "right"
+        # Headings take the room that is left, and are folded before a number is, which would part from its unit.
+        heading_width = min(len(headings[index]), widths[index] - _GAP + max(0, spare))
+        spare -= max(0, heading_width - (widths[index] - _GAP))
+        heading = Text("\n".join(textwrap.wrap(headings[index], max(heading_width, widths[index] - _GAP))))
+        rendered.add_column(heading, justify=justify, overflow="fold", no_wrap=index == 0)
     for row in table.rows:
         # Without this, names would be broken within words on a narrow terminal.
         name = Text("\n".join(BreakableName(plain(row[0], table.columns[0])).lines(name_width)))
@@ -186,12 +194,16 @@ def to_rich(table: Table, width: int = 100) -> RichTable:
     return rendered
 
 
-def _fitting_columns(table: Table, width: int, name_width: int) -> list[int]:
-    """Returns the indices of columns that are no details and, from the left, of the details that fit."""
-    headings = table.headings()
-    widths = [
-        _width(table, index, heading, _TEXT_WIDTH if index else name_width) for index, heading in enumerate(headings)
+def _widths(table: Table, name_width: int) -> list[int]:
+    """Returns the least width of every column in which no number and no word of its heading is folded."""
+    return [
+        _width(table, index, heading, name_width if index == 0 else _TEXT_WIDTH)
+        for index, heading in enumerate(table.headings())
     ]
+
+
+def _fitting_columns(table: Table, widths: Sequence[int], width: int) -> list[int]:
+    """Returns the indices of columns that are no details and, from the left, of the details that fit."""
     room = width - 1 - sum(w for w, column in zip(widths, table.columns, strict=True) if not column.detail)
     indices = []
     for index, column in enumerate(table.columns):
@@ -203,8 +215,10 @@ def _fitting_columns(table: Table, width: int, name_width: int) -> list[int]:
 
 
 def _width(table: Table, index: int, heading: str, most: int) -> int:
-    texts = (plain(row[index], table.columns[index]) for row in table.rows)
-    return _GAP + min(most, max([len(heading), *map(len, texts)]))
+    texts = [plain(row[index], table.columns[index]) for row in table.rows]
+    if index == 0:
+        texts = [line for text in texts for line in BreakableName(text).lines(most)]
+    return _GAP + min(most, max([*map(len, heading.split()), *map(len, texts)]))
 
 
 _STYLES = {"better": "bold green", "worse": "bold red", "equal": "bold cyan", "differs": "bold", "unresolved": "yellow"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from reports.read.answers import ANSWERS, STATED_LATER, write_answers
 from reports.read.records import ReportError, load_study
 from reports.report import find, render, write_study
 from reports.show.answer import answer, headline
-from reports.show.sections import Findings
+from reports.show.sections import Findings, differences
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 
@@ -150,6 +151,20 @@ def test_the_headline_is_short_with_any_number_of_arms(tmp_path: Path, count: in
     sentences = answer(findings)
     assert len(sentences) == min(count, 9)
     assert count <= 8 or sentences[-1] == f"The table holds {count - 8} more."
+
+
+def test_an_interval_without_zero_beside_no_verdict_is_explained(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.123}, contrasts=ONE)
+    findings = load_findings(tmp_path)
+    better = findings.comparisons[0]
+    notes = [
+        differences(findings, [one], "differences", "Differences").notes
+        for one in (better, replace(better, verdict="unresolved"))
+    ]
+    assert notes == [
+        (),
+        ("Intervals are of one comparison each; verdicts allow for all of them (p after Holm's correction).",),
+    ]
 
 
 def test_without_a_finished_run_the_headline_says_why_and_nothing_follows(tmp_path: Path) -> None:

@@ -113,6 +113,18 @@ def test_a_narrow_terminal_leaves_details_away_and_says_so() -> None:
     assert "Left away for room: Memory." in narrow
 
 
+def test_a_heading_is_folded_before_a_number_parts_from_its_unit() -> None:
+    columns = (
+        Column("Arm"),
+        Column("FLOPs per token of a layer", "count"),
+        Column("Time of a whole run of it", "seconds"),
+    )
+    table = Table("costs", "Cost", columns, ((Cell("recurrence=on"), Cell(355_000), Cell(15.1, spread=0.765)),))
+    (row,) = (line for line in printed(table, 44).splitlines() if "recurrence" in line)
+    assert row.split("  ")[1:] and "355 k" in row and "15.1 ± 0.765 s" in row
+    assert "Time of a whole run of it" in printed(table, 100) and "Time of a whole run of it" not in printed(table, 44)
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert max(map(len, printed(TABLE, width).splitlines())) <= width
