@@ -21,6 +21,7 @@ __all__ = [
     "RUNNER",
     "STUDIES",
     "Headline",
+    "all_names",
     "find",
     "headline",
     "load",
@@ -61,6 +62,11 @@ def own_names() -> list[str]:
     if folder == STUDIES:
         return []
     return [name for name in names(folder) if b"ABLATION" in (folder / f"{name}.py").read_bytes()]
+
+
+def all_names() -> list[str]:
+    """Returns the names of all studies that can be named, those of the working folder first."""
+    return [*own_names(), *names()]
 
 
 def find(study: str) -> Path:

@@ -42,15 +42,15 @@ def config(
 
 
 def _is_study(target: str) -> bool:
-    return target.endswith(".py") or target in (*catalog.names(), *catalog.own_names())
+    return target.endswith(".py") or target in catalog.all_names()
 
 
 def baseline_of(target: str, others: Iterable[str]) -> Config:
     """Returns the config of a study's baseline at the scale demo. Raises ConfigError where there is no study of this
     name, which names those that are nearest among studies and others."""
     if not _is_study(target):
-        names = (*catalog.names(), *catalog.own_names(), *others)
-        raise ConfigError(f"no run, no kind and no study of this name; {nearest(target, names)}", target)
+        suggestion = nearest(target, (*catalog.all_names(), *others))
+        raise ConfigError(f"no run, no kind and no study of this name; {suggestion}", target)
     labels, configs = _arms_of(target, "demo", {})
     return configs[labels.baseline]
 

@@ -28,7 +28,7 @@ Study = Annotated[
     str,
     typer.Argument(
         help="A study's name, or the path of a .py file that defines ABLATION.",
-        autocompletion=completed_from(lambda: (*catalog.own_names(), *catalog.names())),
+        autocompletion=completed_from(catalog.all_names),
     ),
 ]
 Scale = Annotated[

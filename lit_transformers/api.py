@@ -44,7 +44,6 @@ def build_model(run: Run) -> Task:
 def load_checkpoint(checkpoint: str | Path) -> Task:
     """Returns the trained LightningModule of a run's checkpoint.ckpt, ready to use (``eval``). Nothing in the file is
     executed. Raises ConfigError for a file that is damaged or is no checkpoint of this suite."""
-    load_plugins()
     return load(Path(checkpoint))[0]
 
 
@@ -53,7 +52,6 @@ def evaluate(checkpoint: str | Path, changes: Mapping[str, Plain] | None = None)
 
     changes: values by paths of its run's config, such as {"data.evaluation.documents": 8}.
     """
-    load_plugins()
     return evaluate_checkpoint(Path(checkpoint), dict(changes or {}))
 
 
@@ -73,7 +71,6 @@ def generate(
 
     Raises ConfigError where the checkpoint is not that of a causal_lm.
     """
-    load_plugins()
     sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     return "".join(write(Path(checkpoint), prompt, length, sampling, beams, memory))
 

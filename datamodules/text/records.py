@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -90,25 +90,9 @@ class RecordsConfig(Config):
         key: plain data of all fields that decide a text. Raises DataError that names the line at fault.
         """
         files, left_out = files_of(self.path, is_records), Counter[str]()
-
-        def texts() -> Iterator[Text]:
-            complete, first_fault = 0, None
-            for path, name in files:
-                for record in self._read(path, name, columns):
-                    try:
-                        values = [_filled(record, column) for column in columns]
-                    except RecordError as fault:
-                        if self.incomplete == "refuse":
-                            raise
-                        left_out[LEFT_OUT] += 1
-                        first_fault = first_fault or fault
-                        continue
-                    complete += 1
-                    yield text_of(record, values, path)
-            if first_fault is not None and not complete:
-                raise DataError(f"none of {left_out[LEFT_OUT]:,} records has every text: {first_fault}")
-
-        return index_corpus(["records", key, stamps(files)], "", WHOLE, texts(), left_out)
+        records = ((record, path) for path, name in files for record in self._read(path, name, columns))
+        texts = (text_of(record, values, path) for record, values, path in self._complete(records, columns, left_out))
+        return index_corpus(["records", key, stamps(files)], "", WHOLE, texts, left_out)
 
     def split_of(self, record: FileRecord, text: str) -> Split:
         """Returns the split of a record with that text. Raises DataError where it is to be named and is not."""
@@ -124,6 +108,26 @@ class RecordsConfig(Config):
             for member in members(path, name, is_records):
                 for record in _records(member, self.separator, has_header):
                     yield from _nested(record, self.records) if self.records else [record]
+
+    def _complete(
+        self, records: Iterable[tuple[FileRecord, Path]], columns: Sequence[Column], left_out: Counter[str]
+    ) -> Iterator[tuple[FileRecord, list[list[str]], Path]]:
+        """Yields every record with the texts of its columns and its file. Where incomplete ones are left out they are
+        counted, and that no record has every text is a DataError with the first fault."""
+        complete, first_fault = 0, None
+        for record, path in records:
+            try:
+                values = [_filled(record, column) for column in columns]
+            except RecordError as fault:
+                if self.incomplete == "refuse":
+                    raise
+                left_out[LEFT_OUT] += 1
+                first_fault = first_fault or fault
+                continue
+            complete += 1
+            yield record, values, path
+        if first_fault is not None and not complete:
+            raise DataError(f"none of {left_out[LEFT_OUT]:,} records has every text: {first_fault}")
 
 
 def column_conflicts(**columns: Column) -> Iterator[str]:

@@ -32,11 +32,11 @@ def read_target(target: str) -> tuple[str, Config | type[Config]]:
     place = Path(target)
     if place.is_dir() or (place.is_file() and place.suffix != ".py"):
         return "", read_run(place / RUN if place.is_dir() else place)
-    kind = _kind(target)
-    if kind is not None:
-        return kind
+    kinds = _kinds()
+    if matches := [name for name in kinds if target in (name, name.rpartition("=")[2])]:
+        return _defaults(target, {name: kinds[name] for name in matches})
     studies: Any = importlib.import_module(STUDIES)
-    return "", studies.baseline_of(target, _kinds(target))
+    return "", studies.baseline_of(target, kinds if "=" in target else {name.rpartition("=")[2] for name in kinds})
 
 
 def with_values(config: Config | type[Config], values: Mapping[str, Plain]) -> Config:
@@ -48,7 +48,7 @@ def with_values(config: Config | type[Config], values: Mapping[str, Plain]) -> C
     return config(**required).override({path: value for path, value in values.items() if path not in required})
 
 
-def _known_kinds() -> dict[str, type[Config]]:
+def _kinds() -> dict[str, type[Config]]:
     """Returns the class of every kind by its path and name, as PATH=KIND."""
     from lit_transformers.kinds import places
     from lit_transformers.runs import RunConfig
@@ -56,24 +56,13 @@ def _known_kinds() -> dict[str, type[Config]]:
     return {f"{place.path}={name}": part for place in places(RunConfig) for name, part in place.kinds.items()}
 
 
-def _kinds(target: str) -> list[str]:
-    """Returns the names of all kinds, in the form in which the target is written: with their paths or without."""
-    known = _known_kinds()
-    return [*known] if "=" in target else sorted({name.rpartition("=")[2] for name in known})
-
-
-def _kind(target: str) -> tuple[str, Config | type[Config]] | None:
-    """Returns the path of a kind, named alone or as PATH=KIND, and its defaults or its class; None where there is none
-    of this name. Raises ConfigError where several have it."""
-    known = _known_kinds()
-    matches = [name for name in known if target in (name, name.rpartition("=")[2])]
-    if not matches:
-        return None
-    classes = {known[name] for name in matches}
-    if len(classes) > 1:
+def _defaults(target: str, matches: Mapping[str, type[Config]]) -> tuple[str, Config | type[Config]]:
+    """Returns the path of the kind that a target names, and its defaults or its class. Raises ConfigError where several
+    kinds have the name. matches: the class of each by its path and name."""
+    if len({*matches.values()}) > 1:
         raise ConfigError(f"several kinds have this name; write one of {', '.join(sorted(matches))}", target)
-    (config,) = classes
-    return matches[0].rpartition("=")[0], config if required_fields(config) else config()
+    name, config = next(iter(matches.items()))
+    return name.rpartition("=")[0], config if required_fields(config) else config()
 
 
 def print_config(config: Config | type[Config], path: str, name: str) -> None:

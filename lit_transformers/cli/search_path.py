@@ -45,7 +45,7 @@ def put_working_folder_last(root: Path, folder: Path) -> None:
 
 
 def _import_package(name: str) -> None:
-    """Imports a package in place of a namespace, which Python has made of a folder of its name without __init__.py."""
+    """Imports a package in place of the namespace package that a folder of its name without __init__.py is."""
     del sys.modules[name]
     package = importlib.import_module(name)
     for inner in [module for module in sys.modules if module.rpartition(".")[0] == name]:

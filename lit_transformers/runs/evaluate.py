@@ -9,6 +9,7 @@ import lightning as L
 
 from lit_transformers.class_path import class_path_of
 from lit_transformers.config import ConfigError, Plain
+from lit_transformers.plugins import load_plugins
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.train import quiet
 from lit_transformers.tasks import Task
@@ -32,11 +33,13 @@ def evaluate(checkpoint: Path, changes: dict[str, Plain] | None = None) -> dict[
 
 
 def load(checkpoint: Path, changes: dict[str, Plain] | None = None) -> tuple[Task, RunConfig, dict[str, Plain]]:
-    """Returns a trained task, its run's config, and the metadata of its data. Nothing in the file is executed.
+    """Returns a trained task, its run's config, and the metadata of its data. Plug-ins are imported, for it may have
+    parts of theirs; nothing in the file is executed.
 
     Raises ConfigError for a file that is damaged or is no checkpoint of this suite, or where its run has parts that are
     not known in this process.
     """
+    load_plugins()
     checkpoint_data = read(checkpoint)
     extra = checkpoint_data["lit_transformers"]
     class_path = class_path_of(extra["config"])

@@ -183,10 +183,11 @@ def to_rich(table: Table, width: int = 100) -> RichTable:
         column = table.columns[index]
         justify: Literal["left", "right"] = "left" if column.kind == "text" else "right"
         # Headings take the room that is left, and are folded before a number is, which would part from its unit.
-        heading_width = min(len(headings[index]), widths[index] - _GAP + max(0, spare))
-        spare -= max(0, heading_width - (widths[index] - _GAP))
-        heading = Text("\n".join(textwrap.wrap(headings[index], max(heading_width, widths[index] - _GAP))))
-        rendered.add_column(heading, justify=justify, overflow="fold", no_wrap=index == 0)
+        least = widths[index] - _GAP
+        extra = max(0, min(spare, len(headings[index]) - least))
+        spare -= extra
+        heading = "\n".join(textwrap.wrap(headings[index], least + extra))
+        rendered.add_column(Text(heading), justify=justify, overflow="fold", no_wrap=index == 0)
     for row in table.rows:
         # Without this, names would be broken within words on a narrow terminal.
         name = Text("\n".join(BreakableName(plain(row[0], table.columns[0])).lines(name_width)))

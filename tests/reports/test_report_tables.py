@@ -121,7 +121,7 @@ def test_a_heading_is_folded_before_a_number_parts_from_its_unit() -> None:
     )
     table = Table("costs", "Cost", columns, ((Cell("recurrence=on"), Cell(355_000), Cell(15.1, spread=0.765)),))
     (row,) = (line for line in printed(table, 44).splitlines() if "recurrence" in line)
-    assert row.split("  ")[1:] and "355 k" in row and "15.1 ± 0.765 s" in row
+    assert "355 k" in row and "15.1 ± 0.765 s" in row
     assert "Time of a whole run of it" in printed(table, 100) and "Time of a whole run of it" not in printed(table, 44)
 
 
