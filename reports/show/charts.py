@@ -25,7 +25,7 @@ from reports.show.looks import (
 )
 from reports.show.names import ComparisonNames, name_comparisons
 from reports.show.observed import read
-from reports.show.sections import Findings
+from reports.show.sections import NOT_ALONE, Findings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -300,7 +300,8 @@ def differences(findings: Findings, comparisons: Sequence[Comparison]) -> Figure
 
 def _name(comparison: Comparison, shared: ComparisonNames) -> str:
     name = shared.levels[comparison.name]
-    return name if shared.reference or comparison.kind == "contrast" else f"{name} ({comparison.kind})"
+    is_named = comparison.kind == "contrast" or name.endswith(NOT_ALONE)
+    return name if shared.reference or is_named else f"{name} ({comparison.kind})"
 
 
 def _difference(comparison: Comparison) -> float:

@@ -121,7 +121,7 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
             "context may tell a little about those beyond it."
         )
         yield Drawing("distances", "Bits recovered against distance", caption, bits_against_distance(study, recovered))
-    if comparisons := [c for c in findings.comparisons if c.estimate and c.estimate.interval]:
+    if comparisons := [c for c in findings.shown if c.estimate and c.estimate.interval]:
         caption = "Paired differences with their 95 % intervals."
         caption += " The band is the margin within which two are called equal." if findings.margin else ""
         yield Drawing("differences", "Paired differences", caption, differences(findings, comparisons))

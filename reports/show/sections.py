@@ -158,6 +158,11 @@ class Findings:
         return (*mixed[:there], *main, *mixed[there:])
 
     @cached_property
+    def shown(self) -> tuple[Comparison, ...]:
+        """The contrasts, and after them the effects in their order."""
+        return (*(one for one in self.comparisons if one.kind == "contrast"), *self.effects)
+
+    @cached_property
     def primary(self) -> tuple[Comparison, ...]:
         """The comparisons that answer the question: those that the study names as its answer or, where it names none
         that is run at this scale, its first contrast, the effects of the first factor of a product, or every arm
@@ -508,8 +513,7 @@ def seeds_needed(comparison: Comparison) -> str | None:
 def intervals(findings: Findings) -> Table:
     """Returns a table of the interval that decides verdicts, beside the two that do not."""
     decimals, unit = findings.difference_decimals, findings.difference_unit
-    shown = [*(one for one in findings.comparisons if one.kind == "contrast"), *findings.effects]
-    names = name_comparisons(findings.study.plan, shown)
+    names = name_comparisons(findings.study.plan, findings.shown)
     columns = (
         Column(names.heading("Comparison")),
         Column("Seeds and documents", "interval", unit, decimals),
@@ -525,7 +529,7 @@ def intervals(findings: Findings) -> Table:
             _interval_cell(findings, estimate.bootstrap),
             Cell(comparison.documents) if comparison.documents else Cell(missing="seeds only"),
         )
-        for comparison in shown
+        for comparison in findings.shown
         if (estimate := comparison.estimate) and estimate.interval
     )
     notes = (
