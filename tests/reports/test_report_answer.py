@@ -17,6 +17,7 @@ from reports.read.answers import ANSWERS, STATED_LATER, write_answers
 from reports.read.records import ReportError, load_study
 from reports.report import find, render, write_study
 from reports.show.answer import answer, headline
+from reports.show.figures import drawings
 from reports.show.sections import Findings, differences
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
@@ -120,6 +121,9 @@ def test_an_interaction_takes_the_place_of_main_effects_that_mean_nothing_alone(
     kinds = [effect.kind for effect in findings.effects]
     assert kinds == ["interaction", "main effect", "main effect"]
     assert all(effect.name.endswith(" (not meaningful alone)") for effect in findings.effects[1:])
+    figure = next(one.figure for one in drawings(findings) if one.name == "differences")
+    rows = [row.get_text() for row in figure.axes[0].get_yticklabels()]
+    assert rows[-3].endswith(" (interaction)") and all(row.endswith(" (not meaningful alone)") for row in rows[-2:])
 
 
 def test_where_the_answer_is_open_the_headline_says_how_many_seeds_it_would_take(tmp_path: Path) -> None:
