@@ -121,9 +121,18 @@ def test_an_interaction_takes_the_place_of_main_effects_that_mean_nothing_alone(
     kinds = [effect.kind for effect in findings.effects]
     assert kinds == ["interaction", "main effect", "main effect"]
     assert all(effect.name.endswith(" (not meaningful alone)") for effect in findings.effects[1:])
-    figure = next(one.figure for one in drawings(findings) if one.name == "differences")
+
+
+def test_the_figure_of_differences_has_the_order_of_its_table(tmp_path: Path) -> None:
+    plan = write_plan(tmp_path)
+    for number, arm in enumerate(plan["arms"]):
+        crossed = arm["name"] in (OFF, ON_ABSOLUTE)
+        for seed in range(3):
+            write_run(tmp_path, arm["name"], seed, BYTES * (1 + 0.5 * crossed + 0.001 * seed * number**2))
+    figure = next(one.figure for one in drawings(load_findings(tmp_path)) if one.name == "differences")
     rows = [row.get_text() for row in figure.axes[0].get_yticklabels()]
-    assert rows[-3].endswith(" (interaction)") and all(row.endswith(" (not meaningful alone)") for row in rows[-2:])
+    assert rows[-3] == "recurrence=off with positions=absolute (interaction)"
+    assert all(row.endswith(" (not meaningful alone)") for row in rows[-2:])
 
 
 def test_where_the_answer_is_open_the_headline_says_how_many_seeds_it_would_take(tmp_path: Path) -> None:
