@@ -80,6 +80,10 @@ class AttentionWeighting(NamedTuple):
         return self._replace(tensors=tuple(part if part.size(1) == 1 else part[:, heads] for part in self.tensors))
 
 
+Keys = list[tuple[Float[Tensor, "b h s k"], tuple[Table, ...]]]
+"""The keys of a range and listed ones, each with the tables that they are scored with."""
+
+
 class Scores(Protocol):
     """What scores queries and keys in place of their product; see ``Relative``, whose methods these are."""
 
@@ -109,7 +113,14 @@ class Scoring(NamedTuple):
     @property
     def fused(self) -> bool:
         """Whether a fused kernel computes the outputs, without visible scores."""
-        return self.encoding is None and self.weigh is None and not self.sums
+        return self.encoding is None and self.softmax_of_sums
+
+    @property
+    def softmax_of_sums(self) -> bool:
+        """Whether outputs are values weighed by the softmax of the scaled products of queries and keys, and of what an
+        encoding adds to these."""
+        is_added = self.encoding is None or (isinstance(self.encoding, Relative) and not self.encoding.adds_values)
+        return is_added and self.weigh is None and not self.sums
 
 
 def attend(
@@ -225,10 +236,12 @@ def run(scoring: Scoring, inputs: Inputs, size: int) -> tuple[Tensor, ...]:
     places = [Stretch(block.first, block.stop, block.step, block.times, block.stride) for block in plan]
     if sum(place.length * place.times for place in places) < queries:
         places = in_order([place.length for place in places])
+    tensors = learning(inputs, scoring.weigh)
     if by_flash(scoring, inputs, plan):
-        return (flash.in_blocks(cuts, places, hidden, scoring.scale, learning(inputs, None)),)
+        flash_blocks = flash.Blocks(cuts, places, hidden, scoring.scale, partial(added_scores, scoring))
+        return (flash.in_blocks(flash_blocks, tensors),)
     stored = [light(scoring, inputs, block) for block in plan]
-    return recomputed(work, cuts, places, learning(inputs, scoring.weigh), scoring.dropout > 0, stored)
+    return recomputed(work, cuts, places, tensors, scoring.dropout > 0, stored)
 
 
 def hidden_in(pattern: Pattern, inputs: Inputs, block: QueryBlock) -> Hidden | None:
@@ -238,9 +251,14 @@ def hidden_in(pattern: Pattern, inputs: Inputs, block: QueryBlock) -> Hidden | N
 
 
 def by_flash(scoring: Scoring, inputs: Inputs, plan: Sequence[QueryBlock]) -> bool:
-    """Whether the fused kernel of a CPU computes the blocks. A single one needs no more than autograd, and a block
-    without keys is none that the kernel computes."""
-    if not scoring.fused or scoring.dropout or (len(plan) == 1 and plan[0].times == 1):
+    """Whether the fused kernel of a CPU computes the blocks. A single one needs it only where no gradients are
+    recorded, for what an encoding adds to the scores; and a block without keys is none that the kernel computes."""
+    if not scoring.softmax_of_sums or scoring.dropout:
+        return False
+    if not scoring.fused and full_precision(inputs.v) is not inputs.v:
+        return False
+    is_single = len(plan) == 1 and plan[0].times == 1
+    if is_single and (scoring.fused or torch.is_grad_enabled() or torch.compiler.is_compiling()):
         return False
     return all(key_count(block) for block in plan) and flash.supports(*inputs[:3])
 
@@ -335,60 +353,45 @@ def fetched_whole(block: QueryBlock, inputs: Inputs) -> bool:
 
 def compute(scoring: Scoring, inputs: Inputs, block: QueryBlock, leaves: Tensors) -> tuple[Tensor, ...]:
     """Returns the outputs of one block, given the slices that it read, and the log-sum-exp of its rows if required."""
-    queries, (k,), (v,) = leaves["queries"], leaves["keys"], leaves["values"]
-    keys: list[tuple[Tensor, tuple[Table, ...]]] = [
-        (k, tuple(at_least(table, k.size(-2) + 1) for table in leaves["tables"]))
-    ]
-    if "further keys" in leaves:
-        (far_k,), (far_v,) = leaves["further keys"], leaves["further values"]
-        keys.append((far_k, tuple(Gathered(table) for table in leaves["further tables"])))
-        k, v = torch.cat([k, far_k], dim=-2), torch.cat([v, far_v], dim=-2)
+    queries, k, v = flash.read(leaves)
     mask = hidden_in(scoring.pattern, inputs, block)
     if scoring.fused:
         attn_mask = None if mask is None else mask.visible()
         y = F.scaled_dot_product_attention(
-            queries[0], k, v, attn_mask=attn_mask, scale=scoring.scale, dropout_p=scoring.dropout
+            queries, k, v, attn_mask=attn_mask, scale=scoring.scale, dropout_p=scoring.dropout
         )
         return (y,)
-    if (added := added_alone(scoring, queries, keys, v, mask)) is not None:
-        return (flash.with_scores(queries[0], k, v, added, scoring.scale),)
     weigh_arguments = (*indices(block, inputs.offset, v.device), *leaves["weighing"]) if scoring.weigh else ()
-    return weighed(scoring, queries, keys, v, mask, weigh_arguments)
+    return weighed(scoring, leaves["queries"], keys_of(leaves), v, mask, weigh_arguments)
 
 
-def added_alone(
-    scoring: Scoring,
-    queries: tuple[Tensor, ...],
-    keys: list[tuple[Tensor, tuple[Table, ...]]],
-    v: Float[Tensor, "b h s v"],
-    mask: Hidden | None,
-) -> Float[Tensor, "#b h t s"] | None:
-    """Returns what an encoding adds to the scores, minus infinity where a key is hidden, if that is all that the fused
-    kernel of a CPU needs besides queries, keys and values; else None. The kernel has no gradient of it, so that this is
-    for blocks that the backward pass computes again, and for passes without one.
-    """
-    encoding, ((k, tables), *further) = scoring.encoding, keys
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not isinstance(encoding, Relative):
+def keys_of(leaves: Tensors) -> Keys:
+    """Returns the keys that a block read."""
+    (k,) = leaves["keys"]
+    keys: Keys = [(k, tuple(at_least(table, k.size(-2) + 1) for table in leaves["tables"]))]
+    if "further keys" in leaves:
+        (far_k,) = leaves["further keys"]
+        keys.append((far_k, tuple(Gathered(table) for table in leaves["further tables"])))
+    return keys
+
+
+def added_scores(scoring: Scoring, leaves: Tensors) -> Float[Tensor, "#b h t s"] | None:
+    """Returns what an encoding adds to the scaled products of a block, in a new tensor; None for nothing."""
+    if not isinstance(scoring.encoding, Relative):
         return None
-    if encoding.adds_values or scoring.weigh is not None or scoring.dropout or scoring.sums or further:
-        return None
-    may_see_nothing = mask is not None and mask.start == 0 and not scoring.pattern.sees_itself
-    if may_see_nothing or full_precision(v) is not v or not flash.supports(queries[0], k, v):
-        return None
-    added = encoding.added_scores(queries, k, tables, scoring.scale)
-    if added is None or mask is None:
-        return added
-    leading = torch.broadcast_shapes(added.shape[:-2], mask.hidden.shape[:-2])
-    if leading != added.shape[:-2]:
-        added = added.expand(*leading, -1, -1).clone()
-    added[..., mask.start :].masked_fill_(mask.hidden, float("-inf"))
-    return added
+    keys, queries = keys_of(leaves), leaves["queries"]
+    parts = [scoring.encoding.added_scores(queries, k, tables, scoring.scale) for k, tables in keys]
+    added = [part for part in parts if part is not None]
+    if len(added) < 2:
+        return next(iter(added), None)
+    leading = torch.broadcast_shapes(*(part.shape[:-1] for part in added))
+    return torch.cat([part.expand(*leading, -1) for part in added], dim=-1)
 
 
 def weighed(
     scoring: Scoring,
     queries: tuple[Tensor, ...],
-    keys: list[tuple[Tensor, tuple[Table, ...]]],
+    keys: Keys,
     v: Float[Tensor, "b h s v"],
     mask: Hidden | None,
     weigh_arguments: tuple[Tensor, ...],
@@ -418,9 +421,7 @@ def weighed(
     return y, total if sees_nothing is None else total.masked_fill(sees_nothing, float("-inf"))
 
 
-def scores(
-    scoring: Scoring, queries: tuple[Tensor, ...], keys: list[tuple[Tensor, tuple[Table, ...]]]
-) -> Float[Tensor, "b h t s"]:
+def scores(scoring: Scoring, queries: tuple[Tensor, ...], keys: Keys) -> Float[Tensor, "b h t s"]:
     """Returns scaled logits in a new tensor, which may be changed in place."""
     if scoring.encoding is None:
         logits = [(queries[0] * scoring.scale) @ k.mT for k, _ in keys]

@@ -1,26 +1,51 @@
-"""Blocks of attention by the fused kernel of a CPU, forward and backward, without computing any scores twice.
+"""Blocks of attention by the fused kernel of a CPU, forward and backward, without storing any scores.
 
-The kernel returns the log-sum-exp of each row beside its output, and its backward pass needs no more than these two
-and the inputs. ``recomputed`` has to compute the outputs again, for it treats the work of a piece as unknown; here only
-the keys, the values and the mask of a block are read again.
+The kernel returns the log-sum-exp of each row beside its output. Its backward pass needs no more than these two and the
+inputs, but has no gradient of what an encoding adds to the scores. Where something is added, the weights are the
+exponentials of the scores less the log-sum-exp, and the gradients follow from them by products of matrices, in memory
+that all blocks use one after another: the system would have to map what is allocated for each block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lit_transformers.attention.masks import Hidden
-from lit_transformers.attention.recompute import Cut, Stretch, Tensors, leaves_of, room_for, zeros_for
+from lit_transformers.attention.recompute import (
+    Cut,
+    PieceGraph,
+    Stretch,
+    Tensors,
+    add_gradients,
+    graph_of,
+    grouped,
+    leaves_of,
+    room_for,
+    zeros_for,
+)
 
 KERNEL = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-HiddenOf = Callable[[int], Hidden | None]
-"""Returns what a block hides, by its number."""
+
+
+class Blocks(NamedTuple):
+    """The blocks of a pass: what each reads, the place of its outputs, what it hides, and the scale of products.
+
+    ``added`` returns what an encoding adds to the scores of a block, given what the block reads: a new tensor
+    (#b, h, t, s), or None for nothing. It reads no other tensors that gradients flow through.
+    """
+
+    cuts: Sequence[Cut]
+    places: Sequence[Stretch]
+    hidden: Callable[[int], Hidden | None]
+    scale: float
+    added: Callable[[Tensors], Float[Tensor, "#b h t s"] | None]
 
 
 def supports(q: Float[Tensor, "b h t k"], k: Float[Tensor, "b h s k"], v: Float[Tensor, "b h s v"]) -> bool:
@@ -30,97 +55,141 @@ def supports(q: Float[Tensor, "b h t k"], k: Float[Tensor, "b h s k"], v: Float[
     return q.size(-1) == v.size(-1) and all(part.stride(-1) == 1 for part in (q, k, v))
 
 
-def in_blocks(
-    cuts: Sequence[Cut], places: Sequence[Stretch], hidden: HiddenOf, scale: float, tensors: Tensors
-) -> Float[Tensor, "b h t v"]:
-    """Returns the outputs of all blocks, each at its place. The cuts are those of ``parts_of``, without encodings.
-    There are no second derivatives."""
+def in_blocks(blocks: Blocks, tensors: Tensors) -> Float[Tensor, "b h t v"]:
+    """Returns the outputs of all blocks, each at its place. There are no second derivatives."""
     apply: Callable[..., Tensor] = torch.compiler.disable(FlashBlocks.apply)
-    (q, *_), (k,), (v,) = tensors["queries"], tensors["keys"], tensors["values"]
-    return apply(cuts, places, hidden, scale, q, k, v)
-
-
-def with_scores(
-    q: Float[Tensor, "b h t k"],
-    k: Float[Tensor, "b h s k"],
-    v: Float[Tensor, "b h s k"],
-    added: Float[Tensor, "#b h t s"],
-    scale: float,
-) -> Float[Tensor, "b h t k"]:
-    """Returns attention whose scores are the scaled products and what is added to each. There are no gradients."""
-    y: Tensor = KERNEL(q, k, v, attn_mask=added, scale=scale)[0]
-    return y
+    sizes = {name: len(group) for name, group in tensors.items()}
+    return apply(blocks, sizes, *(part for group in tensors.values() for part in group))
 
 
 class FlashBlocks(torch.autograd.Function):
-    """Saves queries, keys, values, outputs and the log-sum-exp of each row."""
+    """Saves the input tensors, which are the groups of ``sizes`` one after another, the outputs and the log-sum-exp of
+    each row."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        cuts: Sequence[Cut],
-        places: Sequence[Stretch],
-        hidden: HiddenOf,
-        scale: float,
-        q: Float[Tensor, "b h t k"],
-        k: Float[Tensor, "b h s k"],
-        v: Float[Tensor, "b h s v"],
-    ) -> Float[Tensor, "b h t v"]:
-        tensors = {"queries": (q,), "keys": (k,), "values": (v,)}
+    def forward(ctx: Any, blocks: Blocks, sizes: Mapping[str, int], *flat: Tensor) -> Float[Tensor, "b h t v"]:
+        tensors = grouped(flat, sizes)
         merged: tuple[Tensor, ...] = ()
-        for number, (cut, place) in enumerate(zip(cuts, places, strict=True)):
-            queries, keys, values = read(cut, tensors)
-            y, sums = KERNEL(queries, keys, values, attn_mask=additive(hidden(number), q.dtype), scale=scale)
+        for number in reversed(range(len(blocks.cuts))):  # the longest first, as in ``Pieces``
+            place, leaves = blocks.places[number], leaves_of(blocks.cuts[number], tensors)
+            queries, keys, values = read(leaves)
+            mask = masked(blocks.added(leaves), blocks.hidden(number), queries.dtype)
+            y, sums = KERNEL(queries, keys, values, attn_mask=mask, scale=blocks.scale)
             outputs = y, sums.unsqueeze(-1)
-            merged = merged or tuple(room_for(output, places, number) for output in outputs)
+            merged = merged or tuple(room_for(output, blocks.places, number) for output in outputs)
             for result, output in zip(merged, outputs, strict=True):
                 place.seen_in(result).copy_(place.unfold(output))
-        ctx.save_for_backward(q, k, v, *merged)
-        ctx.cuts, ctx.places, ctx.hidden, ctx.scale = cuts, places, hidden, scale
+        ctx.save_for_backward(*merged, *flat)
+        ctx.blocks, ctx.sizes = blocks, sizes
         return merged[0]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Float[Tensor, "b h t v"]) -> tuple[Any, ...]:
-        q, k, v, *merged = ctx.saved_tensors
-        tensors = {"queries": (q,), "keys": (k,), "values": (v,)}
+        blocks: Blocks = ctx.blocks
+        (y, sums, *flat), needed = ctx.saved_tensors, ctx.needs_input_grad[2:]
         gradient = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
-        totals = {name: zeros_for(tensor) for name, (tensor,) in tensors.items()}
-        for number, (cut, place) in enumerate(zip(ctx.cuts, ctx.places, strict=True)):
-            of_block, y, sums = (place.fold(place.seen_in(part)) for part in (gradient, *merged))
-            mask = additive(ctx.hidden(number), q.dtype)
-            parts = BACKWARD(
-                of_block, *read(cut, tensors), y, sums.squeeze(-1), 0.0, False, attn_mask=mask, scale=ctx.scale
-            )
+        flat_totals = [zeros_for(tensor) if is_needed else None for tensor, is_needed in zip(flat, needed, strict=True)]
+        tensors, needs_gradient, totals = (grouped(part, ctx.sizes) for part in (flat, needed, flat_totals))
+        workspaces = Workspace(), Workspace()
+
+        def work(number: int, leaves: Tensors) -> tuple[Tensor, ...]:
+            added = blocks.added(leaves)
+            return () if added is None else (added,)
+
+        for number in reversed(range(len(blocks.cuts))):
+            cut, place, hidden = blocks.cuts[number], blocks.places[number], blocks.hidden(number)
+            graph = graph_of(work, blocks.cuts, number, tensors, needs_gradient)
+            inputs = tuple(part.detach() for part in read(graph.leaves))
+            outputs = tuple(place.fold(place.seen_in(part)) for part in (gradient, y, sums))
+            if graph.outputs:
+                parts, of_scores = block_gradients(graph, inputs, outputs, hidden, blocks.scale, workspaces)
+                if graph.outputs[0].requires_grad:
+                    add_gradients(graph, cut, (of_scores,), totals)
+            else:
+                of_outputs, block_y, block_sums = outputs
+                mask = masked(None, hidden, inputs[0].dtype)
+                parts = BACKWARD(
+                    of_outputs, *inputs, block_y, block_sums.squeeze(-1), 0.0, False, attn_mask=mask, scale=blocks.scale
+                )
             add(cut, parts, totals)
-        return None, None, None, None, *(totals[name].to(q.dtype) for name in tensors)
+        cast = (None if total is None else total.to(t.dtype) for total, t in zip(flat_totals, flat, strict=True))
+        return None, None, *cast
 
 
-def read(cut: Cut, tensors: Tensors) -> tuple[Tensor, Tensor, Tensor]:
+class Workspace:
+    """Memory for the matrices of one block after another."""
+
+    def __init__(self) -> None:
+        self.memory = torch.empty(0)
+
+    def of(self, like: Tensor, *shape: int) -> Tensor:
+        """Returns an uninitialized tensor of a shape, in the memory of the one before."""
+        count = math.prod(shape)
+        if self.memory.numel() < count:
+            self.memory = like.new_empty(count)
+        return self.memory[:count].view(shape)
+
+
+def block_gradients(
+    graph: PieceGraph,
+    inputs: tuple[Tensor, ...],
+    outputs: tuple[Tensor, ...],
+    hidden: Hidden | None,
+    scale: float,
+    workspaces: tuple[Workspace, Workspace],
+) -> tuple[tuple[Tensor, ...], Float[Tensor, "b h t s"]]:
+    """Returns the gradients of queries, keys and values but for those through what is added to the scores, and those of
+    the scores. inputs: queries, keys and values; outputs: gradients of the outputs, outputs, log-sum-exp of rows."""
+    rows, heads, t, _ = inputs[0].shape
+    s = inputs[1].size(-2)
+    q, k, v, gradient, y, sums = (part.flatten(0, 1) for part in (*inputs, *outputs))
+    added = graph.outputs[0].detach()
+    weights, of_scores = (workspace.of(q, rows * heads, t, s) for workspace in workspaces)
+    torch.baddbmm(added.expand(rows, -1, -1, -1).flatten(0, 1), q, k.mT, alpha=scale, out=weights)
+    weights.sub_(sums).exp_()
+    if hidden is not None:
+        weights.unflatten(0, (rows, heads))[..., hidden.start :].masked_fill_(hidden.hidden, 0.0)
+    of_values = weights.mT @ gradient
+    torch.bmm(gradient, v.mT, out=of_scores)
+    of_scores.sub_((gradient * y).sum(-1, keepdim=True)).mul_(weights)
+    of_queries, of_keys = (of_scores @ k).mul_(scale), (of_scores.mT @ q).mul_(scale)
+    parts, whole = (of_queries, of_keys, of_values), of_scores.unflatten(0, (rows, heads))
+    return tuple(part.unflatten(0, (rows, heads)) for part in parts), whole.sum_to_size(added.shape)
+
+
+def read(leaves: Tensors) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the queries, keys and values of a block, listed keys after those of its range."""
-    leaves = leaves_of({name: part for name, part in cut.items() if part.source in tensors}, tensors)
-    (queries,), (k,), (v,) = leaves["queries"], leaves["keys"], leaves["values"]
+    (queries, *_), (k,), (v,) = leaves["queries"], leaves["keys"], leaves["values"]
     if "further keys" in leaves:
         (far_k,), (far_v,) = leaves["further keys"], leaves["further values"]
         k, v = torch.cat([k, far_k], dim=-2), torch.cat([v, far_v], dim=-2)
     return queries, k, v
 
 
-def add(cut: Cut, gradients: tuple[Tensor, Tensor, Tensor], totals: dict[str, Tensor]) -> None:
+def add(cut: Cut, gradients: tuple[Tensor, ...], totals: Mapping[str, tuple[Tensor | None, ...]]) -> None:
     """Adds the gradients of what ``read`` returns to those of whole tensors."""
     for name, gradient in zip(("queries", "keys", "values"), gradients, strict=True):
-        far = cut.get(f"further {name}")
+        total, far = totals[name][0], cut.get(f"further {name}")
+        if total is None:
+            continue
         near_count = gradient.size(-2) - (0 if far is None or far.chosen is None else far.chosen.size(-1))
-        cut[name].add(totals[name], gradient[..., :near_count, :])
+        cut[name].add(total, gradient[..., :near_count, :])
         if far is not None:
-            far.add(totals[name], gradient[..., near_count:, :])
+            far.add(total, gradient[..., near_count:, :])
 
 
-def additive(hidden: Hidden | None, dtype: torch.dtype) -> Float[Tensor, "*b t s"] | None:
-    """Returns what is added to the scores: minus infinity where a key is hidden, and zero elsewhere."""
+def masked(
+    added: Float[Tensor, "#b h t s"] | None, hidden: Hidden | None, dtype: torch.dtype
+) -> Float[Tensor, "*b t s"] | None:
+    """Returns what is added to the scores, minus infinity where a key is hidden. It may change ``added``."""
     if hidden is None:
-        return None
+        return added
     is_hidden = hidden.hidden
-    mask = torch.zeros(*is_hidden.shape[:-1], hidden.start + is_hidden.size(-1), dtype=dtype)
-    mask[..., hidden.start :].masked_fill_(is_hidden, float("-inf"))
-    return mask
+    if added is None:
+        added = torch.zeros(*is_hidden.shape[:-1], hidden.start + is_hidden.size(-1), dtype=dtype)
+    leading = torch.broadcast_shapes(added.shape[:-2], is_hidden.shape[:-2])
+    if leading != added.shape[:-2]:
+        added = added.expand(*leading, -1, -1).clone()
+    added[..., hidden.start :].masked_fill_(is_hidden, float("-inf"))
+    return added

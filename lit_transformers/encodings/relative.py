@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -151,8 +152,35 @@ def by_query(scores: Float[Tensor, "*b t w"], keys: int) -> Float[Tensor, "*b t 
     if torch.compiler.is_compiling():  # which does not trace the place of a view in its storage; one more copy backward
         flat = scores.flatten(-2)[..., queries - 1 : queries - 1 + queries * (width - 1)]
         return flat.unflatten(-1, (queries, width - 1))[..., :keys]
+    shift: Callable[..., Tensor] = Shift.apply
+    return shift(scores, keys)
+
+
+def shifted(scores: Float[Tensor, "*b t w"], keys: int) -> Float[Tensor, "*b t s"]:
+    """Returns the view of contiguous scores whose row i starts at column t - 1 - i."""
+    queries, width = scores.shape[-2:]
     strides = (*scores.stride()[:-2], width - 1, 1)
     return scores.as_strided((*scores.shape[:-1], keys), strides, scores.storage_offset() + queries - 1)
+
+
+class Shift(torch.autograd.Function):
+    """The view of ``by_query``. Its gradient is written once: autograd would fill all of it with zeros first."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Float[Tensor, "*b t w"], keys: int) -> Float[Tensor, "*b t s"]:
+        ctx.width = scores.size(-1)
+        return shifted(scores, keys)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Float[Tensor, "*b t s"]) -> tuple[Tensor, None]:
+        queries, keys = gradient.shape[-2:]
+        scores = gradient.new_empty(*gradient.shape[:-1], ctx.width)
+        shifted(scores, keys).copy_(gradient)
+        shifted(scores, ctx.width - 1)[..., keys:].zero_()
+        flat = scores.flatten(-2)
+        flat[..., : queries - 1].zero_()  # these and the last number lie outside of the view
+        flat[..., -1].zero_()
+        return scores, None
 
 
 def by_key(k: Float[Tensor, "*b s k"], table: Float[Tensor, "*h w k"], queries: int) -> Float[Tensor, "*b t s"]:

@@ -504,15 +504,16 @@ def test_a_block_without_keys_is_zero() -> None:
 
 
 class KernelCalls(TorchDispatchMode):
-    """Counts the calls of the fused kernel of a CPU, forward and backward."""
+    """Counts the calls of the fused kernel of a CPU, forward and backward, and those of the softmax without it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.forward = self.backward = 0
+        self.forward = self.backward = self.softmax = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.forward += func is flash.KERNEL
         self.backward += func is flash.BACKWARD
+        self.softmax += func is torch.ops.aten._softmax.default
         return func(*args, **(kwargs or {}))
 
 
@@ -522,6 +523,27 @@ def test_a_training_step_computes_the_scores_of_a_block_once(pattern: Pattern) -
     with KernelCalls() as calls:
         attend(pattern, inputs, scale=SCALE, size=4).sum().backward()
     assert calls.forward == calls.backward > 0
+
+
+@pytest.mark.parametrize("pattern", [Band(None, 0), Band(4, 0), PATTERNS["fixed"]], ids=str)
+def test_weights_of_an_encoded_block_come_from_the_log_sum_exp_of_the_fused_kernel(pattern: Pattern) -> None:
+    encoding = encoding_of(XLConfig())
+    assert encoding is not None
+    inputs = with_tables(encoding, random_inputs(19, 19, padded=False), causal=True)
+    with KernelCalls() as calls:
+        attend(pattern, inputs, encoding=encoding, scale=SCALE, size=4).sum().backward()
+    assert calls.forward > 0 == calls.softmax == calls.backward
+
+
+@pytest.mark.parametrize("config", [XLConfig(), LearnedRelativeConfig()], ids=["xl", "learned_relative"])
+def test_values_alone_are_learned_where_all_else_is_frozen(config: EncodingConfig) -> None:
+    encoding = encoding_of(config)
+    assert encoding is not None
+    encoding.requires_grad_(False)
+    inputs = random_inputs(19, 19, padded=False)
+    full = with_tables(encoding, inputs._replace(q=inputs.q.detach(), k=inputs.k.detach()), causal=True)
+    outputs = [run(Band(None, 0), full, encoding=encoding, scale=SCALE) for run in (partial(attend, size=4), dense)]
+    agree(*outputs, [inputs.v])
 
 
 @pytest.mark.slow
