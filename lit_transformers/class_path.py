@@ -26,10 +26,10 @@ def split_class_path(class_path: str) -> tuple[str, str]:
 
 
 def class_path_of(run: Plain) -> str | None:
-    """Returns the class of the LightningModule of a run's config, given as plain data; None where its model is one of
-    this library."""
+    """Returns the class of the LightningModule of a run's config, given as plain data, which is empty where no value is
+    written; None where its model is one of this library."""
     model = run.get("model") if isinstance(run, Mapping) else None
-    return model.get("class_path") if isinstance(model, Mapping) else None
+    return model["class_path"] or "" if isinstance(model, Mapping) and "class_path" in model else None
 
 
 def import_class(class_path: str) -> type[Any]:

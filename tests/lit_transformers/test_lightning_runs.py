@@ -21,6 +21,7 @@ from ablations.catalog import load
 from ablations.plan import Request, make_plan
 from ablations.tuning import prepare
 from lit_transformers.__main__ import app
+from lit_transformers.cli.run_file import read_run
 from lit_transformers.config import ConfigError
 from lit_transformers.lightning_runs import LightningRunConfig
 from lit_transformers.lightning_runs.first_batch import check, describe
@@ -138,6 +139,12 @@ def test_what_cannot_be_built_is_one_line_with_the_nearest_name(changes: dict[st
     with pytest.raises(ConfigError, match=message) as caught:
         NET.override(changes)
     assert "\n" not in str(caught.value)
+
+
+def test_a_class_path_that_is_left_empty_is_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("model: {class_path: }\n")
+    with pytest.raises(ConfigError, match=r"^model\.class_path: "):
+        read_run(tmp_path / "run.yaml")
 
 
 def test_names_of_a_record_are_the_same_for_all_splits() -> None:
