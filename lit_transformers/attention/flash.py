@@ -8,7 +8,6 @@ that all blocks use one after another: the system would have to map what is allo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,6 +28,7 @@ from lit_transformers.attention.recompute import (
     room_for,
     zeros_for,
 )
+from lit_transformers.attention.workspace import empty, next_block, workspace
 
 KERNEL = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -70,15 +70,17 @@ class FlashBlocks(torch.autograd.Function):
     def forward(ctx: Any, blocks: Blocks, sizes: Mapping[str, int], *flat: Tensor) -> Float[Tensor, "b h t v"]:
         tensors = grouped(flat, sizes)
         merged: tuple[Tensor, ...] = ()
-        for number in reversed(range(len(blocks.cuts))):  # the longest first, as in ``Pieces``
-            place, leaves = blocks.places[number], leaves_of(blocks.cuts[number], tensors)
-            queries, keys, values = read(leaves)
-            mask = masked(blocks.added(leaves), blocks.hidden(number), queries.dtype)
-            y, sums = KERNEL(queries, keys, values, attn_mask=mask, scale=blocks.scale)
-            outputs = y, sums.unsqueeze(-1)
-            merged = merged or tuple(room_for(output, blocks.places, number) for output in outputs)
-            for result, output in zip(merged, outputs, strict=True):
-                place.seen_in(result).copy_(place.unfold(output))
+        with workspace():
+            for number in reversed(range(len(blocks.cuts))):  # the longest first, for which there is room then
+                next_block()
+                place, leaves = blocks.places[number], leaves_of(blocks.cuts[number], tensors)
+                queries, keys, values = read(leaves)
+                mask = masked(blocks.added(leaves), blocks.hidden(number), queries.dtype)
+                y, sums = KERNEL(queries, keys, values, attn_mask=mask, scale=blocks.scale)
+                outputs = y, sums.unsqueeze(-1)
+                merged = merged or tuple(room_for(output, blocks.places, number) for output in outputs)
+                for result, output in zip(merged, outputs, strict=True):
+                    place.seen_in(result).copy_(place.unfold(output))
         ctx.save_for_backward(*merged, *flat)
         ctx.blocks, ctx.sizes = blocks, sizes
         return merged[0]
@@ -91,44 +93,38 @@ class FlashBlocks(torch.autograd.Function):
         gradient = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
         flat_totals = [zeros_for(tensor) if is_needed else None for tensor, is_needed in zip(flat, needed, strict=True)]
         tensors, needs_gradient, totals = (grouped(part, ctx.sizes) for part in (flat, needed, flat_totals))
-        workspaces = Workspace(), Workspace()
 
         def work(number: int, leaves: Tensors) -> tuple[Tensor, ...]:
             added = blocks.added(leaves)
             return () if added is None else (added,)
 
-        for number in reversed(range(len(blocks.cuts))):
-            cut, place, hidden = blocks.cuts[number], blocks.places[number], blocks.hidden(number)
-            graph = graph_of(work, blocks.cuts, number, tensors, needs_gradient)
-            inputs = tuple(part.detach() for part in read(graph.leaves))
-            outputs = tuple(place.fold(place.seen_in(part)) for part in (gradient, y, sums))
-            if graph.outputs:
-                parts, of_scores = block_gradients(graph, inputs, outputs, hidden, blocks.scale, workspaces)
-                if graph.outputs[0].requires_grad:
-                    add_gradients(graph, cut, (of_scores,), totals)
-            else:
-                of_outputs, block_y, block_sums = outputs
-                mask = masked(None, hidden, inputs[0].dtype)
-                parts = BACKWARD(
-                    of_outputs, *inputs, block_y, block_sums.squeeze(-1), 0.0, False, attn_mask=mask, scale=blocks.scale
-                )
-            add(cut, parts, totals)
+        with workspace():
+            for number in reversed(range(len(blocks.cuts))):
+                next_block()
+                cut, place, hidden = blocks.cuts[number], blocks.places[number], blocks.hidden(number)
+                graph = graph_of(work, blocks.cuts, number, tensors, needs_gradient)
+                inputs = tuple(part.detach() for part in read(graph.leaves))
+                outputs = tuple(place.fold(place.seen_in(part)) for part in (gradient, y, sums))
+                if graph.outputs:
+                    parts, of_scores = block_gradients(graph, inputs, outputs, hidden, blocks.scale)
+                    if graph.outputs[0].requires_grad:
+                        add_gradients(graph, cut, (of_scores,), totals)
+                else:
+                    of_outputs, block_y, block_sums = outputs
+                    mask = masked(None, hidden, inputs[0].dtype)
+                    parts = BACKWARD(
+                        of_outputs,
+                        *inputs,
+                        block_y,
+                        block_sums.squeeze(-1),
+                        0.0,
+                        False,
+                        attn_mask=mask,
+                        scale=blocks.scale,
+                    )
+                add(cut, parts, totals)
         cast = (None if total is None else total.to(t.dtype) for total, t in zip(flat_totals, flat, strict=True))
         return None, None, *cast
-
-
-class Workspace:
-    """Memory for the matrices of one block after another."""
-
-    def __init__(self) -> None:
-        self.memory = torch.empty(0)
-
-    def of(self, like: Tensor, *shape: int) -> Tensor:
-        """Returns an uninitialized tensor of a shape, in the memory of the one before."""
-        count = math.prod(shape)
-        if self.memory.numel() < count:
-            self.memory = like.new_empty(count)
-        return self.memory[:count].view(shape)
 
 
 def block_gradients(
@@ -137,7 +133,6 @@ def block_gradients(
     outputs: tuple[Tensor, ...],
     hidden: Hidden | None,
     scale: float,
-    workspaces: tuple[Workspace, Workspace],
 ) -> tuple[tuple[Tensor, ...], Float[Tensor, "b h t s"]]:
     """Returns the gradients of queries, keys and values but for those through what is added to the scores, and those of
     the scores. inputs: queries, keys and values; outputs: gradients of the outputs, outputs, log-sum-exp of rows."""
@@ -145,7 +140,7 @@ def block_gradients(
     s = inputs[1].size(-2)
     q, k, v, gradient, y, sums = (part.flatten(0, 1) for part in (*inputs, *outputs))
     added = graph.outputs[0].detach()
-    weights, of_scores = (workspace.of(q, rows * heads, t, s) for workspace in workspaces)
+    weights, of_scores = (empty(q, rows * heads, t, s) for _ in range(2))
     torch.baddbmm(added.expand(rows, -1, -1, -1).flatten(0, 1), q, k.mT, alpha=scale, out=weights)
     weights.sub_(sums).exp_()
     if hidden is not None:

@@ -11,6 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_transformers.attention.workspace import empty
+
 
 class Gathered(NamedTuple):
     """Rows of a table gathered for each pair of a query and a key, for keys that are listed in no particular order."""
@@ -113,7 +115,7 @@ def for_queries(q: Float[Tensor, "b h t k"], table: Table, keys: int) -> Float[T
         case Gathered(rows):
             return (q.unsqueeze(-2) @ rows.to(q.dtype).mT).squeeze(-2)
         case _:
-            return by_query(q @ table.to(q.dtype).mT, keys)
+            return by_query(q, table.to(q.dtype), keys)
 
 
 def for_keys(k: Float[Tensor, "b h s k"], table: Table, queries: int) -> Float[Tensor, "b h t s"]:
@@ -140,47 +142,62 @@ def at_least(table: Float[Tensor, "*h w k"], rows: int) -> Float[Tensor, "*h w k
     return F.pad(table, (0, 0, 0, missing)) if missing > 0 else table
 
 
-def by_query(scores: Float[Tensor, "*b t w"], keys: int) -> Float[Tensor, "*b t s"]:
-    """Converts scores with one column per distance into scores with one column per key.
-
-    scores is (..., t, w), w > s, with distances descending; the s columns of row i start at t - 1 - i. The result is a
-    view, not a gather: reading the flattened rows with a stride shorter by one moves each row one column to the left.
-    Where w < t + s a row reads on into the next: those of its columns are meaningless and must be masked.
-    """
-    queries, width = scores.shape[-2:]
-    scores = scores.contiguous()
-    if torch.compiler.is_compiling():  # which does not trace the place of a view in its storage; one more copy backward
+def by_query(q: Float[Tensor, "b h t k"], table: Float[Tensor, "*h w k"], keys: int) -> Float[Tensor, "b h t s"]:
+    """q_i . a_(i-j) for every query i and key j: one product with all w distances, w > s, and a view of it. Where
+    w < t + s, the scores of later keys are meaningless and must be masked."""
+    if torch.compiler.is_compiling():  # which does not trace the place of a view in its storage
+        scores = q @ table.mT
+        queries, width = scores.shape[-2:]
         flat = scores.flatten(-2)[..., queries - 1 : queries - 1 + queries * (width - 1)]
         return flat.unflatten(-1, (queries, width - 1))[..., :keys]
-    shift: Callable[..., Tensor] = Shift.apply
-    return shift(scores, keys)
+    product: Callable[..., Tensor] = ShiftedProduct.apply
+    return product(q, table, keys)
 
 
 def shifted(scores: Float[Tensor, "*b t w"], keys: int) -> Float[Tensor, "*b t s"]:
-    """Returns the view of contiguous scores whose row i starts at column t - 1 - i."""
+    """Converts contiguous scores with one column per distance into scores with one column per key.
+
+    Distances descend; the s columns of row i start at t - 1 - i. The result is a view, not a gather: reading the
+    flattened rows with a stride shorter by one moves each row one column to the left. Where w < t + s a row reads on
+    into the next.
+    """
     queries, width = scores.shape[-2:]
     strides = (*scores.stride()[:-2], width - 1, 1)
     return scores.as_strided((*scores.shape[:-1], keys), strides, scores.storage_offset() + queries - 1)
 
 
-class Shift(torch.autograd.Function):
-    """The view of ``by_query``. Its gradient is written once: autograd would fill all of it with zeros first."""
+class ShiftedProduct(torch.autograd.Function):
+    """The product of ``by_query``, in the memory of a ``workspace``. The gradient of the view is written once: autograd
+    would fill all of it with zeros first."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Float[Tensor, "*b t w"], keys: int) -> Float[Tensor, "*b t s"]:
-        ctx.width = scores.size(-1)
+    def forward(ctx: Any, q: Tensor, table: Tensor, keys: int) -> Tensor:
+        ctx.save_for_backward(q, table)
+        leading = torch.broadcast_shapes(q.shape[:-2], table.shape[:-2])
+        scores = empty(q, *leading, q.size(-2), table.size(-2))
+        if table.dim() == 2:
+            torch.mm(q.flatten(0, -2), table.mT, out=scores.flatten(0, -2))
+        else:
+            batches = (part.expand(*leading, -1, -1).flatten(0, -3) for part in (q, table.mT))
+            torch.bmm(*batches, out=scores.flatten(0, -3))
         return shifted(scores, keys)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Float[Tensor, "*b t s"]) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Float[Tensor, "b h t s"]) -> tuple[Tensor | None, Tensor | None, None]:
+        q, table = ctx.saved_tensors
         queries, keys = gradient.shape[-2:]
-        scores = gradient.new_empty(*gradient.shape[:-1], ctx.width)
+        scores = empty(gradient, *gradient.shape[:-1], table.size(-2))
         shifted(scores, keys).copy_(gradient)
-        shifted(scores, ctx.width - 1)[..., keys:].zero_()
+        shifted(scores, table.size(-2) - 1)[..., keys:].zero_()
         flat = scores.flatten(-2)
         flat[..., : queries - 1].zero_()  # these and the last number lie outside of the view
         flat[..., -1].zero_()
-        return scores, None
+        of_q = (scores @ table).sum_to_size(q.shape) if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[1]:
+            return of_q, None, None
+        if table.dim() == 2:
+            return of_q, scores.flatten(0, -2).mT @ q.expand(*scores.shape[:-1], -1).flatten(0, -2), None
+        return of_q, (scores.mT @ q).sum_to_size(table.shape), None
 
 
 def by_key(k: Float[Tensor, "*b s k"], table: Float[Tensor, "*h w k"], queries: int) -> Float[Tensor, "*b t s"]:
