@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --no-compile --editable
 BASE := $(VENV)/.installed-base
 STAMP := $(VENV)/.installed
-WORKERS ?= 3
+WORKERS ?= 2
 CODE := lit_transformers datamodules ablations sweeps reports tests benchmarks claims docs
 
 # What is imported is compiled once and kept, or every process of the tests would compile the whole suite again, and
