@@ -13,6 +13,7 @@ from ablations.ablation import Ablation, Published, Resolved
 from ablations.arms import require_distinct, select
 from ablations.matching import match_arms
 from ablations.probing import measured_spending
+from datamodules.text.sources import SourceConfig
 from lit_transformers.cli.amounts import count
 from lit_transformers.config import Config, ConfigError, MissingFileError, Plain, parse_assignments
 from lit_transformers.plugins import plugin_arguments
@@ -326,7 +327,8 @@ def _published(published: Published, ablation: Ablation) -> PublishedNumbers:
 
 
 def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float | None]]) -> str:
-    """Returns our protocol in a line, without the seeds: the corpus, the budget and the size of the baseline.
+    """Returns our protocol in a line, without the seeds: the corpus, how it is read where configs do not say, the
+    budget and the size of the baseline.
 
     Where tokens are not counted, the budget is its updates.
     """
@@ -335,6 +337,7 @@ def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float | Non
     source_kinds = (value for path, value in configs[baseline].leaves() if re.fullmatch(r"data\.\w+\.kind", path))
     corpus = next(source_kinds, None)
     parts = [str(corpus)] if corpus else []
+    parts += _reading_messages(configs)
     tokens = costs[baseline]["tokens"]
     parts.append(
         f"{count(configs[baseline].get('training.steps'))} updates"
@@ -343,6 +346,13 @@ def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float | Non
     )
     parts.append(f"{count(costs[baseline]['parameters'])} parameters")
     return ", ".join(parts)
+
+
+def _reading_messages(configs: dict[str, Config]) -> list[str]:
+    """Returns sentences on how sources of text are read that their configs do not say."""
+    sources = [getattr(getattr(config, "data", None), "source", None) for config in configs.values()]
+    texts = [source for source in sources if isinstance(source, SourceConfig)]
+    return [*dict.fromkeys(message for source in texts for message in source.reading_messages())]
 
 
 def _seeds_text(arms: Sequence[PlannedArm]) -> str:

@@ -171,6 +171,7 @@ def write_lines(
     from lit_transformers.cli.cores import limit_threads
 
     with quick_imports():
+        from datamodules.core.reading import lines_in
         from lit_transformers.decoding.translate import TranslationOptions, Translator, size_of
 
     limit_threads()
@@ -189,7 +190,7 @@ def write_lines(
             bar.update(task, advance=size, lines=done)
 
         try:
-            for text in translator.write(sys.stdin.buffer, advance_bar):
+            for text in translator.write(lines_in(sys.stdin.buffer, "standard input"), advance_bar):
                 sys.stdout.buffer.write(f"{text}\n".encode())
                 sys.stdout.buffer.flush()
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -157,6 +158,16 @@ class Data(L.LightningDataModule, ABC):
         """Hook: returns which share of texts, and of their symbols, length limits cut, by split and side; empty where
         nothing is cut."""
         return {}
+
+    def reading_messages(self) -> list[str]:
+        """Hook: returns sentences on how the source was read: what its config does not say, what was left out, and how
+        many texts stand in two splits."""
+        return []
+
+    def print_reading(self) -> None:
+        """Prints these sentences, where there are any, for ``prepare_data``."""
+        if messages := self.reading_messages():
+            print(f"{self.config.name}: {'; '.join(messages)}", file=sys.stderr, flush=True)
 
     @abstractmethod
     def example_name(self, ordinal: int) -> str:

@@ -52,6 +52,10 @@ class Examples(ABC):
     def name(self, split: Split, ordinal: int) -> str:
         """Returns the name of the example with that ordinal."""
 
+    def reading_messages(self) -> list[str]:
+        """Hook: returns sentences on what was left out, and how many texts stand in two splits."""
+        return []
+
 
 class ExamplesConfig(Config):
     """Base of every config of labelled examples; the table EXAMPLES lists the kinds."""

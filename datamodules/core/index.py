@@ -10,6 +10,7 @@ import hashlib
 import json
 import shutil
 import tempfile
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,12 +36,12 @@ from datamodules.core.preparing import lines_while
 from datamodules.core.reading import OPEN_FILES, cut, damage
 from lit_transformers.config import Plain, canonical_hash
 
-__all__ = ["IndexedCorpus", "IndexedDocuments", "Text", "index_corpus", "made_aside", "writing"]
+__all__ = ["IndexedCorpus", "IndexedDocuments", "Text", "index_corpus", "made_aside", "normal", "writing"]
 
 RECORD = np.dtype(
     [("origin", "<i8"), ("row", "<i8"), ("offset", "<i8"), ("file", "<i4"), ("start", "<i8"), ("length", "<i8")]
 )
-VERSION = 2
+VERSION = 3
 """Part of every cache key: changes when the same files give other documents."""
 PACKED, META = "packed", "meta.json"
 BLOCK = 4096
@@ -50,7 +51,8 @@ class Text(NamedTuple):
     """One text of a source, before it is cut: ``length`` bytes of ``stream`` from its position, or all that follow.
 
     ``container``: the file that a read error names. ``path``: the file whose bytes can be read again in place, from
-    ``offset`` on; None where they must be unpacked. ``row``: as in ``reading.Entry``.
+    ``offset`` on; None where they must be unpacked. ``row``: as in ``reading.Entry``. ``says``: the source of a
+    pair, or a text without its label, by which equal ones are known; None for all of the stream.
     """
 
     origin: str
@@ -61,6 +63,12 @@ class Text(NamedTuple):
     row: int = -1
     offset: int = 0
     length: int | None = None
+    says: bytes | None = None
+
+
+def normal(text: bytes) -> bytes:
+    """Returns a text with line feeds alone as line ends, and none at its end."""
+    return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rstrip(b"\n")
 
 
 class _Record(NamedTuple):
@@ -78,10 +86,10 @@ def index_corpus(
     """Returns the corpus that ``key`` names: from the cache, or made now from ``texts``.
 
     key: plain data that changes whenever the files may have changed. prefix: put before the hash of the content.
-    left_out: counts of what ``texts`` leave out, filled while they are read and kept with the corpus. Raises DataError:
-    a file that is missing or damaged, a cache that cannot be written.
+    left_out: counts of what is left out, filled while ``texts`` are read and kept with the corpus. Raises DataError: a
+    file that is missing or damaged, a cache that cannot be written.
     """
-    folder = cache_folder() / "corpora" / canonical_hash([VERSION, key], 32)
+    folder = cache_folder() / "corpora" / canonical_hash([VERSION, key, dict(left_out or {})], 32)
     if not (folder / META).exists():
         with made_aside(folder, META) as temporary:
             builder = _Builder(temporary)
@@ -139,6 +147,7 @@ class _Builder:
         self.origins: list[str] = []
         self.files: dict[str, int] = {PACKED: 0}
         self.pending: dict[Split, list[_Record]] = {split: [] for split in SPLITS}
+        self.contents: dict[Split, array[int]] = {split: array("Q") for split in SPLITS}
         self.packed = 0
         with writing(folder):
             self.pack = (folder / PACKED).open("wb")
@@ -161,8 +170,12 @@ class _Builder:
             self.packed += len(content)
         else:
             file, start = self.files.setdefault(str(text.path.resolve()), len(self.files)), offset
-        self.hash.update(f"{text.split}\0{text.origin}\0{text.row}\0{offset}\0{len(content)}\0".encode())
+        place = f"{text.split}\0{text.origin}\0{text.row}\0{offset}\0{len(content)}\0"
+        self.hash.update(place.encode(errors="surrogateescape"))
         self.hash.update(content)
+        if says := normal(content if text.says is None else text.says).strip():
+            digest = hashlib.blake2b(says, digest_size=8).digest()
+            self.contents[text.split].append(int.from_bytes(digest))
         self.pending[text.split].append(_Record(len(self.origins) - 1, text.row, offset, file, start, len(content)))
         if len(self.pending[text.split]) == BLOCK:
             self._flush(text.split)
@@ -181,11 +194,18 @@ class _Builder:
             "files": list(self.files),
             "origins": self.origins,
             "left_out": dict(left_out),
+            "repeated": self._repeated(),
         }
         with writing(self.folder):
             for file in (self.pack, *self.indexes.values()):
                 file.close()
             (self.folder / META).write_text(json.dumps(meta), encoding="utf-8")
+
+    def _repeated(self) -> dict[str, int]:
+        """Returns how many texts of each other split are in train too."""
+        trained = np.unique(np.array(self.contents["train"], np.uint64))
+        counts = {split: int(np.isin(self.contents[split], trained).sum()) for split in SPLITS if split != "train"}
+        return {split: count for split, count in counts.items() if count}
 
 
 class IndexedCorpus(Corpus):
@@ -199,6 +219,16 @@ class IndexedCorpus(Corpus):
     def left_out(self) -> dict[str, int]:
         """The number of texts that were left out when the corpus was read, by reason."""
         return dict(_meta(self.folder).get("left_out", {}))
+
+    @property
+    def messages(self) -> list[str]:
+        """Counts of what was left out, and of texts that another split shares with train, however their lines end."""
+        meta = _meta(self.folder)
+        repeated = [
+            f"{count:,} of {self.count(split):,} texts of {split} stand in train too"
+            for split, count in meta["repeated"].items()
+        ]
+        return [*(f"{count:,} {reason}" for reason, count in meta["left_out"].items() if count), *repeated]
 
     def count(self, split: Split) -> int:
         """Returns the number of documents of a split, which may be 0."""

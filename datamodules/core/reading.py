@@ -1,4 +1,4 @@
-"""Opens files by their names: text, JSON lines, parquet; plain, compressed or inside a tar."""
+"""Opens files by their names: text, JSON lines, parquet; plain, compressed or in an archive."""
 
 from __future__ import annotations
 
@@ -6,13 +6,23 @@ import bz2
 import gzip
 import json
 import lzma
+import math
+import os
+import shutil
+import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from io import BytesIO
+from datetime import date, time, timedelta
+from decimal import Decimal
+from io import BufferedReader, BytesIO
+from itertools import count
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Literal, NamedTuple, cast
+from tempfile import TemporaryFile
+from typing import IO, Any, BinaryIO, Literal, NamedTuple, cast
+from uuid import UUID
+from zipfile import BadZipFile
 
 from datamodules.core.errors import DataError
 from lit_transformers.config import existing, named_by, nearest
@@ -23,29 +33,57 @@ __all__ = [
     "Entry",
     "Format",
     "Member",
+    "NoText",
     "beginning",
+    "copied",
     "cut",
     "damage",
     "format_of",
+    "is_hidden",
+    "lines_in",
     "locate",
-    "members",
+    "longest_record",
+    "member_of",
+    "parquet_rows",
+    "parsed",
     "parts",
+    "plain_values",
+    "require_regular",
+    "text_lines",
+    "too_long",
+    "unfinished",
+    "whole",
+    "without_mark",
 ]
 
 COMPRESSIONS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-TAR_SUFFIXES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tbz2", ".txz")
+ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tbz2", ".txz", ".zip")
 TEXT_SUFFIXES = {".txt", ".text", ".py", ".md", ".rst", ".xml", ".raw", ".tokens"}
 LINES_SUFFIXES = {".jsonl", ".ndjson"}
 
 OPEN_FILES = 32
 """How many corpora, or splits of one, each cache of a process holds open. What was used least recently is closed, as a
 process may open few files and a mapped one counts."""
+LONGEST = "LIT_LONGEST_RECORD"
+"""The environment variable that says how many bytes a line or a record may have."""
+USUAL_LONGEST = 1 << 26
+BUFFER = 1 << 16
+ROWS = 64
+"""How many rows of parquet are held at once."""
+MARK = b"\xef\xbb\xbf"
+"""Stands before a text of UTF-8 that some editors wrote, and is no part of it."""
+FOREIGN_MARKS = {
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
 
-Format = Literal["text", "lines", "parquet", "tar"]
+Format = Literal["text", "lines", "parquet", "archive"]
 
 
 class Member(NamedTuple):
-    """One file, or one file of a tar: ``path`` is set where the bytes can be read again in place."""
+    """One file, or one file of an archive: ``path`` is set where the bytes can be read again in place."""
 
     name: str
     stream: BinaryIO
@@ -53,14 +91,30 @@ class Member(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One text of a member: ``row`` counts within JSON lines and parquet and is -1 where the file is one text."""
+    """One text of a member: ``row`` counts within JSON lines and parquet and is -1 where the file is one text; then
+    ``content`` is None."""
 
     row: int
     stream: BinaryIO
+    content: bytes | None = None
+
+
+class NoText:
+    """A value that no text stands for; its text is an error. is_missing: whether it says that there is none."""
+
+    def __init__(self, noun: str, is_missing: bool = True) -> None:
+        self.noun, self.is_missing = noun, is_missing
+
+    def __repr__(self) -> str:
+        return f"<{self.noun}>"
+
+    def __str__(self) -> str:
+        raise ValueError(f"{self.noun}, and no text")
 
 
 def locate(path: str, field: str = "data.source.path", variables: Sequence[str] = ("LIT_DATA",)) -> Path:
-    """Returns a path below the folder that LIT_DATA names, or as it is. Raises DataError where neither exists.
+    """Returns a path below the folder that LIT_DATA names, or as it is. Raises DataError where neither exists, or it is
+    neither a file nor a folder.
 
     field: the field of the config that names it. variables: environment variables in place of LIT_DATA.
     """
@@ -68,14 +122,32 @@ def locate(path: str, field: str = "data.source.path", variables: Sequence[str] 
     if place is None:
         bases = "; ".join(map(named_by, variables))
         raise DataError(f"{path}: no such file or folder ({bases}); correct {field} or {' or '.join(variables)}")
+    if not place.is_dir():
+        require_regular(place)
     return place
+
+
+def require_regular(path: Path) -> None:
+    """Raises DataError for a pipe, a device or a socket: to read one may last for ever."""
+    with damage(path):
+        mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        nouns = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
+        noun = nouns.get(stat.S_IFMT(mode), "a device")
+        raise DataError(f"{path}: {noun}, and only regular files are read; copy what is to be read into a file")
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a name in a folder or an archive is one of those that programs keep beside the files of a person."""
+    parts = (part for part in PurePosixPath(name).parts if part != "..")
+    return any(part.startswith(".") or part == "__MACOSX" for part in parts)
 
 
 def format_of(name: str) -> Format | None:
     """Returns the format that a file's name implies, whatever its compression; None where it implies none."""
     path = PurePosixPath(name.lower())
-    if path.name.endswith(TAR_SUFFIXES):
-        return "tar"
+    if path.name.endswith(ARCHIVE_SUFFIXES):
+        return "archive"
     suffix = PurePosixPath(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
     if suffix in LINES_SUFFIXES:
         return "lines"
@@ -91,31 +163,112 @@ def damage(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (EOFError, OSError, lzma.LZMAError, zlib.error, tarfile.TarError) as error:
+    except (EOFError, OSError, lzma.LZMAError, zlib.error, tarfile.TarError, BadZipFile) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
             f"{path}: cannot be read, damaged or not what its name says ({reason}); fetch it again"
         ) from None
 
 
-def members(path: Path, name: str, wanted: Callable[[str], object] = format_of) -> Iterator[Member]:
-    """Yields the file itself, or the files of a tar whose names ``wanted`` accepts, one after another."""
-    if format_of(path.name) == "tar":
-        yield from _tar_members(path, name, wanted)
-        return
-    opener = COMPRESSIONS.get(path.suffix.lower())
-    with damage(path), opener(path) if opener else path.open("rb") as stream:
-        yield Member(name, cast(BinaryIO, stream), None if opener else path)
+def member_of(name: str, stream: IO[bytes], path: Path | None = None) -> Member:
+    """Returns a file, unpacked where its name says that it is compressed, from behind the mark of UTF-8 where it has
+    one. Raises DataError where it is UTF-16 or UTF-32.
+
+    path: the file itself, where the stream is all of it.
+    """
+    opener = COMPRESSIONS.get(PurePosixPath(name.lower()).suffix)
+    content = BufferedReader(opener(stream) if opener else cast(Any, stream), BUFFER)
+    in_place = None if opener else path
+    if format_of(name) == "parquet":
+        return Member(name, content, in_place)
+    beginning = content.peek(4)[:4]
+    for mark, encoding in FOREIGN_MARKS.items():
+        if beginning.startswith(mark):
+            raise DataError(f"{name}: is {encoding}; convert it, as with: iconv -f {encoding} -t UTF-8")
+    if beginning.startswith(MARK):
+        content.read(len(MARK))
+        in_place = None
+    return Member(name, content, in_place)
 
 
-def _tar_members(path: Path, name: str, select: Callable[[str], object]) -> Iterator[Member]:
-    with damage(path), tarfile.open(path, "r|*") as archive:
-        for entry in archive:
-            content = archive.extractfile(entry) if entry.isfile() and select(entry.name) else None
-            if content is not None:
-                opener = COMPRESSIONS.get(PurePosixPath(entry.name.lower()).suffix)
-                unpacked = opener(content) if opener else content
-                yield Member(f"{name}/{PurePosixPath(entry.name)}", cast(BinaryIO, unpacked), None)
+def without_mark(text: bytes) -> bytes:
+    """Returns a text from behind the mark of UTF-8, where it has one."""
+    return text.removeprefix(MARK)
+
+
+def copied(stream: IO[bytes]) -> IO[bytes]:
+    """Returns a temporary file with all that follows in a stream, which can be read from any place."""
+    copy = TemporaryFile()  # noqa: SIM115
+    shutil.copyfileobj(stream, copy)
+    copy.seek(0)
+    return copy
+
+
+def longest_record() -> int:
+    """Returns how many bytes a line or a record may have: LIT_LONGEST_RECORD, or 64 MiB. Raises DataError where that is
+    no number."""
+    longest = os.environ.get(LONGEST) or str(USUAL_LONGEST)
+    if not longest.isdecimal() or int(longest) < 1:
+        raise DataError(f"{LONGEST} is {longest!r} and no number of bytes; correct the environment variable")
+    return int(longest)
+
+
+def too_long(place: str, noun: str) -> DataError:
+    """Returns the error of what has more bytes than are held at once."""
+    return DataError(f"{place}: {noun} of more than {longest_record():,} bytes; correct it, or set {LONGEST} to more")
+
+
+def lines_in(stream: IO[bytes], name: str) -> Iterator[bytes]:
+    """Yields lines with their ends, which are line feeds alone. Raises DataError for one longer than
+    ``longest_record``."""
+    longest = longest_record()
+    for number in count(1):
+        line = stream.readline(longest + 1)
+        if len(line) > longest:
+            raise too_long(f"{name}:{number}", "a line")
+        if not line:
+            return
+        yield line
+
+
+def text_lines(stream: IO[bytes], name: str) -> Iterator[str]:
+    """Yields lines of text with their ends. Raises DataError, which names the line, for one that is not UTF-8 or too
+    long."""
+    for number, line in enumerate(lines_in(stream, name), 1):
+        try:
+            yield (without_mark(line) if number == 1 else line).decode()
+        except UnicodeDecodeError as error:
+            place = f"{name}:{number}: byte {error.start} of the line"
+            raise DataError(f"{place} is not UTF-8 ({error.reason}); convert the file to UTF-8") from None
+
+
+def whole(member: Member) -> bytes:
+    """Returns all bytes of a member. Raises DataError where they are packed and more than ``longest_record``: how many
+    they are is then not seen from outside."""
+    if member.path is not None:
+        return member.stream.read()
+    content = member.stream.read(longest_record() + 1)
+    if len(content) > longest_record():
+        raise too_long(member.name, "a record")
+    return content
+
+
+def parsed(content: bytes, place: str) -> Any:
+    """Parses JSON; numbers that are not finite are ``NoText``. Raises DataError, which names ``place``, where it is not UTF-8 or
+    not JSON."""
+    try:
+        return json.loads(content, parse_constant=NoText, parse_float=_number)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{place}: byte {error.start} is not UTF-8 ({error.reason}); convert the file to UTF-8"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not JSON ({error})") from None
+
+
+def _number(text: str) -> float | NoText:
+    number = float(text)
+    return number if math.isfinite(number) else NoText(text)
 
 
 def parts(member: Member, column: str) -> Iterator[Entry]:
@@ -127,53 +280,95 @@ def parts(member: Member, column: str) -> Iterator[Entry]:
     if kind == "lines":
         yield from _lines(member, column)
     elif kind == "parquet":
-        yield from _parquet(member, column)
+        for row, values in enumerate(parquet_rows(member, column)):
+            yield _entry(row, values[column], f"{member.name}:{row + 1}", column)
     else:
         yield Entry(-1, member.stream)
 
 
 def _lines(member: Member, field: str) -> Iterator[Entry]:
-    for row, line in enumerate(member.stream):
+    for row, line in enumerate(lines_in(member.stream, member.name)):
         if not line.strip():
             continue
         place = f"{member.name}:{row + 1}"
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{place}: not a line of JSON ({error})") from None
+        record = parsed(line, place)
         if not isinstance(record, dict):
             raise DataError(f"{place}: not a JSON object but {type(record).__name__}")
         if field not in record:
             raise DataError(f"{place}: no field {field!r}; {nearest(field, record)} (set data.source.column)")
-        yield Entry(row, _text(record[field], place, field))
+        yield _entry(row, record[field], place, field)
 
 
-def _parquet(member: Member, column: str) -> Iterator[Entry]:
+def parquet_rows(member: Member, column: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yields the rows of parquet as plain values by the names of their columns (``plain_values``).
+
+    column: the one that is read; None for all. Raises DataError where it is missing, or what the file holds cannot be
+    read.
+    """
     import pyarrow
     from pyarrow import parquet
 
+    row = 0
     try:
-        source = member.path or BytesIO(member.stream.read())
-        table = parquet.ParquetFile(source)
-        if column not in table.schema_arrow.names:
+        table = parquet.ParquetFile(member.path or copied(member.stream))
+        if column is not None and column not in table.schema_arrow.names:
             hint = nearest(column, table.schema_arrow.names)
             raise DataError(f"{member.name}: no column {column!r}; {hint} (set data.source.column)")
-        row = 0
-        for batch in table.iter_batches(batch_size=1024, columns=[column]):
-            for value in batch.column(0).to_pylist():
-                yield Entry(row, _text(value, f"{member.name}:{row + 1}", column))
+        for batch in table.iter_batches(batch_size=ROWS, columns=None if column is None else [column]):
+            _require_short_rows(batch, member.name, row)
+            for values in batch.to_pylist():
+                yield plain_values(values)
                 row += 1
+    except DataError:
+        raise
     except pyarrow.ArrowException as error:
         raise DataError(f"{member.name}: damaged parquet ({' '.join(str(error).split())}); fetch it again") from None
+    except (ValueError, OverflowError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{member.name}:{row + 1}: holds what cannot be read ({reason}); correct the file") from None
 
 
-def _text(value: object, place: str, field: str) -> BinaryIO:
+def _require_short_rows(batch: Any, name: str, first: int) -> None:
+    """Raises DataError, which names the row, where one has more bytes than a record may have."""
+    longest = longest_record()
+    if batch.nbytes > longest:
+        for row in range(batch.num_rows):
+            if batch.slice(row, 1).nbytes > longest:
+                raise too_long(f"{name}:{first + row + 1}", "a record")
+
+
+def plain_values(value: Any) -> Any:
+    """Returns a value of parquet or of a data set with texts in place of what JSON lacks: bytes as the UTF-8 that they
+    are, dates, times and decimal numbers as they are written. What no text stands for becomes ``NoText``."""
+    if isinstance(value, dict):
+        return {name: plain_values(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_values(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return NoText(json.dumps(float(value)))
+    if value is None or isinstance(value, str | int | float | NoText):
+        return value
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return NoText("bytes that are not UTF-8", is_missing=False)
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, date | time | timedelta | UUID):
+        return str(value)
+    return NoText(type(value).__name__, is_missing=False)
+
+
+def _entry(row: int, value: object, place: str, field: str) -> Entry:
     if not isinstance(value, str):
-        raise DataError(f"{place}: {field!r} holds {type(value).__name__}, not text (set data.source.column)")
+        noun = value.noun if isinstance(value, NoText) else type(value).__name__
+        raise DataError(f"{place}: {field!r} holds {noun}, not text (set data.source.column)")
     try:
-        return BytesIO(value.encode())
+        content = value.encode()
     except UnicodeEncodeError as error:
         raise DataError(f"{place}: {field!r} is not text that UTF-8 can write, at character {error.start}") from None
+    return Entry(row, BytesIO(content), content)
 
 
 def cut(stream: BinaryIO, piece: int, length: int | None = None) -> Iterator[bytes]:
@@ -208,6 +403,11 @@ def _read(stream: BinaryIO, size: int) -> bytes:
 def _end(text: bytes) -> int:
     """Returns the position at which a piece ends."""
     return text.rfind(b"\n") + 1 or _last_character(text)
+
+
+def unfinished(text: bytes, following: bytes) -> bool:
+    """Whether the character that a text ends with goes on with the byte that follows."""
+    return _last_character(text) < len(text) and bool(following) and following[0] & 0xC0 == 0x80
 
 
 def beginning(text: bytes, size: int) -> bytes:

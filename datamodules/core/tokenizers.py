@@ -412,7 +412,7 @@ def _pretrained(path: Path) -> str:
     from tokenizers import Tokenizer as Model
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".json":
             serialised = str(Model.from_str(text).to_str())
             Model.from_str(serialised)  # the library cannot read all that it writes

@@ -102,6 +102,13 @@ class LabelledData(Data):
     def metadata(self) -> dict[str, Plain]:
         return {}
 
+    def reading_messages(self) -> list[str]:
+        return self.examples.reading_messages()
+
+    def prepare_data(self) -> None:
+        """Fills the cache in one process, for all others, and prints once how the source was read."""
+        self.print_reading()
+
     def example_name(self, ordinal: int) -> str:
         return self.examples.name(self.validation_split, ordinal)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -64,10 +63,7 @@ class LabelledRecordsConfig(TextExamplesConfig, RecordsConfig, kind="labelled_te
         return corpus
 
     def build(self) -> LabelledTexts:
-        corpus = self.corpus()
-        for reason, count in corpus.left_out.items():
-            print(f"labelled texts of records: {count:,} {reason}", file=sys.stderr, flush=True)
-        return LabelledTexts(self, corpus)
+        return LabelledTexts(self, self.corpus())
 
     def _example(self, record: FileRecord, values: list[list[str]], path: Path) -> Text:
         """Returns an example as it is stored. Raises DataError for a label that is none."""
@@ -79,7 +75,8 @@ class LabelledRecordsConfig(TextExamplesConfig, RecordsConfig, kind="labelled_te
             content = bytes([self.labels.index(label)]) + text.encode()
         except UnicodeEncodeError:
             raise DataError(f"{record.place}: holds a character that UTF-8 cannot write") from None
-        return Text(record.origin, self.split_of(record, text), BytesIO(content), path, row=record.row)
+        split = self.split_of(record, text)
+        return Text(record.origin, split, BytesIO(content), path, row=record.row, says=content[1:])
 
 
 def _training_texts(corpus: IndexedCorpus) -> Iterator[Document]:

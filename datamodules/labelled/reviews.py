@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 
+from datamodules.core.archives import members
 from datamodules.core.documents import Split
 from datamodules.core.errors import DataError
 from datamodules.core.examples import Example, Examples, ExamplesConfig
 from datamodules.core.index import IndexedCorpus, IndexedDocuments, Text, index_corpus
-from datamodules.core.reading import Member, locate, members
+from datamodules.core.reading import Member, is_hidden, lines_in, locate, parsed
 from datamodules.core.tokenizers import Bytes
 from datamodules.text.sources import split_by_hash
 from lit_transformers.batch import ClassLabels, LabelledDescription
@@ -31,7 +31,7 @@ class ReviewsConfig(ExamplesConfig, kind="reviews"):
     path      a folder, relative to LIT_DATA or to the working folder
     length    number of bytes of each review that are read, from its beginning: 1,000 to 4,000 in the Long Range Arena
     labels    the classes, in order
-    held_out  the fraction of the training reviews for validation, chosen by a hash of their names; 0: validation reads
+    held_out  the fraction of the training reviews for validation, chosen by a hash of their texts; 0: validation reads
               the test reviews, as in the Long Range Arena, because the corpus has no third split
     """
 
@@ -60,7 +60,7 @@ class ReviewsConfig(ExamplesConfig, kind="reviews"):
             self._text(path, member, row, line)
             for path in files
             for member in members(path, path.name)
-            for row, line in enumerate(member.stream)
+            for row, line in enumerate(lines_in(member.stream, member.name))
             if line.strip()
         )
         key = ["reviews", list(self.labels), self.held_out, stamps]
@@ -69,7 +69,7 @@ class ReviewsConfig(ExamplesConfig, kind="reviews"):
     def _file(self, split: str) -> Path:
         """Returns the one file of a split. Raises DataError where there is none, or several."""
         folder = locate(self.path)
-        paths = sorted(folder.glob(f"*{split}*.jsonl*"))
+        paths = sorted(path for path in folder.glob(f"*{split}*.jsonl*") if not is_hidden(path.name))
         if len(paths) != 1:
             number = f"{len(paths)} files" if paths else "no file"
             raise DataError(f"{folder}: {number} called *{split}*.jsonl; correct data.source.path or LIT_DATA")
@@ -83,17 +83,14 @@ class ReviewsConfig(ExamplesConfig, kind="reviews"):
             raise DataError(f"{place}: the label {label!r} is none of source.labels, {list(self.labels)}")
         split: Split = "test"
         if "train" in path.name:
-            split = split_by_hash(place, self.held_out, 0.0)
+            split = split_by_hash(text, self.held_out, 0.0)
         content = bytes([self.labels.index(label)]) + text
-        return Text(member.name, split, BytesIO(content), path, row=row)
+        return Text(member.name, split, BytesIO(content), path, row=row, says=text)
 
 
 def _text_and_label(line: bytes, place: str) -> tuple[bytes, str]:
     """Returns the text and label of a line of JSON. Raises DataError."""
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{place}: not a line of JSON ({error})") from None
+    record = parsed(line, place)
     if not isinstance(record, dict):
         raise DataError(f"{place}: not a JSON object but {type(record).__name__}")
     for field in ("text", "label"):
@@ -120,6 +117,9 @@ class Reviews(Examples):
         text = self._documents(split)[ordinal].text
         symbols = np.frombuffer(text, np.uint8, offset=1)[: self.config.length]
         return Example(symbols.astype(np.int64), text[0])
+
+    def reading_messages(self) -> list[str]:
+        return self.corpus.messages
 
     def name(self, split: Split, ordinal: int) -> str:
         return self._documents(split).name(ordinal)

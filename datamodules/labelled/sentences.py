@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 from zipfile import BadZipFile, ZipFile
 
+from datamodules.core.archives import members
 from datamodules.core.documents import Split
 from datamodules.core.errors import DataError
 from datamodules.core.index import Text, index_corpus
-from datamodules.core.reading import locate, members
+from datamodules.core.reading import locate
 from datamodules.core.tokenizers import Tokenizer, TokenizerConfig, cached_tokenizer
 from datamodules.labelled.texts import WHOLE, LabelledTexts, TextExamplesConfig
 from datamodules.text.sources import SourceConfig
@@ -134,7 +135,7 @@ def _texts(layout: CorpusLayout, place: Path, name: str, split: Split) -> Iterat
             reason = f"no text with one of the labels {', '.join(layout.labels)}"
             line_name = f"{path.name}/{name}:{row + 1}"
             raise DataError(f"{line_name}: {reason}; correct data.source.corpus or data.source.path") from None
-        yield Text(name, split, BytesIO(content), path, row=row)
+        yield Text(name, split, BytesIO(content), path, row=row, says=content[1:])
 
 
 def _label_and_text(layout: CorpusLayout, line: str) -> tuple[str, str]:

@@ -83,6 +83,9 @@ class LabelledTexts(Examples):
         symbols = self.tokenizer.encode(text[1:])[: self.config.length - 2].astype(np.int64)
         return Example(np.append(symbols, self.separator), text[0])
 
+    def reading_messages(self) -> list[str]:
+        return self.corpus.messages
+
     def name(self, split: Split, ordinal: int) -> str:
         return self.corpus.documents(self._split(split)).name(self._place(split, ordinal))
 

@@ -8,13 +8,15 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from datamodules.core.archives import members
 from datamodules.core.documents import Split
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
-from datamodules.core.reading import damage, format_of, members
+from datamodules.core.reading import damage, format_of, whole
 from datamodules.pairs.source import Languages
 from datamodules.pairs.store import WHOLE, TextPairsConfig, Texts, pair_text
 from datamodules.text.sources import Listed, files_of, nothing_left, split_by_hash, stamps
@@ -54,13 +56,14 @@ class CataloguesConfig(TextPairsConfig, kind="catalogues"):
         return self.source, self.target
 
     def corpus(self) -> IndexedCorpus:
-        files, left_out = files_of(self.path, _is_catalogue), Counter[str]()
+        left_out = Counter[str]()
+        files = files_of(self.path, _is_catalogue, left_out)
         key = ["catalogues", self.target, self.validation, self.test, stamps(files)]
         return index_corpus(key, "", WHOLE, self._texts(files, left_out), left_out)
 
     def _texts(self, files: list[Listed], left_out: Counter[str]) -> Iterator[Text]:
         polib, unique_texts = _polib(), set[Texts]()
-        for path, name, content in _contents(files):
+        for path, name, content in _contents(files, left_out):
             split = split_by_hash(_name_in_tar(name, path), self.validation, self.test)
             for message in _messages(_parsed(polib, content, name), left_out):
                 if message.texts in unique_texts:
@@ -129,16 +132,16 @@ class _Message(NamedTuple):
     texts: Texts
 
 
-def _contents(files: list[Listed]) -> Iterator[tuple[Path, str, bytes]]:
+def _contents(files: list[Listed], left_out: Counter[str]) -> Iterator[tuple[Path, str, bytes]]:
     """Yields the path, name and content of every catalogue."""
     for path, name in files:
         with damage(path):
-            for member in members(path, name, _is_catalogue):
-                yield path, member.name, member.stream.read()
+            for member in members(path, name, _is_catalogue, left_out):
+                yield path, member.name, whole(member)
 
 
 def _is_catalogue(name: str) -> bool:
-    return name.endswith(".po") or format_of(name) == "tar"
+    return name.endswith(".po") or format_of(name) == "archive"
 
 
 def _name_in_tar(name: str, path: Path) -> str:
@@ -159,16 +162,20 @@ def _polib() -> ModuleType:
 def _parsed(polib: ModuleType, content: bytes, name: str) -> Any:
     """Parses a catalogue. Raises DataError where it is not UTF-8, is empty, or is not a catalogue."""
     try:
-        text = content.decode("utf-8-sig")
+        text = content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(f"{name}:{line}: not UTF-8 ({error.reason}); convert the file to UTF-8") from None
     if not text.strip():
         raise DataError(f"{name}: empty, there is no message to read; fetch it again or correct data.source.path")
     try:
-        return polib.pofile(text)
-    except OSError as error:
-        reason = re.sub(r"^Syntax error in po file ", "", str(error).partition("): ")[0]).strip("( )") or str(error)
+        with NamedTemporaryFile("w", encoding="utf-8", newline="", suffix=".po") as copy:
+            copy.write(text)  # of a text, and not of a file, the library takes U+2028 and the like for line ends
+            copy.flush()
+            return polib.pofile(copy.name, encoding="utf-8")
+    except (OSError, ValueError, IndexError) as error:
+        syntax = re.search(r"\(?line (\d+)\)?", str(error))
+        reason = f"line {syntax[1]}" if syntax else type(error).__name__
         raise DataError(f"{name}: not a catalogue ({reason}); correct or remove it") from None
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from datamodules.core.documents import SPLITS, Split
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
+from datamodules.core.reading import plain_values
 from datamodules.pairs.source import Languages
 from datamodules.pairs.store import WHOLE, TextPairsConfig, Texts, pair_text
 from datamodules.text.hub import commit, streamed, unreachable
@@ -126,5 +127,6 @@ class HubPairsConfig(TextPairsConfig, kind="hub"):
             raise unreachable(self.name, error) from None
 
     def _read(self, record: dict[str, Any], place: str) -> Texts:
-        source, target = (texts_at(record, column, place, SIDES) for column in self.layout[1:])
+        values = plain_values(record)
+        source, target = (texts_at(values, column, place, SIDES) for column in self.layout[1:])
         return Texts(" ".join(source), tuple(target))

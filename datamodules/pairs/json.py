@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from datamodules.core.documents import Split
+from datamodules.core.archives import members
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
-from datamodules.core.reading import Member, damage, format_of, members
+from datamodules.core.reading import Member, damage, format_of, lines_in, parsed, whole
 from datamodules.pairs.source import Languages, Longest
 from datamodules.pairs.store import WHOLE, TextPairsConfig, Texts, pair_text
-from datamodules.text.records import parsed
 from datamodules.text.sources import Listed, files_of, named_split, nothing_left, split_by_hash, stamps
 from lit_transformers.config import Fraction, nearest
 
@@ -26,7 +26,8 @@ class JsonPairsConfig(TextPairsConfig, kind="jsonl"):
     source       the fields; the texts of a list are joined with spaces as a source, and each is a reference as a target
     target
     languages    of sources and targets, where they are known
-    splits       folders: by the folder or file names (train, validation, test). hash: by a hash of each line
+    splits       folders: by the folder or file names (train, validation, test). hash: by a hash of the source, so that
+                 equal ones share a split
     validation   the fractions of a split by hash
     test
     """
@@ -43,25 +44,25 @@ class JsonPairsConfig(TextPairsConfig, kind="jsonl"):
         yield from nothing_left(self.validation, self.test)
 
     def corpus(self) -> IndexedCorpus:
-        files = files_of(self.path, _is_lines)
+        left_out = Counter[str]()
+        files = files_of(self.path, _is_lines, left_out)
         key = [self.to_dict() | {"languages": None}, stamps(files)]
-        return index_corpus(key, "", WHOLE, self._texts(files))
+        return index_corpus(key, "", WHOLE, self._texts(files, left_out), left_out)
 
-    def _texts(self, files: list[Listed]) -> Iterator[Text]:
+    def _texts(self, files: list[Listed], left_out: Counter[str]) -> Iterator[Text]:
         for path, name in files:
             with damage(path):
-                for member in members(path, name, _is_lines):
+                for member in members(path, name, _is_lines, left_out):
                     yield from self._lines(member, path)
 
     def _lines(self, member: Member, path: Path) -> Iterator[Text]:
-        for row, line in enumerate(member.stream):
+        for row, line in enumerate(lines_in(member.stream, member.name)):
             if line.strip():
                 place = f"{member.name}:{row + 1}"
                 texts = self._read(parsed(line, place), place)
-                yield pair_text(member.name, self._split(member.name, line), row, texts, path)
-
-    def _split(self, name: str, line: bytes) -> Split:
-        return named_split(name) if self.splits == "folders" else split_by_hash(line, self.validation, self.test)
+                by_name = self.splits == "folders"
+                split = named_split(member.name) if by_name else split_by_hash(texts.source, self.validation, self.test)
+                yield pair_text(member.name, split, row, texts, path)
 
     def _read(self, record: Any, place: str) -> Texts:
         if not isinstance(record, dict):
@@ -107,22 +108,23 @@ class QMSumConfig(TextPairsConfig, kind="qmsum"):
         return None
 
     def corpus(self) -> IndexedCorpus:
-        files = files_of(self.path, _is_meeting)
-        return index_corpus(["qmsum", stamps(files)], "", WHOLE, self._texts(files))
+        left_out = Counter[str]()
+        files = files_of(self.path, _is_meeting, left_out)
+        return index_corpus(["qmsum", stamps(files)], "", WHOLE, self._texts(files, left_out), left_out)
 
-    def _texts(self, files: list[Listed]) -> Iterator[Text]:
+    def _texts(self, files: list[Listed], left_out: Counter[str]) -> Iterator[Text]:
         for path, name in files:
             with damage(path):
-                for member in members(path, name, _is_meeting):
+                for member in members(path, name, _is_meeting, left_out):
                     yield from _meeting(member, path)
 
 
 def _is_lines(name: str) -> bool:
-    return format_of(name) in ("lines", "tar")
+    return format_of(name) in ("lines", "archive")
 
 
 def _is_meeting(name: str) -> bool:
-    return name.endswith(".json") or format_of(name) == "tar"
+    return name.endswith(".json") or format_of(name) == "archive"
 
 
 def _field_texts(record: dict[str, Any], field: str, side: str, place: str) -> list[str]:
@@ -139,7 +141,7 @@ def _field_texts(record: dict[str, Any], field: str, side: str, place: str) -> l
 
 def _meeting(member: Member, path: Path) -> Iterator[Text]:
     """Yields the pairs of one meeting. Raises DataError where it is not a meeting of QMSum."""
-    split, meeting = named_split(member.name), parsed(member.stream.read(), member.name)
+    split, meeting = named_split(member.name), parsed(whole(member), member.name)
     try:
         turns = "\n".join(f"{turn['speaker']}: {turn['content']}" for turn in meeting["meeting_transcripts"])
         questions = [

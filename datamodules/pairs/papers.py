@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 from xml.etree import ElementTree
 
+from datamodules.core.archives import members
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
-from datamodules.core.reading import damage, format_of, members
+from datamodules.core.reading import damage, format_of, whole
 from datamodules.pairs.source import Languages, Longest
 from datamodules.pairs.store import WHOLE, TextPairsConfig, Texts, pair_text
 from datamodules.text.sources import Listed, files_of, nothing_left, split_by_hash, stamps
@@ -47,14 +49,15 @@ class SciSummNetConfig(TextPairsConfig, kind="scisummnet"):
         return None
 
     def corpus(self) -> IndexedCorpus:
-        files = files_of(self.path, _is_part)
-        return index_corpus([self.to_dict(), stamps(files)], "", WHOLE, self._texts(files))
+        left_out = Counter[str]()
+        files = files_of(self.path, _is_part, left_out)
+        return index_corpus([self.to_dict(), stamps(files)], "", WHOLE, self._texts(files, left_out), left_out)
 
-    def _texts(self, files: list[Listed]) -> Iterator[Text]:
+    def _texts(self, files: list[Listed], left_out: Counter[str]) -> Iterator[Text]:
         """Yields the papers, whose parts come in any order; each part is held until the other is read."""
         papers: dict[str, str] = {}
         summaries: dict[str, str] = {}
-        for path, name, content in _parts(files):
+        for path, name, content in _parts(files, left_out):
             paper = PurePosixPath(name).name.removesuffix(".xml").removesuffix(SUMMARY)
             if name.endswith(SUMMARY):
                 summaries[paper] = _decoded(content, name)
@@ -71,16 +74,16 @@ class SciSummNetConfig(TextPairsConfig, kind="scisummnet"):
         return pair_text(paper, split, -1, Texts(text, (summary,)), path)
 
 
-def _parts(files: list[Listed]) -> Iterator[tuple[Path, str, bytes]]:
+def _parts(files: list[Listed], left_out: Counter[str]) -> Iterator[tuple[Path, str, bytes]]:
     """Yields the path, name and content of every paper and summary."""
     for path, name in files:
         with damage(path):
-            for member in members(path, name, _is_part):
-                yield path, member.name, member.stream.read()
+            for member in members(path, name, _is_part, left_out):
+                yield path, member.name, whole(member)
 
 
 def _is_part(name: str) -> bool:
-    return name.endswith((".xml", SUMMARY)) or format_of(name) == "tar"
+    return name.endswith((".xml", SUMMARY)) or format_of(name) == "archive"
 
 
 def _decoded(content: bytes, name: str) -> str:

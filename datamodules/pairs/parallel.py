@@ -8,10 +8,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from datamodules.core.archives import members
 from datamodules.core.documents import SPLITS, Split
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
-from datamodules.core.reading import COMPRESSIONS, damage, locate, members
+from datamodules.core.reading import COMPRESSIONS, damage, locate, require_regular, text_lines
 from datamodules.pairs.source import Languages
 from datamodules.pairs.store import WHOLE, TextPairsConfig, Texts, pair_text
 from datamodules.text.sources import SPLIT_NAMES, Listed, stamps
@@ -135,7 +136,8 @@ def _split_of_stem(stem: str) -> Split | None:
 def _file(folder: Path, name: str) -> Listed:
     """Returns the file of that name, plain or compressed. Raises DataError where there is none."""
     for suffix in ("", *COMPRESSIONS):
-        if (path := folder / f"{name}{suffix}").is_file():
+        if (path := folder / f"{name}{suffix}").exists():
+            require_regular(path)
             return Listed(path, f"{name}{suffix}")
     raise DataError(
         f"{folder / name}: no such file, nor with {', '.join(COMPRESSIONS)}; correct data.source.path or the names"
@@ -165,15 +167,5 @@ def _lines(file: Listed) -> Iterator[str]:
     """Yields the lines of a file, which end with line feeds only. Raises DataError for one that is not UTF-8."""
     with damage(file.path):
         for member in members(*file):
-            for number, line in enumerate(member.stream, 1):
-                yield _line(line, file.path, number)
-
-
-def _line(line: bytes, path: Path, number: int) -> str:
-    try:
-        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}:{number}: byte {error.start} of the line is not UTF-8 ({error.reason}); convert the file to UTF-8"
-        ) from None
-    return text.removesuffix("\n").removesuffix("\r")
+            for line in text_lines(member.stream, str(file.path)):
+                yield line.removesuffix("\n").removesuffix("\r")

@@ -53,7 +53,7 @@ def pair_text(origin: str, split: Split, row: int, texts: Texts, container: Path
         content = json.dumps([texts.source, *texts.targets], ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise DataError(f"{origin}:{row + 1}: holds a character that UTF-8 cannot write") from None
-    return Text(origin, split, BytesIO(content), container, row=row)
+    return Text(origin, split, BytesIO(content), container, row=row, says=texts.source.encode())
 
 
 def texts_of(document: Document) -> Texts:
@@ -145,7 +145,7 @@ class StoredPairs(Pairs):
         return {"tokenizer": self.target.to_dict(), "source_tokenizer": source}
 
     def reading_messages(self, split: Split) -> list[str]:
-        messages = [f"{count:,} {reason} when they were read" for reason, count in self.corpus.left_out.items()]
+        messages = [f"{message} when they were read" for message in self.corpus.messages]
         unknown = json.loads((self._folder(split) / META).read_text(encoding="utf-8"))["unknown"]
         for side, tokenizer in zip(SIDES, (self.source, self.target), strict=True):
             if tokenizer.unknown is not None:

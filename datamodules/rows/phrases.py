@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datamodules.core.errors import DataError
-from datamodules.core.reading import locate
+from datamodules.core.reading import damage, locate, text_lines
 from datamodules.core.tokenizers import Tokenizer
 from lit_transformers.config import Config, canonical_hash, nearest
 
@@ -70,13 +70,11 @@ class PhrasesConfig(Config):
 def _read(path: str) -> dict[str, list[str]]:
     """Returns the phrases of a file by type. Raises DataError where it cannot be read."""
     place = locate(path, "data.noise.phrases.path")
-    try:
-        lines = place.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise DataError(f"{place}: cannot be read as phrases ({error}); correct data.noise.phrases.path") from None
+    with damage(place), place.open("rb") as file:
+        lines = [*text_lines(file, str(place))]
     by_type: dict[str, list[str]] = {}
     for line in filter(str.strip, lines):
-        kind, _, phrase = line.rpartition("\t")
+        kind, _, phrase = line.rstrip("\r\n").rpartition("\t")
         by_type.setdefault(kind, []).append(phrase)
     return by_type
 

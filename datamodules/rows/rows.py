@@ -300,7 +300,9 @@ class RowData(TextData):
         } | config.masks_in(config.attention_masks)
 
     def prepare_data(self) -> None:
-        """Fills the cache in one process, for all others. Raises DataError where there is no row to train on."""
+        """Fills the cache in one process, for all others, and prints once how the source was read. Raises DataError
+        where there is no row to train on."""
+        self.print_reading()
         self.reader("train", ())
 
     def reader(self, split: Split, seed: tuple[int, ...], evaluated: bool = False) -> RowReader:

@@ -21,6 +21,8 @@ from lit_transformers.config import Fraction, Plain, Positive, nearest
 
 __all__ = ["HubConfig", "commit", "streamed", "unreachable"]
 
+HELD_OUT = "-by-lines"
+"""Part of the fingerprint of data of which a share is held out: changes when the share is another one."""
 FIRST: dict[str, Plain] = {"epoch": 0, "window": 0, "rows": None, "first": 0, "bytes": 0, "index": 0}
 
 
@@ -99,7 +101,8 @@ def unreachable(name: str, error: Exception) -> DataError:
 class _HubCorpus(Corpus):
     def __init__(self, config: HubConfig) -> None:
         self.config = config
-        self.fingerprint = f"hub-{commit(config.name, config.revision)}"
+        held_out = HELD_OUT if None in (config.validation, config.test) else ""
+        self.fingerprint = f"hub-{commit(config.name, config.revision)}{held_out}"
 
     def documents(self, split: Split) -> _HubDocuments:
         return _HubDocuments(self.config, split)

@@ -144,8 +144,9 @@ class LanguageData(TextData):
         return self.documents(self.validation_split).name(ordinal)
 
     def prepare_data(self) -> None:
-        """Fills the cache in one process, for all others, and prints once where more is measured than the config names.
-        Raises DataError: less text than one segment."""
+        """Fills the cache in one process, for all others, and prints once how the source was read, and where more is
+        measured than the config names. Raises DataError: less text than one segment."""
+        self.print_reading()
         self._print_what_is_measured()
         total, length = 0, self.config.segment_length
         for document in self.documents("train"):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
+import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -16,20 +16,39 @@ import jmespath
 from jmespath.exceptions import JMESPathError
 from pydantic import Field
 
+from datamodules.core.archives import members
 from datamodules.core.documents import Split
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
-from datamodules.core.reading import COMPRESSIONS, Member, damage, format_of, members
+from datamodules.core.reading import (
+    COMPRESSIONS,
+    Member,
+    NoText,
+    copied,
+    damage,
+    format_of,
+    lines_in,
+    longest_record,
+    parquet_rows,
+    parsed,
+    text_lines,
+    too_long,
+    whole,
+)
 from datamodules.text.sources import files_of, named_split, nothing_left, split_by_hash, stamps
 from lit_transformers.config import Config, Fraction, Plain, nearest
 
-__all__ = ["Column", "FileRecord", "RecordsConfig", "column_conflicts", "parsed", "texts_at"]
+__all__ = ["Column", "FileRecord", "RecordsConfig", "column_conflicts", "texts_at"]
 
 Column = str | Annotated[int, Field(ge=1)]
 """A column of a table by its name or its number from 1, or the path of a text in nested records."""
 WHOLE = 1 << 30
 """A size of pieces so large that no record is cut."""
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+QUOTED_ROW = re.compile(r"({cell})(\t({cell}))*".format(cell=r'"([^"]|"")*"|[^"\t]*'))
+"""A row whose cells are in quotes as a whole, with quotes in them doubled, or hold none."""
+DECIDING = 1 << 22
+"""How long a cell may be by which it is decided whether cells stand in quotes."""
 COLUMNS = "the columns of data.source"
 LEFT_OUT = "records without a text left out"
 SUFFIXES = {*SEPARATORS, ".jsonl", ".ndjson", ".json", ".parquet"}
@@ -56,8 +75,10 @@ class RecordsConfig(Config):
 
     path        relative to LIT_DATA or to the working folder
     header      whether the first line of a table names its columns; None: it does, unless all columns are numbers
-    separator   what divides the columns of a table; None: a comma for .csv, whose fields may stand in quotes, a tab for
-                .tsv, whose lines are as they are. Any other file is read as a table where it is set
+    separator   what divides the columns of a table; None: a comma for .csv, a tab for .tsv. Any other file is read as a
+                table where it is set
+    quoting     whether the cells of a table may stand in quotes, which are then no part of them; None: they may, but
+                between tabs only where all cells with quotes are as a program writes them that quotes cells (pandas)
     records     the path of a list in each record of JSON or parquet, each item of which is a record of its own; in it,
                 ``parent`` is the record around it
     splits      folders: by the folder or file names (train, validation, test). hash: by a hash of the text that is read
@@ -71,6 +92,7 @@ class RecordsConfig(Config):
     path: str
     header: bool | None = None
     separator: Annotated[str, Field(min_length=1, max_length=1)] | None = None
+    quoting: bool | None = None
     records: str | None = None
     splits: Literal["folders", "hash"] = "folders"
     validation: Fraction = 0.05
@@ -89,8 +111,9 @@ class RecordsConfig(Config):
 
         key: plain data of all fields that decide a text. Raises DataError that names the line at fault.
         """
-        files, left_out = files_of(self.path, is_records), Counter[str]()
-        records = ((record, path) for path, name in files for record in self._read(path, name, columns))
+        left_out = Counter[str]()
+        files = files_of(self.path, is_records, left_out)
+        records = ((record, path) for path, name in files for record in self._read(path, name, columns, left_out))
         texts = (text_of(record, values, path) for record, values, path in self._complete(records, columns, left_out))
         return index_corpus(["records", key, stamps(files)], "", WHOLE, texts, left_out)
 
@@ -98,15 +121,15 @@ class RecordsConfig(Config):
         """Returns the split of a record with that text. Raises DataError where it is to be named and is not."""
         if self.splits == "folders":
             return named_split(record.origin)
-        content = json.dumps(record.around, sort_keys=True, default=str) if self.records else text
+        content = json.dumps(record.around, sort_keys=True, default=repr) if self.records else text
         return split_by_hash(content, self.validation, self.test)
 
-    def _read(self, path: Path, name: str, columns: Sequence[Column]) -> Iterator[FileRecord]:
-        """Yields the records of a file, or of the files of a tar."""
+    def _read(self, path: Path, name: str, columns: Sequence[Column], left_out: Counter[str]) -> Iterator[FileRecord]:
+        """Yields the records of a file, or of the files of an archive."""
         has_header = not all(isinstance(column, int) for column in columns) if self.header is None else self.header
         with damage(path):
-            for member in members(path, name, is_records):
-                for record in _records(member, self.separator, has_header):
+            for member in members(path, name, is_records, left_out):
+                for record in _records(member, self.separator, self.quoting, has_header):
                     yield from _nested(record, self.records) if self.records else [record]
 
     def _complete(
@@ -141,8 +164,8 @@ def column_conflicts(**columns: Column) -> Iterator[str]:
 
 
 def is_records(name: str) -> bool:
-    """Whether a file's name is that of records, or of a tar."""
-    return _suffix(name) in SUFFIXES or format_of(name) == "tar"
+    """Whether a file's name is that of records, or of an archive."""
+    return _suffix(name) in SUFFIXES or format_of(name) == "archive"
 
 
 def _suffix(name: str) -> str:
@@ -150,20 +173,21 @@ def _suffix(name: str) -> str:
     return PurePosixPath(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
 
 
-def _records(member: Member, separator: str | None, has_header: bool) -> Iterator[FileRecord]:
+def _records(member: Member, separator: str | None, quoting: bool | None, has_header: bool) -> Iterator[FileRecord]:
     suffix, name = _suffix(member.name), member.name
     if suffix in SEPARATORS or (separator is not None and suffix not in SUFFIXES):
-        yield from _table(member, separator or SEPARATORS[suffix], has_header)
+        yield from _table(member, separator or SEPARATORS[suffix], quoting, has_header)
     elif suffix in (".jsonl", ".ndjson"):
-        for row, line in enumerate(member.stream):
+        for row, line in enumerate(lines_in(member.stream, name)):
             if line.strip():
                 yield _record(f"{name}:{row + 1}", parsed(line, f"{name}:{row + 1}"), name, row)
     elif suffix == ".json":
-        content = parsed(member.stream.read(), name)
+        content = parsed(whole(member), name)
         for row, values in enumerate(content if isinstance(content, list) else [content]):
             yield _record(f"{name}:{row + 1}", values, name, row)
     elif suffix == ".parquet":
-        yield from _parquet(member)
+        for row, values in enumerate(parquet_rows(member)):
+            yield _record(f"{name}:{row + 1}", values, name, row)
     else:
         known = ", ".join(sorted(SUFFIXES))
         raise DataError(f"{name}: its name is of no records ({known}); of a table set data.source.separator")
@@ -173,10 +197,15 @@ def _record(place: str, values: Any, origin: str, row: int) -> FileRecord:
     return FileRecord(place, values, origin, row, values)
 
 
-def _table(member: Member, separator: str, has_header: bool) -> Iterator[FileRecord]:
+def _table(member: Member, separator: str, quoting: bool | None, has_header: bool) -> Iterator[FileRecord]:
     """Yields the rows of a table as a dictionary by the names in its header, or as a list without one."""
-    lines = _text_lines(member)
-    rows = _divided(lines) if separator == "\t" else _quoted(lines, separator, member.name)
+    if quoting is None and separator == "\t":
+        copy = copied(member.stream)
+        quoting = _is_quoted(text_lines(copy, member.name), member.name)
+        copy.seek(0)
+        member = member._replace(stream=copy)
+    lines = text_lines(member.stream, member.name)
+    rows = _divided(lines, separator) if quoting is False else _quoted(lines, separator, member.name)
     header: list[str] | None = None
     for number, cells in rows:
         if not cells or cells == [""]:  # an empty line
@@ -197,49 +226,59 @@ def _table(member: Member, separator: str, has_header: bool) -> Iterator[FileRec
         yield _record(place, dict(zip(header, cells, strict=False)), member.name, number - 1)
 
 
-def _divided(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yields rows of cells between tabs, with their numbers."""
+def _divided(lines: Iterable[str], separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields rows of cells between separators, with their numbers."""
     for number, line in enumerate(lines, 1):
-        yield number, line.rstrip("\r\n").split("\t")
+        yield number, line.rstrip("\r\n").split(separator)
 
 
-def _quoted(lines: Iterator[str], separator: str, name: str) -> Iterator[tuple[int, list[str]]]:
+def _is_quoted(lines: Iterable[str], name: str) -> bool:
+    """Whether cells between tabs stand in quotes, as a program has written them that quotes cells, such as pandas.
+
+    Then each cell that holds a quote is in quotes as a whole, rows have as many columns as the first, and some cell
+    needs its quotes: it holds another, a tab or a line end, or the first row is all in quotes. A table whose lines have
+    as many columns without regard to quotes has no cell of several lines.
+    """
+    columns, tabs = 0, set[int]()
+    is_needed = has_long_rows = False
+    written: list[str] = []
+
+    def kept() -> Iterator[str]:
+        for line in lines:
+            written.append(line)
+            tabs.add(line.count("\t"))
+            yield line
+
+    try:
+        for _, cells in _quoted(kept(), "\t", name, DECIDING):
+            row, is_first, columns = "".join(written).rstrip("\r\n"), not columns, columns or len(cells)
+            has_long_rows |= len(written) > 1
+            written.clear()
+            if cells and (len(cells) != columns or not QUOTED_ROW.fullmatch(row)):
+                return False
+            all_quoted = is_first and row.count('"') >= 2 * len(cells)
+            is_needed |= '"' in row and (all_quoted or any(mark in cell for cell in cells for mark in '"\t\n'))
+    except DataError:
+        return False
+    return is_needed and not (has_long_rows and len(tabs) == 1)
+
+
+def _quoted(
+    lines: Iterable[str], separator: str, name: str, longest: int | None = None
+) -> Iterator[tuple[int, list[str]]]:
     """Yields rows with the number of their last line; a field in quotes may hold separators and line ends."""
-    limit = csv.field_size_limit(sys.maxsize)  # a field may be a whole document
+    limit = csv.field_size_limit(longest or longest_record())  # a field may be a whole document
     reader = csv.reader(lines, delimiter=separator, strict=True)
     try:
         for row in reader:
             yield reader.line_num, row
     except csv.Error as error:
         place = f"{name}:{reader.line_num}"
+        if "field limit" in str(error):
+            raise too_long(place, "a cell, or one whose quotes do not end,") from None
         raise DataError(f"{place}: no row of a table ({error}); quote the field, or double its quotes") from None
     finally:
         csv.field_size_limit(limit)
-
-
-def _text_lines(member: Member) -> Iterator[str]:
-    for number, line in enumerate(member.stream, 1):
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            place = f"{member.name}:{number}: byte {error.start} of the line"
-            raise DataError(f"{place} is not UTF-8 ({error.reason}); convert the file to UTF-8") from None
-
-
-def _parquet(member: Member) -> Iterator[FileRecord]:
-    import pyarrow
-    from pyarrow import parquet
-
-    try:
-        rows = (
-            values
-            for batch in parquet.ParquetFile(member.path or BytesIO(member.stream.read())).iter_batches(batch_size=256)
-            for values in batch.to_pylist()
-        )
-        for row, values in enumerate(rows):
-            yield _record(f"{member.name}:{row + 1}", values, member.name, row)
-    except pyarrow.ArrowException as error:
-        raise DataError(f"{member.name}: damaged parquet ({_line(error)}); fetch it again") from None
 
 
 def _nested(record: FileRecord, path: str) -> Iterator[FileRecord]:
@@ -250,18 +289,6 @@ def _nested(record: FileRecord, path: str) -> Iterator[FileRecord]:
     for number, item in enumerate(items):
         values = {"parent": record.values, **item}
         yield FileRecord(f"{record.place}, item {number + 1}", values, record.place, number, record.values)
-
-
-def parsed(content: bytes, place: str) -> Any:
-    """Parses JSON. Raises DataError, which names ``place``, where it is not UTF-8 or not JSON."""
-    try:
-        return json.loads(content)
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{place}: byte {error.start} is not UTF-8 ({error.reason}); convert the file to UTF-8"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: not JSON ({error})") from None
 
 
 def _filled(record: FileRecord, column: Column) -> list[str]:
@@ -278,14 +305,21 @@ def texts_at(values: Any, column: Column, place: str, field: str = COLUMNS) -> l
     something else."""
     value = value_at(values, column, place, field)
     texts = value if isinstance(value, list) else [value]
-    if not texts or None in texts:
-        content = json.dumps(value, default=str)[:40]
-        raise RecordError(f"{place}: {column!r} holds {content}, and no text; correct it, or {field}")
     for text in texts:
         if isinstance(text, dict | list):
             noun = "an object" if isinstance(text, dict) else "a list of lists"
             raise DataError(f"{place}: {column!r} holds {noun}, not text; give the path of a text ({field})")
-    return [text if isinstance(text, str) else json.dumps(text, default=str) for text in texts]
+        if isinstance(text, NoText) and not text.is_missing:
+            raise DataError(f"{place}: {column!r} holds {text.noun}, and no text; correct {field}")
+    if not texts or not all(isinstance(text, str | int) or _is_number(text) for text in texts):
+        content = next((text.noun for text in texts if isinstance(text, NoText)), None)
+        content = content or json.dumps(value, default=repr)[:40]
+        raise RecordError(f"{place}: {column!r} holds {content}, and no text; correct it, or {field}")
+    return [text if isinstance(text, str) else json.dumps(text) for text in texts]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def value_at(values: Any, column: Column, place: str, field: str) -> Plain:
@@ -307,7 +341,7 @@ def value_at(values: Any, column: Column, place: str, field: str) -> Plain:
         return values[column]
     try:
         value = _compiled(column).search(values)
-    except JMESPathError as error:
+    except (JMESPathError, ValueError) as error:
         raise DataError(f"{place}: {column!r}: {_line(error)}; correct {field}") from None
     if value is None:
         raise RecordError(f"{place}: no {column!r}; {_nearest_name(values, column)} (set {field})")
@@ -334,7 +368,7 @@ def _nearest_name(values: Any, path: str) -> str:
         if not isinstance(values, dict) or name not in values:
             break
         values = values[name]
-    return nearest(name, values) if isinstance(values, dict) else f"there is {json.dumps(values, default=str)[:40]}"
+    return nearest(name, values) if isinstance(values, dict) else f"there is {json.dumps(values, default=repr)[:40]}"
 
 
 def _line(error: Exception) -> str:

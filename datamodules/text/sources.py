@@ -11,17 +11,30 @@ import os
 import platform
 import re
 import sysconfig
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, BinaryIO, ClassVar, Literal, NamedTuple, cast
 
 from pydantic import Field
 
+from datamodules.core.archives import HIDDEN, members
 from datamodules.core.documents import Corpus, Split
 from datamodules.core.errors import DataError
-from datamodules.core.index import Text, index_corpus
-from datamodules.core.reading import Member, damage, format_of, locate, members, parts
+from datamodules.core.index import Text, index_corpus, normal
+from datamodules.core.reading import (
+    Entry,
+    Member,
+    damage,
+    format_of,
+    is_hidden,
+    lines_in,
+    locate,
+    parts,
+    require_regular,
+    unfinished,
+)
 from datamodules.text.articles import articles
 from datamodules.text.english_pairs import english_pairs
 from lit_transformers.config import Config, Fraction
@@ -49,6 +62,7 @@ Piece = Annotated[int, Field(ge=64)]
 """A number of bytes; a piece must hold some characters of UTF-8."""
 
 NOT_SOURCE = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+FOLDER_LINKS = "links to folders left out"
 SPLIT_NAMES: dict[str, Split] = {
     "train": "train",
     "training": "train",
@@ -58,6 +72,8 @@ SPLIT_NAMES: dict[str, Split] = {
     "dev": "validation",
     "test": "test",
 }
+OF_RECORDS = ("lines", "parquet")
+"""Formats of which a file holds many texts."""
 NO_SPLIT = "its name and folders name no split (train, validation or test); set data.source.splits=hash, or rename it"
 
 
@@ -72,6 +88,10 @@ class SourceConfig(Config):
     def build(self) -> Corpus:
         """Opens the corpus; what is expensive is done once and cached. Raises DataError."""
         raise NotImplementedError
+
+    def reading_messages(self) -> list[str]:
+        """Hook: returns sentences on how the source is read that its config does not say. Raises DataError."""
+        return []
 
     def known_losses(self) -> Mapping[str, float]:
         """Hook: returns mean losses of a document in bits per byte that are known beforehand, by what a model knows:
@@ -93,13 +113,14 @@ class SourceConfig(Config):
 
 
 def hashed(name: str | bytes) -> float:
-    """Returns a number from 0 to 1 that a name determines, uniform over names."""
-    key = name.encode() if isinstance(name, str) else name
+    """Returns a number from 0 to 1 that a name or a text determines, however its lines end, uniform over names."""
+    key = normal(name.encode(errors="surrogatepass") if isinstance(name, str) else name)
     return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") / 2**64
 
 
 def split_by_hash(name: str | bytes, validation: float, test: float) -> Split:
-    """Returns the split of a document from its name alone, so that other documents may come or go."""
+    """Returns the split of a document from its name alone, or of a text from what it says, so that others may come or
+    go."""
     fraction = hashed(name)
     return "test" if fraction < test else "validation" if fraction < test + validation else "train"
 
@@ -155,13 +176,14 @@ def is_library(name: str) -> bool:
 
 
 class FilesConfig(SourceConfig, kind="files"):
-    """A file, or all files of a folder whose names imply a format.
+    """A file, or all files of a folder or an archive whose names imply a format. Hidden files are left out.
 
     path    relative to LIT_DATA or to the working folder
     column  the field of JSON lines, or the column of parquet, that holds the text
-    splits  hash: by a hash of each document's name. folders: by the folder or file names (train, validation, test).
-            order: the first bytes of every file are for training, the next for validation, the last for test, as
-            enwik8 is used
+    splits  hash: by a hash of each document's name, and of records by what they say, so that equal ones share a split;
+            where path is one file of text, which would be in one split as a whole, it is cut in order. folders: by the
+            folder or file names (train, validation, test). order: the first bytes of every file are for training, the
+            next for validation, the last for test, as enwik8 is used
     """
 
     path: str
@@ -174,36 +196,75 @@ class FilesConfig(SourceConfig, kind="files"):
         yield from nothing_left(self.validation, self.test)
 
     def build(self) -> Corpus:
-        files = files_of(self.path)
-        return index_corpus([self.to_dict(), stamps(files)], "", self.piece, self._texts(files))
+        left_out = Counter[str]()
+        files = files_of(self.path, left_out=left_out)
+        texts = self._texts(files, left_out)
+        return index_corpus([self.to_dict(), stamps(files)], "", self.piece, texts, left_out)
 
-    def _texts(self, files: list[Listed]) -> Iterator[Text]:
+    def reading_messages(self) -> list[str]:
+        if self.splits == "order" or not self._cuts_in_order:
+            return []
+        training = 1 - self.validation - self.test
+        return [
+            f"{self.path} is one file of text and cut in order: the first {training:.3g} of it for training, the next "
+            f"{self.validation:.3g} for validation, the last {self.test:.3g} for the test"
+        ]
+
+    @property
+    def _cuts_in_order(self) -> bool:
+        """Whether splits are made by place in a file: where that is set, or a hash would give one file to one split."""
+        if self.splits != "hash":
+            return self.splits == "order"
+        location = locate(self.path)
+        return location.is_file() and format_of(location.name) not in (*OF_RECORDS, "archive")
+
+    def _texts(self, files: list[Listed], left_out: Counter[str]) -> Iterator[Text]:
+        in_order = self._cuts_in_order
         for path, name in files:
-            for member in members(path, name):
-                if self.splits == "order":
+            for member in members(path, name, left_out=left_out):
+                if in_order:
                     yield from self._in_order(path, member)
                     continue
                 with damage(path):
                     for part in parts(member, self.column):
-                        origin = f"{member.name}:{part.row}" if part.row >= 0 else member.name
-                        split = named_split(member.name) if self.splits == "folders" else self._hashed(origin)
                         text_path = member.path if part.row < 0 else None
-                        yield Text(member.name, split, part.stream, path, text_path, part.row)
+                        yield Text(member.name, self._split(member, part), part.stream, path, text_path, part.row)
 
-    def _hashed(self, name: str) -> Split:
+    def _split(self, member: Member, part: Entry) -> Split:
+        if self.splits == "folders":
+            return named_split(member.name)
+        name = member.name if part.content is None else part.content
         return split_by_hash(name, self.validation, self.test)
 
     def _in_order(self, path: Path, member: Member) -> Iterator[Text]:
-        if format_of(member.name) in ("lines", "parquet") or format_of(path.name) == "tar":
+        if format_of(member.name) in OF_RECORDS or format_of(path.name) == "archive":
             reason = "data.source.splits=order cuts plain text by bytes"
             raise DataError(f"{member.name}: {reason}; set data.source.splits=hash")
         size = path.stat().st_size if member.path else _unpacked_size(path, member.name)
         test, validation = int(size * self.test), int(size * self.validation)
         sizes: list[tuple[Split, int]] = [("train", size - test - validation), ("validation", validation)]
-        offset = 0
+        end = offset = 0
         for split, length in [*sizes, ("test", test)]:
-            yield Text(member.name, split, member.stream, path, member.path, offset=offset, length=length)
-            offset += length
+            end += length
+            part = _Part(member.stream, max(end - offset, 0))
+            yield Text(member.name, split, cast(BinaryIO, part), path, member.path, offset=offset)
+            offset += part.taken
+
+
+class _Part:
+    """The next ``length`` bytes of a stream, up to the end of the character that the last one belongs to."""
+
+    def __init__(self, stream: BinaryIO, length: int) -> None:
+        self.stream, self.length = cast(BufferedReader, stream), length
+        self.taken, self.end = 0, b""
+
+    def read(self, size: int) -> bytes:
+        if self.taken == self.length and unfinished(self.end, self.stream.peek(1)[:1]):
+            self.length += 1
+        content = self.stream.read(min(size, self.length - self.taken))
+        self.taken += len(content)
+        self.end = (self.end + content)[-4:]
+        return content
 
 
 class BooksConfig(SourceConfig, kind="books"):
@@ -224,8 +285,9 @@ class WikitextConfig(SourceConfig, kind="wikitext"):
     path: str = "wikitext-2"
 
     def build(self) -> Corpus:
-        files = [file for file in files_of(self.path) if format_of(file.path.name) == "text"]
-        return index_corpus([self.to_dict(), stamps(files)], "", self.piece, self._texts(files))
+        left_out = Counter[str]()
+        files = [file for file in files_of(self.path, left_out=left_out) if format_of(file.path.name) == "text"]
+        return index_corpus([self.to_dict(), stamps(files)], "", self.piece, self._texts(files), left_out)
 
     def minimal_pairs(self, number: int) -> Mapping[str, tuple[bytes, bytes]]:
         return english_pairs(number)
@@ -234,7 +296,7 @@ class WikitextConfig(SourceConfig, kind="wikitext"):
         for path, name in files:
             for member in members(path, name):
                 with damage(path):
-                    for title, text in articles(member.stream):
+                    for title, text in articles(lines_in(member.stream, name)):
                         yield Text(f"{name}: {title}", named_split(name), text, path)
 
 
@@ -245,16 +307,31 @@ class Listed(NamedTuple):
     name: str
 
 
-def files_of(path: str, wanted: Callable[[str], object] = format_of) -> list[Listed]:
-    """Returns a file, or the files of a folder whose names ``wanted`` accepts. Raises DataError where all are empty."""
-    location = locate(path)
+def files_of(
+    path: str, wanted: Callable[[str], object] = format_of, left_out: Counter[str] | None = None
+) -> list[Listed]:
+    """Returns a file, or the files of a folder whose names ``wanted`` accepts, without hidden ones, which ``left_out``
+    counts. Raises DataError where all are empty, or one is no regular file."""
+    location, left_out = locate(path), Counter() if left_out is None else left_out
     if location.is_file():
         files = [Listed(location, location.name)]
     else:
-        files = [Listed(file, name) for file, name in walk(location) if wanted(name)]
+        every = [Listed(file, name) for file, name in walk(location) if wanted(name)]
+        files = [file for file in every if not is_hidden(file.name)]
+        left_out.update({HIDDEN: len(every) - len(files)} if len(files) < len(every) else {})
+        left_out.update({FOLDER_LINKS: count} if (count := _links_to_folders(location)) else {})
+    for file in files:
+        require_regular(file.path)
     if not any(file.path.stat().st_size for file in files):
-        raise DataError(f"{location}: empty, there is no text to read; correct data.source.path")
+        counts = "".join(f", {count:,} {reason}" for reason, count in left_out.items())
+        raise DataError(f"{location}: empty, there is no text to read{counts}; correct data.source.path")
     return files
+
+
+def _links_to_folders(folder: Path) -> int:
+    """Returns how many links below a folder lead to folders, which are not followed; hidden ones do not count."""
+    names = (Path(path, name) for path, folders, _ in os.walk(folder) for name in folders)
+    return sum(place.is_symlink() and not is_hidden(place.relative_to(folder).as_posix()) for place in names)
 
 
 def walk(folder: Path, without: Collection[str] = ()) -> list[tuple[Path, str]]:

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from datamodules.core.data import Data, DataConfig
 from datamodules.core.documents import Corpus
+from datamodules.core.index import IndexedCorpus
 from datamodules.core.tokenizers import BytesConfig, Tokenizer, TokenizerConfig, cached_tokenizer, key_of
 from datamodules.text.sources import SourceConfig, StdlibConfig
 from lit_transformers.config import canonical_hash
@@ -32,6 +33,10 @@ class TextData(Data):
     @cached_property
     def corpus(self) -> Corpus:
         return self.config.source.build()
+
+    def reading_messages(self) -> list[str]:
+        counts = self.corpus.messages if isinstance(self.corpus, IndexedCorpus) else []
+        return [*self.config.source.reading_messages(), *counts]
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

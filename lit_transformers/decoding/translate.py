@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from datamodules import DataError, PairsConfig, tokenizers_of
+from datamodules.core.reading import without_mark
 from datamodules.core.tokenizers import Symbols
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, GreedyConfig
@@ -21,6 +23,7 @@ from lit_transformers.tasks.seq2seq import Seq2Seq
 
 __all__ = ["Counts", "TranslationOptions", "Translator", "size_of"]
 
+LINE_ENDS = re.compile(r"\r\n|[\r\n]")
 NAMED = 10
 """The most cut or refused lines that a message names by their number."""
 
@@ -119,7 +122,7 @@ class Translator:
         window: list[SourceLine] = []
         try:
             for number, line in enumerate(lines, start=1):
-                window.append(self.read(number, line))
+                window.append(self.read(number, without_mark(line) if number == 1 else line))
                 if len(window) == self.wanted.window:
                     ready, window = window, []
                     yield from self.of_window(ready, report_lines)
@@ -160,7 +163,7 @@ class Translator:
             lengths = torch.tensor([len(row) for row in rows])
             padding_mask, device = torch.arange(source.size(1)) < lengths[:, None], self.task.device
             for index, text in zip(indices, self.task.write(source.to(device), padding_mask.to(device)), strict=True):
-                outputs[index] = " ".join(text.splitlines())  # one line, whatever a model generates
+                outputs[index] = LINE_ENDS.sub(" ", text.rstrip("\r\n"))  # one line, whatever a model generates
             if report_lines:
                 report_lines(len(indices), sum(window[index].size for index in indices))
         empty_sizes = [line.size for line in window if line.symbols is None]

@@ -342,7 +342,7 @@ def test_the_fingerprint_of_reviews_follows_content_not_place(written: Path, tmp
 
 
 def broken_lines() -> Iterator[tuple[str, str]]:
-    yield "{", r"made.train.jsonl:2: not a line of JSON"
+    yield "{", r"made.train.jsonl:2: not JSON"
     yield "[1]", r"made.train.jsonl:2: not a JSON object but list"
     yield '{"label": "neg", "body": "x"}', r"made.train.jsonl:2: no text in the field 'text'"
     yield '{"label": "neg", "text": "\\ud800"}', r"made.train.jsonl:2: 'text' is not text that UTF-8 can write"

@@ -254,7 +254,7 @@ def test_the_books_have_their_own_splits(real_data: Path) -> None:
         ("a.txt.bz2", b"BZh9 broken", "a.txt.bz2: cannot be read, damaged"),
         ("a.tar", b"no tar, surely not one", "a.tar: cannot be read, damaged"),
         ("a.parquet", b"PAR1 broken", "a.parquet: damaged parquet"),
-        ("a.jsonl", b'{"text": "x"}\n{"text": \n', "a.jsonl:2: not a line of JSON"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": \n', "a.jsonl:2: not JSON"),
         ("a.jsonl", b"[1]\n", "a.jsonl:1: not a JSON object but list"),
         ("a.jsonl", b'{"txt": "x"}\n', "a.jsonl:1: no field 'text'; did you mean txt"),
         ("a.jsonl", b'{"text": 3}\n', "a.jsonl:1: 'text' holds int, not text"),

@@ -3934,7 +3934,7 @@ FAULTS = (
         "data",
         "items of one record fall into different splits",
         "datamodules/text/records.py",
-        "content = json.dumps(record.around, sort_keys=True, default=str) if self.records else text",
+        "content = json.dumps(record.around, sort_keys=True, default=repr) if self.records else text",
         "content = text",
         (
             f"{DATA}records_source.py::test_items_of_a_list_are_pairs_of_their_own_and_share_a_split_and_what_is_around_them",
