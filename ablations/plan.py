@@ -13,7 +13,6 @@ from ablations.ablation import Ablation, Published, Resolved
 from ablations.arms import require_distinct, select
 from ablations.matching import match_arms
 from ablations.probing import measured_spending
-from datamodules.text.sources import SourceConfig
 from lit_transformers.cli.amounts import count
 from lit_transformers.config import Config, ConfigError, MissingFileError, Plain, parse_assignments
 from lit_transformers.plugins import plugin_arguments
@@ -351,8 +350,8 @@ def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float | Non
 def _reading_messages(configs: dict[str, Config]) -> list[str]:
     """Returns sentences on how sources of text are read that their configs do not say."""
     sources = [getattr(getattr(config, "data", None), "source", None) for config in configs.values()]
-    texts = [source for source in sources if isinstance(source, SourceConfig)]
-    return [*dict.fromkeys(message for source in texts for message in source.reading_messages())]
+    readers = [reader for source in sources if (reader := getattr(source, "reading_messages", None))]
+    return [*dict.fromkeys(message for reader in readers for message in reader())]
 
 
 def _seeds_text(arms: Sequence[PlannedArm]) -> str:

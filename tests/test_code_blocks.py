@@ -14,6 +14,8 @@ import typer
 
 from docs.blocks import LANGUAGES, Block, BlockError, blocks_of, differs, run_page, with_output
 from lit_transformers.cli.plugin_option import with_plugins
+from lit_transformers.config import ConfigError, parse_assignments
+from lit_transformers.runs import RunConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -64,6 +66,24 @@ def test_every_command_that_is_shown_exists_with_its_options() -> None:
         options = {option for parameter in commands[name].params for option in parameter.opts}
         unknown = {word.partition("=")[0] for word in arguments if word.startswith("-")} - options
         assert not unknown, f"{place}: python -m {package} {name} has no {', '.join(unknown)}"
+
+
+SETTINGS = [
+    (page.name, setting)
+    for page in PAGES
+    for setting in re.findall(r"`((?:model|task|data|training)(?:\.\w+)*=[^`]+)`", page.read_text(encoding="utf-8"))
+]
+
+
+def test_every_setting_that_a_sentence_names_can_be_set() -> None:
+    """It may conflict with other parts of a config, and then the error does not begin with its path."""
+    assert len(SETTINGS) > 8
+    for page, setting in SETTINGS:
+        try:
+            RunConfig().override(parse_assignments([setting]))
+        except ConfigError as error:
+            path = re.escape(setting.partition("=")[0])
+            assert not re.match(rf"{path}[.:]", str(error)), f"{page}: {setting}: {error}"
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import stat
 import tarfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from shutil import copyfileobj
 from tempfile import NamedTemporaryFile
@@ -76,17 +77,22 @@ def _in_tar(entry: tarfile.TarInfo) -> Stored:
 
 
 def _zip_members(path: Path, name: str, wanted: Callable[[str], object], left_out: Counter[str]) -> Iterator[Member]:
-    with damage(path), ZipFile(path) as archive:
+    with damage(path), _not_supported(path), ZipFile(path) as archive:
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
         names = _names([_in_zip(archive, entry) for entry in entries], wanted, left_out)
         for number, entry in enumerate(entries):
             if number in names:
-                try:
-                    content = archive.open(entry)
-                except (RuntimeError, NotImplementedError) as error:  # a password is asked for, or a rare compression
-                    raise DataError(f"{path}/{entry.filename}: cannot be unpacked ({error}); pack it anew") from None
-                with content:
+                with archive.open(entry) as content:
                     yield from _named(content, name, names[number])
+
+
+@contextmanager
+def _not_supported(path: Path) -> Iterator[None]:
+    """Turns the errors of a zip that asks for a password, or for what the library lacks, into a DataError."""
+    try:
+        yield
+    except (RuntimeError, NotImplementedError) as error:
+        raise DataError(f"{path}: cannot be unpacked ({error}); pack it anew, without a password") from None
 
 
 def _in_zip(archive: ZipFile, entry: ZipInfo) -> Stored:

@@ -254,8 +254,8 @@ def whole(member: Member) -> bytes:
 
 
 def parsed(content: bytes, place: str) -> Any:
-    """Parses JSON; numbers that are not finite are ``NoText``. Raises DataError, which names ``place``, where it is not UTF-8 or
-    not JSON."""
+    """Parses JSON; numbers that are not finite are ``NoText``. Raises DataError, which names ``place``, where it is not
+    UTF-8 or not JSON."""
     try:
         return json.loads(content, parse_constant=NoText, parse_float=_number)
     except UnicodeDecodeError as error:

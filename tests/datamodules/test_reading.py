@@ -19,6 +19,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from ablations.ablation import Ablation, Metric
+from ablations.plan import Request, make_plan
 from datamodules import (
     CataloguesConfig,
     Corpus,
@@ -39,6 +41,7 @@ from datamodules.core.tokenizers import BytesConfig, PretrainedTokenizerConfig
 from datamodules.pairs.store import Texts, texts_of
 from datamodules.rows.phrases import PhrasesConfig
 from datamodules.text.sources import FOLDER_LINKS
+from lit_transformers.runs import RunConfig
 
 
 def read_texts(corpus: Corpus) -> dict[str, str]:
@@ -376,7 +379,7 @@ def test_a_line_or_record_that_is_too_long_is_refused_before_it_takes_the_memory
         FilesConfig(path=str(tmp_path), column="source").build() if name.endswith("l") else pairs_of(tmp_path, target=2)
 
 
-def test_one_file_of_text_is_cut_in_order_within_no_character(tmp_path: Path) -> None:
+def test_one_file_of_text_is_cut_in_order_within_no_character_and_the_plan_says_so(tmp_path: Path) -> None:
     path, text = tmp_path / "mine.txt", "äöü €𝄞\n" * 300
     path.write_text(text)
     for fields in ({}, {"validation": 0.123, "test": 0.217}, {"splits": "order", "validation": 0.17}):
@@ -388,4 +391,12 @@ def test_one_file_of_text_is_cut_in_order_within_no_character(tmp_path: Path) ->
     assert by_default.to_dict()["splits"] == "hash", "keys of configs that name no splits stay"
     (message,) = by_default.reading_messages()
     assert "mine.txt is one file of text and cut in order: the first 0.9 of it for training, the next 0.05" in message
+    data = LanguageDataConfig(source=by_default, segment_length=8)
+    study = Ablation(
+        question="Is it said?",
+        baseline=RunConfig(data=data),
+        factors={"depth": {"4": {}, "2": {"model.depth": 2}}},
+        metric=Metric("val/bpb"),
+    )
+    assert f"files, {message}, " in make_plan("mine", study, Request()).plan.protocol
     assert in_order.reading_messages() == FilesConfig(path=str(tmp_path)).reading_messages() == []

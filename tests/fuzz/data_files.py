@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
 import os
 import shutil
 import tarfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from datamodules.core.documents import SPLITS, Document
 from datamodules.core.index import IndexedCorpus
 from datamodules.core.tokenizers import BytesConfig, PretrainedTokenizerConfig, tokenizer_from_dict
 from datamodules.labelled.records import LabelledRecordsConfig
+from datamodules.pairs.catalogues import CataloguesConfig
 from datamodules.pairs.records import RecordPairsConfig
 from datamodules.pairs.source import PairsRead
 from datamodules.pairs.store import texts_of
@@ -44,6 +48,7 @@ QUESTIONS: dict[str, Any] = {
     ],
     "document": {"title": "one", "a b": ["x", "y"], "": 1, "ä": True},
 }
+BINARY = {"source": "a", "target": "b", "image": b"\xff", "day": date(2024, 1, 31), "number": float("nan")}
 JMESPATHS = ["source", "target", "questions[*].responses[0].text", "questions[].text", "document.title",
              'document."a b"', 'join(`"\\n"`, questions[*].text)', "questions[?text=='who?'].text | [0]",
              "length(questions)", "to_string(document)", "max_by(questions[0].responses, &score).text",
@@ -70,13 +75,34 @@ def as_parquet(rows: list[dict[str, Any]]) -> bytes:
 
 
 def packed(name: str, content: bytes) -> bytes:
-    """A tar with one file."""
+    """A tar with one file, which it stores twice, and a link of either kind to it."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
-        entry = tarfile.TarInfo(name)
-        entry.size = len(content)
-        archive.addfile(entry, io.BytesIO(content))
+        for _ in range(2):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+        for kind, target in ((tarfile.LNKTYPE, name), (tarfile.SYMTYPE, Path(name).name)):
+            link = tarfile.TarInfo(name.replace("rows", f"link{kind.decode()}"))
+            link.type, link.linkname = kind, target
+            archive.addfile(link)
     return stream.getvalue()
+
+
+def zipped(name: str, content: bytes) -> bytes:
+    """A zip with one file, and one that is hidden."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr(name, content)
+        archive.writestr(f"__MACOSX/{name}", b"\0")
+    return stream.getvalue()
+
+
+def quoted() -> bytes:
+    """The rows as a table with tabs whose cells stand in quotes where they need them."""
+    stream = io.StringIO()
+    csv.writer(stream, delimiter="\t").writerows([[*ROWS[0]], *(row.values() for row in ROWS)])
+    return stream.getvalue().encode()
 
 
 def lines_of(rows: Any) -> bytes:
@@ -92,6 +118,10 @@ SOUND = {
     "rows.parquet": as_parquet(ROWS),
     "rows.csv.gz": gzip.compress(table(",")),
     "rows.tar": packed("train/rows.jsonl", lines_of(ROWS)),
+    "rows.zip": zipped("train/rows.csv", table(",")),
+    "quoted.tsv": quoted(),
+    "marked.csv": b"\xef\xbb\xbf" + table(","),
+    "wide.jsonl": lines_of(ROWS).decode().encode("utf-16"),
 }
 column = st.one_of(
     st.sampled_from(["source", "target", "label"]), st.integers(-1, 5), names(["source", "target"]), TEXTS
@@ -122,12 +152,16 @@ def jmespath(path: str, record: Any) -> None:
 @target(
     "records of pairs",
     {"file": ("rows.json", b"[" * 100_000), "source": "source", "options": {}},
+    {"file": ("rows.jsonl", b'{"source": "\\ud800", "target": "b"}'), "source": "source", "options": {}},
+    {"file": ("rows.jsonl", b'{"source": NaN, "target": "b"}'), "source": "to_string(source)", "options": {}},
+    {"file": ("rows.parquet", as_parquet([BINARY])), "source": "to_string(image)", "options": {}},
     file=record_files,
     source=column,
     options=st.fixed_dictionaries(
         {},
         optional={
             "header": st.sampled_from([None, True, False]),
+            "quoting": st.sampled_from([None, True, False]),
             "separator": st.sampled_from([None, ",", ";", "\n", '"', "ä"]),
             "records": st.one_of(st.none(), names(JMESPATHS)),
             "incomplete": st.sampled_from(["refuse", "leave_out"]),
@@ -182,6 +216,35 @@ def texts(file: tuple[str, bytes], column: str, splits: Any, piece: int) -> None
         ).build()
         assert isinstance(corpus, IndexedCorpus)
         assert all(len(document.text) <= piece for document in documents_of(corpus))
+
+
+CATALOGUE = """
+msgid ""
+msgstr "Content-Type: text/plain; charset=utf-8\\n"
+
+#, python-format
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] "%d archivo"
+msgstr[1] "%d archivos"
+
+#~ msgid "Gone"
+#~ msgstr "Ido"
+
+msgid "One"
+msgstr "Uno"
+"""
+
+
+@target(
+    "a catalogue of messages",
+    {"content": 'msgid "a\u2028b\x85"\nmsgstr "c\u2028\x0cd"\n'.encode()},
+    content=cut_and_patched(CATALOGUE.encode()),
+)
+def catalogue(content: bytes) -> None:
+    with empty_cache():
+        corpus = CataloguesConfig(path=put("messages.po", content), validation=0.3, test=0.3).corpus()
+        assert all(all(texts_of(document).targets) for document in documents_of(corpus))
 
 
 def documents_of(corpus: IndexedCorpus) -> Iterator[Document]:

@@ -100,8 +100,10 @@ def test_empty_lines_stay_empty_and_are_counted(checkpoint: Path) -> None:
     assert messages == ["lines: 5", "empty, and left so: 3"]
 
 
-def test_lines_end_as_windows_or_the_last_one_ends_them(checkpoint: Path) -> None:
-    assert list(Translator(checkpoint, TranslationOptions()).write([b"red two\r\n", b"six"])) == ["red two", "six"]
+def test_lines_end_as_windows_or_the_last_one_ends_them_behind_a_mark_of_utf_8(checkpoint: Path) -> None:
+    translator = Translator(checkpoint, TranslationOptions())
+    assert list(translator.write([b"\xef\xbb\xbfred two\r\n", b"six"])) == ["red two", "six"]
+    assert [*translator.messages()] == ["lines: 2"], "no symbol is unknown"
 
 
 def test_nothing_is_told_to_have_come_in(checkpoint: Path) -> None:
@@ -193,6 +195,7 @@ def test_what_writes_summaries_translates_nothing_and_of_unnamed_languages_both_
         (["--from", "bb"], b"red\n", 2, b"", "error: --from: bb was asked for"),
         (["--overlong", "refuse"], b"red " * 20, 1, b"\n", "refused and left empty"),
         ([], b"red\n\xff\n", 2, b"red\n", "error: line 2: byte 1 is no UTF-8"),
+        ([], b"red\n" + b"red " * 21, 2, b"red\n", "error: standard input:2: a line of more than 80 bytes"),
     ],
 )
 def test_the_command_fails_in_one_line(
@@ -206,6 +209,7 @@ def test_the_command_fails_in_one_line(
     last: str,
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+    monkeypatch.setenv("LIT_LONGEST_RECORD", "80")
     returned = main(["translate", str(checkpoint), *options])
     output = capfdbinary.readouterr()
     assert (returned, output.out) == (status, out)
