@@ -154,8 +154,10 @@ class _Builder:
             self.indexes = {split: (folder / f"{split}.index").open("wb") for split in SPLITS}
 
     def add(self, text: Text, piece: int) -> None:
-        if not self.origins or self.origins[-1] != text.origin:
-            self.origins.append(text.origin)
+        # A name in a file system may be any bytes.
+        origin = text.origin.encode(errors="backslashreplace").decode()
+        if not self.origins or self.origins[-1] != origin:
+            self.origins.append(origin)
         position = 0
         for content in cut(text.stream, piece, text.length):
             self._record(text, position, content)
@@ -170,8 +172,7 @@ class _Builder:
             self.packed += len(content)
         else:
             file, start = self.files.setdefault(str(text.path.resolve()), len(self.files)), offset
-        place = f"{text.split}\0{text.origin}\0{text.row}\0{offset}\0{len(content)}\0"
-        self.hash.update(place.encode(errors="surrogateescape"))
+        self.hash.update(f"{text.split}\0{self.origins[-1]}\0{text.row}\0{offset}\0{len(content)}\0".encode())
         self.hash.update(content)
         if says := normal(content if text.says is None else text.says).strip():
             digest = hashlib.blake2b(says, digest_size=8).digest()
@@ -221,14 +222,17 @@ class IndexedCorpus(Corpus):
         return dict(_meta(self.folder).get("left_out", {}))
 
     @property
-    def messages(self) -> list[str]:
-        """Counts of what was left out, and of texts that another split shares with train, however their lines end."""
-        meta = _meta(self.folder)
-        repeated = [
-            f"{count:,} of {self.count(split):,} texts of {split} stand in train too"
-            for split, count in meta["repeated"].items()
+    def repeated(self) -> list[str]:
+        """Sentences on how many texts of other splits stand in train too, however their lines end."""
+        counts = _meta(self.folder)["repeated"]
+        return [
+            f"{count:,} of {self.count(split):,} texts of {split} stand in train too" for split, count in counts.items()
         ]
-        return [*(f"{count:,} {reason}" for reason, count in meta["left_out"].items() if count), *repeated]
+
+    @property
+    def messages(self) -> list[str]:
+        """Counts of what was left out, and of texts that stand in two splits."""
+        return [*(f"{count:,} {reason}" for reason, count in self.left_out.items() if count), *self.repeated]
 
     def count(self, split: Split) -> int:
         """Returns the number of documents of a split, which may be 0."""

@@ -79,6 +79,16 @@ FOREIGN_MARKS = {
     b"\xfe\xff": "UTF-16",
 }
 
+PACKED_MARKS = {
+    b"\x1f\x8b": ".gz",
+    b"\xfd7zXZ\0": ".xz",
+    b"BZh91AY&SY": ".bz2",
+    b"PK\x03\x04": ".zip",
+    b"\x28\xb5\x2f\xfd": None,
+    b"%PDF-": None,
+}
+"""What files begin with that are no text, and the end of the name by which they are unpacked; None: they are not."""
+
 Format = Literal["text", "lines", "parquet", "archive"]
 
 
@@ -181,10 +191,14 @@ def member_of(name: str, stream: IO[bytes], path: Path | None = None) -> Member:
     in_place = None if opener else path
     if format_of(name) == "parquet":
         return Member(name, content, in_place)
-    beginning = content.peek(4)[:4]
+    beginning = content.peek(16)
     for mark, encoding in FOREIGN_MARKS.items():
         if beginning.startswith(mark):
             raise DataError(f"{name}: is {encoding}; convert it, as with: iconv -f {encoding} -t UTF-8")
+    for packed, suffix in PACKED_MARKS.items():
+        if beginning.startswith(packed):
+            remedy = f"call it {name}{suffix}" if suffix and not opener else "unpack it"
+            raise DataError(f"{name}: holds no text, but packed data; {remedy}")
     if beginning.startswith(MARK):
         content.read(len(MARK))
         in_place = None

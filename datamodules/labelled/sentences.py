@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import cache
-from io import BytesIO, TextIOWrapper
+from io import BytesIO
 from pathlib import Path
 from typing import Literal, NamedTuple
-from zipfile import BadZipFile, ZipFile
 
 from datamodules.core.archives import members
 from datamodules.core.documents import Split
 from datamodules.core.errors import DataError
 from datamodules.core.index import Text, index_corpus
-from datamodules.core.reading import locate
+from datamodules.core.reading import lines_in, locate
 from datamodules.core.tokenizers import Tokenizer, TokenizerConfig, cached_tokenizer
 from datamodules.labelled.texts import WHOLE, LabelledTexts, TextExamplesConfig
 from datamodules.text.sources import SourceConfig
@@ -154,12 +153,14 @@ def _label_and_text(layout: CorpusLayout, line: str) -> tuple[str, str]:
 
 def _lines(path: Path, name: str, layout: CorpusLayout) -> Iterator[str]:
     """Yields the lines of a file, or of one in a zip. Raises DataError where there is none or it is damaged."""
-    if path.suffix != ".zip":
-        for member in members(path, name):
-            yield from TextIOWrapper(member.stream, layout.encoding)
-        return
-    try:
-        with ZipFile(path) as archive, archive.open(name) as stream:
-            yield from TextIOWrapper(stream, layout.encoding)
-    except (BadZipFile, KeyError) as error:
-        raise DataError(f"{path}: {str(error).strip(chr(34))}; fetch it again or correct data.source.corpus") from None
+    is_there = False
+    for member in members(path, name, lambda stored: stored == name):
+        for number, line in enumerate(lines_in(member.stream, member.name), 1):
+            try:
+                yield line.decode(layout.encoding)
+            except UnicodeDecodeError as error:
+                place = f"{member.name}:{number}: byte {error.start} of the line"
+                raise DataError(f"{place} is not {layout.encoding}; correct data.source.path") from None
+        is_there = True
+    if not is_there:
+        raise DataError(f"{path}: holds no {name}; fetch it again or correct data.source.corpus")

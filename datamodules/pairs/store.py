@@ -145,7 +145,8 @@ class StoredPairs(Pairs):
         return {"tokenizer": self.target.to_dict(), "source_tokenizer": source}
 
     def reading_messages(self, split: Split) -> list[str]:
-        messages = [f"{message} when they were read" for message in self.corpus.messages]
+        messages = [f"{count:,} {reason} when they were read" for reason, count in self.corpus.left_out.items()]
+        messages += self.corpus.repeated
         unknown = json.loads((self._folder(split) / META).read_text(encoding="utf-8"))["unknown"]
         for side, tokenizer in zip(SIDES, (self.source, self.target), strict=True):
             if tokenizer.unknown is not None:

@@ -56,7 +56,10 @@ class PhrasesConfig(Config):
         nameless = {tokenizer.unknown} | (set() if tokenizer.specials is None else {*tokenizer.specials.all})
         for number, of_type in enumerate(by_type.values()):
             for phrase in of_type:
-                symbols = tuple(tokenizer.encode(b" " + phrase.strip().encode()).tolist())
+                try:
+                    symbols = tuple(tokenizer.encode(b" " + phrase.strip().encode()).tolist())
+                except UnicodeEncodeError:
+                    continue
                 if symbols and nameless.isdisjoint(symbols):
                     phrases.setdefault(symbols, number)
         if not phrases:

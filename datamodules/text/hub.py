@@ -114,7 +114,7 @@ def commit(name: str, revision: str | None) -> str:
     if folder.is_dir():
         digest = hashlib.sha256()
         for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-            digest.update(file.relative_to(folder).as_posix().encode())
+            digest.update(file.relative_to(folder).as_posix().encode(errors="surrogateescape"))
             with file.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
         return digest.hexdigest()[:32]

@@ -121,8 +121,9 @@ class RecordsConfig(Config):
         """Returns the split of a record with that text. Raises DataError where it is to be named and is not."""
         if self.splits == "folders":
             return named_split(record.origin)
-        content = json.dumps(record.around, sort_keys=True, default=repr) if self.records else text
-        return split_by_hash(content, self.validation, self.test)
+        if self.records:
+            text = json.dumps(record.around, sort_keys=True, default=repr).replace(r"\r\n", r"\n")
+        return split_by_hash(text, self.validation, self.test)
 
     def _read(self, path: Path, name: str, columns: Sequence[Column], left_out: Counter[str]) -> Iterator[FileRecord]:
         """Yields the records of a file, or of the files of an archive."""

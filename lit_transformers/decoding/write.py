@@ -45,7 +45,10 @@ def write(
         raise ConfigError(f"a {model.get('mixer.kind')} mixer has no memory to set", "memory")
     tokenizer = tokenizer_from_dict(extra["tokenizer"])
     boundary = task.data.vocabulary.boundary
-    prompt_symbols = torch.tensor([boundary, *tokenizer.encode(prompt.encode()).tolist()])
+    try:
+        prompt_symbols = torch.tensor([boundary, *tokenizer.encode(prompt.encode()).tolist()])
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"character {error.start + 1} is none that UTF-8 can write; type another", "prompt") from None
     if beams > 1:
         symbols, _ = beam_search(task.evaluator(), prompt_symbols, length, beams, forbidden=boundary)
         yield prompt + tokenizer.decode(symbols)

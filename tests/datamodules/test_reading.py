@@ -1,9 +1,11 @@
 """Files as people and programs leave them: what is hidden, linked, marked, repeated, quoted or endless in them."""
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 import os
 import socket
 import stat
@@ -138,7 +140,7 @@ def test_links_to_folders_are_counted_and_a_name_may_be_any_bytes(tmp_path: Path
     (tmp_path / "elsewhere").symlink_to(tmp_path)
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt")).write_text("b")
     corpus = corpus_of(tmp_path)
-    assert sorted(read_texts(corpus).values()) == ["a", "b"] and corpus.left_out == {FOLDER_LINKS: 1}
+    assert read_texts(corpus) == {"a.txt": "a", r"\udcff.txt": "b"} and corpus.left_out == {FOLDER_LINKS: 1}
 
 
 MARK = "\ufeff"
@@ -167,6 +169,18 @@ def test_another_encoding_is_named_with_the_way_out(tmp_path: Path, name: str, e
     upper = encoding.upper()
     with pytest.raises(DataError, match=f"{name}: is {upper}; convert it, as with: iconv -f {upper} -t UTF-8"):
         corpus_of(tmp_path) if ".txt" in name else pairs_of(tmp_path)
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)])
+def test_packed_data_are_no_text_under_the_name_of_one(
+    tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]
+) -> None:
+    (tmp_path / "a.txt").write_bytes(pack(b"a text " * 99))
+    with pytest.raises(DataError, match=rf"a.txt: holds no text, but packed data; call it a.txt{suffix}"):
+        corpus_of(tmp_path)
+    (tmp_path / "a.txt").write_bytes(b"%PDF-1.7 ")
+    with pytest.raises(DataError, match=r"a.txt: holds no text, but packed data; unpack it"):
+        corpus_of(tmp_path)
 
 
 DAY = datetime(2024, 1, 31, 12, 0, 0, 5, timezone(timedelta(hours=1)))

@@ -3934,8 +3934,8 @@ FAULTS = (
         "data",
         "items of one record fall into different splits",
         "datamodules/text/records.py",
-        "content = json.dumps(record.around, sort_keys=True, default=repr) if self.records else text",
-        "content = text",
+        "        if self.records:\n            text = json",
+        "        if False:\n            text = json",
         (
             f"{DATA}records_source.py::test_items_of_a_list_are_pairs_of_their_own_and_share_a_split_and_what_is_around_them",
         ),
@@ -3992,8 +3992,8 @@ FAULTS = (
         "data",
         "a name that is no UTF-8 is a traceback",
         "datamodules/core/index.py",
-        'place.encode(errors="surrogateescape")',
-        "place.encode()",
+        'text.origin.encode(errors="backslashreplace").decode()',
+        "text.origin",
         (f"{DATA}reading.py::test_links_to_folders_are_counted_and_a_name_may_be_any_bytes",),
     ),
     Fault(
