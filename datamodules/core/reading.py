@@ -210,9 +210,9 @@ def without_mark(text: bytes) -> bytes:
     return text.removeprefix(MARK)
 
 
-def copied(stream: IO[bytes]) -> IO[bytes]:
+def copied(stream: IO[bytes]) -> BinaryIO:
     """Returns a temporary file with all that follows in a stream, which can be read from any place."""
-    copy = TemporaryFile()  # noqa: SIM115
+    copy = cast(BinaryIO, TemporaryFile())  # noqa: SIM115
     shutil.copyfileobj(stream, copy)
     copy.seek(0)
     return copy

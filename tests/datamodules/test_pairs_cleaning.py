@@ -112,6 +112,7 @@ def test_what_was_left_out_or_cut_is_told_in_one_line(tmp_path: Path, capsys: py
     data.prepare_data()
     expected = "train: 7 read, 2 left out, empty on one side, 3 left out, of lengths further apart than 2 to 1; "
     # Of 7 sources with 21 symbols one of 8 keeps 5; of 7 targets with 17 one of 8 keeps 5: white space is none.
+    expected += "6 of 7 texts of validation stand in train too; "
     expected += "validation: 7 read, 1 sources cut (14.3% of them, 14.3% of their symbols), "
     expected += "1 targets cut (14.3% of them, 17.6% of their symbols)"
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("pairs of")]
