@@ -38,6 +38,7 @@ from lit_transformers.records.files import (
     write_json,
     write_text,
 )
+from lit_transformers.records.study_folder import is_plain_name
 from sweeps.addresses import secrets_of, without_secrets
 
 __all__ = [
@@ -184,7 +185,7 @@ class Store:
         """Brings the records that are missing here, each after the files of its run, and what is new of studies. A
         record of a run that failed replaces none that is here."""
         listing = self.listing()
-        runs = [str(PurePosixPath(path).parent) for path in listing if PurePosixPath(path).name == RECORD]
+        runs = [key for key, _, name in (path.rpartition("/") for path in listing) if name == RECORD]
         studies = [path for path in listing if _is_of_study(path)]
         with ThreadPoolExecutor(TRANSFERS) as transfers:
             list(transfers.map(lambda key: self._pull_results(key, listing), runs))
@@ -206,7 +207,7 @@ class Store:
         """Brings the record of a run or, where there is none, the checkpoint that another machine has left since."""
         listing = self.listing(key)
         self._pull_results(key, listing)
-        if f"{key}/{RECORD}" not in listing or _outcome(self.folder / key) == "failed":
+        if f"{key}/{RECORD}" not in listing or _outcome(self.place(key)) == "failed":
             self._pull_file(f"{key}/{CHECKPOINT}", listing)
 
     def pull_records(self, keys: Collection[str]) -> None:
@@ -227,7 +228,7 @@ class Store:
 
     def pull_checkpoint(self, key: str) -> None:
         """Brings the checkpoint of a run, where there is one and not here."""
-        if not (self.folder / key / CHECKPOINT).exists():
+        if not self.place(f"{key}/{CHECKPOINT}").exists():
             self._pull_file(f"{key}/{CHECKPOINT}", self.listing(key))
 
     def push_checkpoint(self, key: str) -> None:
@@ -243,17 +244,18 @@ class Store:
             self._pull_results(key, self.listing(key))
             return
         for name in FILES:
-            if (self.folder / key / name).exists():
+            if self.place(directory + name).exists():
                 self.put(directory + name)
-        if (log := self.folder / key / "log.txt").exists():
+        if (log := self.place(f"{directory}log.txt")).exists():
             self.put(f"{directory}log-{socket.gethostname()}.txt", log)
         self.push_checkpoint(key)
-        if not (self.folder / record).exists():
+        path = self.place(record)
+        if not path.exists():
             return
         self.remove_failure(key)
-        if not self.create(record, (self.folder / record).read_bytes()):
+        if not self.create(record, path.read_bytes()):
             self._pull_results(key, self.listing(key))
-        self._note(record, self.folder / record)
+        self._note(record, path)
 
     def remove_failure(self, key: str) -> None:
         """Removes the record of a run that failed, which is done again."""
@@ -310,6 +312,18 @@ class Store:
         """Returns the path of an object in its file system."""
         return f"{self._opened[1]}/{name}"
 
+    def place(self, name: str) -> Path:
+        """Returns the path of an object in the working copy. Whoever can write to the store chooses its names: raises
+        ConfigError for one that leads out of the working copy, also by a link in there."""
+        path = self.folder / name
+        if not all(map(is_plain_name, name.split("/"))):
+            reason = f"the name {name!r} leads out of the working copy, or is that of no file; remove the object"
+            raise ConfigError(reason, self.address)
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.folder)):
+            reason = f"a link in the working copy {self.folder} leads {name!r} out of it; remove the link"
+            raise ConfigError(reason, self.address)
+        return path
+
     def ask(self, operation: Callable[[], Answer], patience: float | None = None) -> Answer:
         """Returns what an operation on the store does, which is tried again for as long as the patience lasts."""
         patience = self.patience if patience is None else patience
@@ -337,7 +351,7 @@ class Store:
         self.files.invalidate_cache()
         root = self._opened[1]
         objects = self.ask(lambda: self.files.find(f"{root}/{below}" if below else root, detail=True))
-        return {path.removeprefix(root).lstrip("/"): known for path, known in objects.items()}
+        return {path.removeprefix(f"{root}/"): known for path, known in objects.items()}
 
     def read(self, name: str) -> bytes | None:
         """Returns the content of an object, or None where there is none."""
@@ -368,7 +382,7 @@ class Store:
 
     def put(self, name: str, source: Path | None = None) -> None:
         """Puts a file of the working copy into the store, whole: as it is when this begins."""
-        source = source or self.folder / name
+        source = source or self.place(name)
         held = source.with_name(f"{source.name}.{os.getpid()}.{threading.get_ident()}.part")
         with suppress(FileNotFoundError):
             os.link(source, held)  # a checkpoint may be replaced meanwhile
@@ -380,7 +394,7 @@ class Store:
 
     def bring(self, name: str) -> None:
         """Brings an object to its place in the working copy."""
-        path = self.folder / name
+        path = self.place(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, lambda fresh: self.ask(lambda: self.files.get_file(self.path(name), str(fresh))))
 
@@ -400,24 +414,25 @@ class Store:
         record = f"{key}/{RECORD}"
         if record not in listing:
             return
+        path = self.place(record)
         is_known = self._mirrored(key).get(RECORD, [""])[0] == _identity(listing[record])
-        if is_known and (self.folder / record).exists():
+        if is_known and path.exists():
             return
         content = self.read(record)
-        if content is None or (_outcome_of(content) == "failed" and (self.folder / record).exists()):
+        if content is None or (_outcome_of(content) == "failed" and path.exists()):
             return
         for name in FILES:
             if f"{key}/{name}" in listing:
                 self.bring(f"{key}/{name}")
-        (self.folder / key).mkdir(parents=True, exist_ok=True)
-        replace_file(self.folder / record, lambda fresh: fresh.write_bytes(content))
-        self._note(record, self.folder / record)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, lambda fresh: fresh.write_bytes(content))
+        self._note(record, path)
 
     def _pull_file(self, name: str, listing: Listing) -> None:
         """Brings an object that has changed since it was last brought or put, or is not here."""
-        path, known = self.folder / name, self._mirrored(str(PurePosixPath(name).parent))
         if name not in listing:
             return
+        path, known = self.place(name), self._mirrored(str(PurePosixPath(name).parent))
         if not path.exists() or known.get(path.name, [""])[0] != _identity(listing[name]):
             self.bring(name)
             self._note(name, path)
@@ -430,18 +445,19 @@ class Store:
     def _mirrored(self, folder: str) -> dict[str, list[str]]:
         """Returns what was brought or put of a folder of the working copy."""
         with suppress(OSError, ValueError):
-            return cast(dict[str, list[str]], json.loads((self.folder / folder / MIRRORED).read_text(encoding="utf-8")))
+            path = self.place(MIRRORED if folder == "." else f"{folder}/{MIRRORED}")
+            return cast(dict[str, list[str]], json.loads(path.read_text(encoding="utf-8")))
         return {}
 
     def _is_changed(self, name: str) -> bool:
         """Whether a file is here that is not as it was when it was last brought or put."""
-        path = self.folder / name
+        path = self.place(name)
         known = self._mirrored(str(PurePosixPath(name).parent)).get(path.name, ["", ""])
         return path.exists() and known[1] != _stamp(path)
 
     def _note(self, name: str, path: Path) -> None:
         """Notes that a file and an object are the same. path: of the file, or of another name of it."""
-        stamp, target = _stamp(path), self.folder / name
+        stamp, target = _stamp(path), self.place(name)
         self.files.invalidate_cache()
         identity = _identity(self.ask(lambda: self.files.info(self.path(name))))
         if not target.exists():

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from lit_transformers.config import ConfigError, Plain, canonical_hash
 
-__all__ = ["PLAIN_SCALE", "folder_name", "require_name"]
+__all__ = ["PLAIN_SCALE", "folder_name", "is_plain_name", "require_name"]
 
 PLAIN_SCALE = "demo"
 LONGEST = 120
@@ -45,9 +45,14 @@ def _text(value: Plain) -> str:
     return json.dumps(value)
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether a name is that of a file in whatever folder it is looked for, on every system."""
+    return name not in ("", ".", "..") and not re.search(r"[/\\\x00-\x1f\x7f\ud800-\udfff]|^[A-Za-z]:", name)
+
+
 def require_name(name: str, of: str) -> None:
     """Raises ConfigError where the name of a study or a run would lead out of its folder or cannot name a file."""
-    if name in ("", ".", "..") or re.search(r"[/\\]", name):
+    if not is_plain_name(name):
         raise ConfigError(f"{name!r} is no name of a {of}: it would lead out of its folder; give a plain name")
     if len(name.encode("utf-8", "replace")) > LONGEST_NAME or not name.isprintable():
         raise ConfigError(f"{reprlib.repr(name)} is no name of a {of}: no file can be called so; give a plain name")

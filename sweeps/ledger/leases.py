@@ -9,6 +9,7 @@ by the own clock, or knows that its process is gone, takes the run over.
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -116,7 +117,7 @@ class Leases:
     def _highest(self, key: str) -> int:
         """Returns the number of the last hold of a run, 0 where there is none."""
         numbers = [path.rpartition("/")[2] for path in self.store.listing(f"{LEASES}/{key}")]
-        return max((int(number) for number in numbers if number.isdigit()), default=0)
+        return max((int(number) for number in numbers if re.fullmatch("[0-9]{1,18}", number)), default=0)
 
     def _content(self, pulse: int, *, released: bool = False) -> bytes:
         return json.dumps({"owner": self.owner._asdict(), "pulse": pulse, "released": released}).encode()

@@ -21,7 +21,7 @@ from sweeps.launchers.limits import parse_bytes, parse_seconds, write_seconds
 from sweeps.launchers.ray_cluster import parse_ray_options
 from sweeps.launchers.slurm import Cluster, parse_parameters
 from sweeps.ledger.storage import find_address
-from sweeps.store import CACHE, prepared, store_at, store_of
+from sweeps.store import CACHE, Store, prepared, store_at, store_of
 
 PLACE = "--option"
 digits = st.one_of(
@@ -143,6 +143,23 @@ def runs_address(address: str) -> None:
         patch.setenv(CACHE, "copies")
         store = prepared(address)
         assert store_of(store.folder) == store and store.read("folder.id")
+
+
+object_names = st.lists(
+    st.one_of(
+        st.sampled_from(["studies", "runs", "record.json", "..", ".", "", "C:", "a\\b", "~", "a b", "\0", "\n", "/"]),
+        TEXTS,
+    ),
+    min_size=1,
+    max_size=4,
+).map("/".join)
+
+
+@target("names of objects in a store", {"name": "studies/../../x"}, {"name": "//etc/passwd"}, name=object_names)
+def object_name(name: str) -> None:
+    Path("copy").mkdir(exist_ok=True)
+    place = Store("file://bucket", Path("copy")).place(name)
+    assert place.resolve().is_relative_to(Path("copy").resolve()) and place.relative_to("copy").as_posix() == name
 
 
 modules = names(["my_parts", "my_parts.py", "./my_parts.py", "json", "lit_transformers", "lit_transformers.config"])

@@ -2543,12 +2543,12 @@ RUN_FAULTS = (
         "a record is in the store before the files of its run",
         "sweeps/store.py",
         """        for name in FILES:
-            if (self.folder / key / name).exists():
+            if self.place(directory + name).exists():
 """,
         """        if (self.folder / record).exists():
             self.create(record, (self.folder / record).read_bytes())
         for name in FILES:
-            if (self.folder / key / name).exists():
+            if self.place(directory + name).exists():
 """,
         (f"{STORE}no_record_is_in_the_store_without_the_files_of_its_run",),
     ),
@@ -2575,8 +2575,8 @@ RUN_FAULTS = (
         """        for name in FILES:
             if f"{key}/{name}" in listing:
 """,
-        """        (self.folder / key).mkdir(parents=True, exist_ok=True)
-        (self.folder / record).write_bytes(content)
+        """        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
         for name in FILES:
             if f"{key}/{name}" in listing:
 """,
@@ -2589,6 +2589,22 @@ RUN_FAULTS = (
         'return content is not None and _outcome_of(content) != "failed"',
         "return False",
         (f"{STORE}what_has_finished_is_not_replaced_by_what_has_not",),
+    ),
+    Fault(
+        "store",
+        "a name in a store may lead out of the working copy",
+        "sweeps/store.py",
+        'if not all(map(is_plain_name, name.split("/"))):',
+        "if False:",
+        (f"{STORE}a_name_in_a_store_leads_nowhere_but_into_the_working_copy",),
+    ),
+    Fault(
+        "store",
+        "a link in the working copy is followed out of it",
+        "sweeps/store.py",
+        "if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.folder)):",
+        "if False:",
+        (f"{STORE}a_link_in_the_working_copy_is_not_followed_out_of_it",),
     ),
     Fault(
         "store",

@@ -255,6 +255,50 @@ def test_a_record_is_here_after_the_files_of_its_run(one: Store, other: Store, m
     assert (ticket.directory(other.folder) / DOCUMENTS).exists()
 
 
+HOSTILE = (
+    "../../outside/record.json", "/outside/record.json", "a/../../outside/record.json", "a//record.json",
+    "./record.json", "studies/../../../outside/plan.json", "studies//plan.json", "studies/a\\..\\plan.json",
+    "studies/C:/plan.json", "studies/a\0/plan.json", "studies/a\n/plan.json", "/studies/plan.json",
+)  # fmt: skip
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, id=repr(name)) for name in HOSTILE])
+def test_a_name_in_a_store_leads_nowhere_but_into_the_working_copy(
+    one: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    content, root = json.dumps({"outcome": "finished"}).encode(), one.path("").removesuffix("/")
+    before = files_below(tmp_path)
+    monkeypatch.setattr(one.files, "find", lambda *_, **__: {f"{root}/{name}": {"size": len(content)}})
+    monkeypatch.setattr(one.files, "cat_file", lambda path: content)
+    monkeypatch.setattr(one.files, "get_file", lambda source, target: Path(target).write_bytes(content))
+    monkeypatch.setattr(one.files, "info", lambda path: {"size": len(content)})
+    with pytest.raises(ConfigError, match=r"the name .*remove the object") as refused:
+        one.pull()
+    assert repr(name) in str(refused.value) and "\n" not in str(refused.value)
+    assert files_below(tmp_path) == before
+
+
+def test_a_link_in_the_working_copy_is_not_followed_out_of_it(one: Store, other: Store, tmp_path: Path) -> None:
+    (ticket,) = tickets(1)
+    never_interrupted(one.folder, [ticket])
+    one.push_run(ticket.key)
+    (tmp_path / "outside").mkdir()
+    ticket.directory(other.folder).symlink_to(tmp_path / "outside")
+    with pytest.raises(ConfigError, match="a link in the working copy"):
+        other.pull()
+    assert not files_below(tmp_path / "outside")
+    (tmp_path / "outside" / "secret").write_text("of this machine")
+    (one.folder / "studies").mkdir()
+    (one.folder / "studies" / "report.md").symlink_to(tmp_path / "outside" / "secret")
+    with pytest.raises(ConfigError, match="a link in the working copy"):
+        one.push()
+    assert not objects(one.address, "report.md")
+
+
 def test_what_has_finished_is_not_replaced_by_what_has_not(one: Store, other: Store) -> None:
     (ticket,) = tickets(1)
     write_failure(other.folder, ticket, "killed", resumable=True)
