@@ -52,12 +52,14 @@ from ablations.training import (
 from ablations.tune_command import tune
 from ablations.wandb_command import agent, dashboard, wandb
 from ablations.worker_command import worker
+from lit_transformers.cli.allow_option import AllowedModules
 from lit_transformers.cli.callbacks import Callbacks, Loggers, callback_assignments, chosen_loggers
 from lit_transformers.cli.commands import run_command
 from lit_transformers.cli.program import is_script, program_name
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.study_folder import folder_name
 from lit_transformers.runner import load_runner, runner_of
+from lit_transformers.trust import require_allowed
 from sweeps.launchers.share import Share, cuda_devices, share_machine
 from sweeps.options import Runs, Storage
 from sweeps.store import address_of
@@ -126,6 +128,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+READING = ("answers", "config", "list", "new", "plan", "remark", "report", "show", "status")
+"""The commands that only read, and import no plug-in of the project file but for a study of its folder."""
 Unmatched = Annotated[
     bool, typer.Option("--unmatched", help="Give verdicts between arms whose matched budgets differ, too.")
 ]
@@ -342,7 +346,7 @@ def restore(
 def reproduce(
     study: Study, folder: PublishedIn = None, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None,
     arms: PublishedArms = None, seeds: RepeatedSeeds = 1, write: WriteRepeated = False, workers: Workers = None,
-    threads: Threads = None, storage: Storage = None,
+    threads: Threads = None, storage: Storage = None, allowed: AllowedModules = None,
 ) -> None:  # fmt: skip
     """Published runs again, by today's code and their own configs, beside what is published: nothing is taken over from
     earlier runs. By default the baseline's first seed, with as many threads as it had."""
@@ -354,7 +358,10 @@ def reproduce(
     path = catalog.find(study)
     directory = publication_of(path, folder, scale, changes)
     published = read_results(directory / RESULTS)
-    repetition = prepare_repetition(published, runner_of(catalog.load(path).baseline), arms or (), seeds)
+    ablation = catalog.load(path)
+    configs = [run.record.config for run in published.runs if run.record]
+    require_allowed(configs, str(directory / RESULTS), ablation.classes)
+    repetition = prepare_repetition(published, runner_of(ablation.baseline), arms or (), seeds)
     planned, apart = repetition.planned, runs / "reproduced"
     settings = LaunchSettings(workers, threads or repetition.threads, storage=storage)
     with ends_when_stopped():
@@ -395,7 +402,7 @@ app.command()(dashboard)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
-    return run_command(app, program_name("ablations"), arguments)
+    return run_command(app, program_name("ablations"), arguments, reading=READING)
 
 
 if __name__ == "__main__":

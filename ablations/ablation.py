@@ -13,6 +13,7 @@ from ablations.arms import Arm, Design, configure, list_arms, require_distinct, 
 from lit_transformers.config import Config, ConfigError, NonNegative, Positive, PositiveFloat, nearest
 from lit_transformers.records.plan import Contrast, Margin, Metric, Source
 from lit_transformers.records.schema import Checked, Name
+from lit_transformers.trust import class_paths_in
 
 __all__ = [
     "Ablation",
@@ -229,6 +230,12 @@ class Ablation(Checked):
         for number, name in enumerate(self.answer):
             if name not in compared:
                 raise ConfigError(f"no comparison is called {name!r}; {nearest(name, compared)}", f"answer.{number}")
+
+    @property
+    def classes(self) -> set[str]:
+        """The class paths that it names."""
+        scales = [scale.overrides for scale in self.scales.values()]
+        return {*class_paths_in([self.baseline, self.factors, self.arms, scales])}
 
     def all_arms(self) -> list[Arm]:
         """Returns every arm of the design, including those that a scale leaves out."""

@@ -1,7 +1,8 @@
 """The cache of plans, so that a finished study is shown without importing torch or reading its corpus.
 
 A cached plan is valid as long as its inputs are unchanged: the study, the suite's own code, and the corpus by names,
-sizes and times. A cached plan that cannot be read is made again.
+sizes and times. A cached plan that cannot be read is made again, and so is one that names a class which no study of the
+user has named: whoever could write the file may have put it there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ablations.plan import PlannedStudy, Request
 from lit_transformers.config import Plain, canonical_hash
 from lit_transformers.plugins import plugins, source_files
 from lit_transformers.records.files import write_json
+from lit_transformers.trust import are_remembered
 
 __all__ = ["cached_plan"]
 
@@ -42,7 +44,7 @@ def cached_plan(
     with suppress(OSError, ValueError, KeyError, TypeError):
         contents = json.loads(cache_path.read_text(encoding="utf-8"))
         plan = PlannedStudy.from_dict(contents["plan"])
-        if contents["stamp"] == _stamp(study, plan):
+        if are_remembered(plan.classes) and contents["stamp"] == _stamp(study, plan):
             return plan
     plan = make()
     with suppress(OSError):  # a plan that cannot be cached is made again next time

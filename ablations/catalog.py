@@ -14,7 +14,7 @@ from ablations.ablation import Ablation
 from lit_transformers.cli.errors import IMPORT_ERRORS
 from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import ConfigError, nearest
-from lit_transformers.plugins import load_plugins
+from lit_transformers.plugins import include_project, load_plugins
 from lit_transformers.project import read_project
 
 __all__ = [
@@ -97,6 +97,8 @@ def load(path: Path) -> Ablation:
     sys.modules[name] = module
     try:
         with quick_imports():
+            if path.parent != STUDIES:
+                include_project()
             load_plugins()
             spec.loader.exec_module(module)
     except ConfigError as error:

@@ -9,6 +9,7 @@ import typer
 
 from ablations import catalog
 from ablations.options import Scale, Set
+from lit_transformers.cli.allow_option import AllowedModules
 from lit_transformers.cli.printed_config import Other, print_config, print_differences, read_target, with_values
 from lit_transformers.config import Config, ConfigError, nearest, parse_assignments
 from lit_transformers.records.labels import ArmLabels, label_arms
@@ -26,6 +27,7 @@ def config(
     ] = None,
     other: Other = None,
     changes: Set = None,
+    allowed: AllowedModules = None,
 ) -> None:
     """The whole config of an arm with every default, type, range and doc, as YAML that fit takes. --diff OTHER: a table
     of the paths in which another arm of the study, another study, or a run differs."""

@@ -37,6 +37,7 @@ from lit_transformers.records.plan import (
 )
 from lit_transformers.records.study_folder import PLAIN_SCALE
 from lit_transformers.runner import Runner, load_runner, runner_of
+from lit_transformers.trust import remember
 from sweeps.ledger.ticket import Ticket
 from sweeps.store import shown_address
 
@@ -135,6 +136,12 @@ class PlannedStudy:
         if floors is not None:
             write_floors(runs, self.folder, floors)
 
+    @property
+    def classes(self) -> list[Plain]:
+        """All that names what its runs import: their configs, and the runner where it is not one of this library."""
+        own = self.runner.startswith("lit_transformers.")
+        return [*self.configs.values(), *([] if own else [{"class_path": self.runner}])]
+
     def to_dict(self) -> dict[str, Plain]:
         """Returns the planned study as plain data."""
         return {**vars(self), "plan": plan_to_plain(self.plan)}
@@ -201,7 +208,9 @@ def make_plan(
         commands={verb: as_typed(["python", "-m", "ablations", verb, *words], runs) for verb, words in verbs.items()},
     )
     sources = sorted({str(path) for config in configs.values() for path in runner.source_files(config)})
-    return PlannedStudy(plan, configs_by_key, costs, name, _repeated(configs, runner), sources)
+    planned = PlannedStudy(plan, configs_by_key, costs, name, _repeated(configs, runner), sources)
+    remember(planned.classes)
+    return planned
 
 
 def _repeated(configs: dict[str, Config], runner: Runner) -> list[str]:

@@ -10,8 +10,10 @@ import typer
 from ablations import catalog
 from ablations.options import TRIALS, Device, Scale, Seeds, Set, Study, WithMixer, out, plan_for, request_of
 from ablations.plan import PlannedStudy, Request, as_typed
+from lit_transformers.cli.allow_option import AllowedModules
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.records.plan import PlannedArm, plan_path
+from lit_transformers.trust import class_paths_in, require_allowed
 from sweeps.options import Runs
 from sweeps.store import shown_address
 
@@ -69,6 +71,7 @@ def wandb(
 def agent(
     context: typer.Context, study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None,
     seeds: Seeds = None, device: Device = None, searching: Searching = False, mode: Mode = "online",
+    allowed: AllowedModules = None,
 ) -> None:  # fmt: skip
     """Do the run that a W&B sweep asks for, by --arm=NAME, --seed=N and --path=value as its agent gives them.
 
@@ -138,6 +141,7 @@ def _requested_run(
     planned = make_plan(path.stem, ablation, request, runs=runs)
     arms = {planned_arm.name: planned_arm for planned_arm in planned.plan.arms}
     arm = arms[planned.plan.labels.find(str(name))]
+    require_allowed(values, "the parameters of W&B", {*class_paths_in([*planned.configs.values()])})
     config: Config = type(ablation.baseline).from_dict(planned.configs[arm.runs[0].key])
     if searching:
         from sweeps.tuning.tune import trial_config

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 import lit_transformers.cli.search_path  # noqa: F401  # isort: split
+from lit_transformers.cli.allow_option import AllowedModules
 from lit_transformers.cli.callbacks import Callbacks, Loggers, callback_assignments, chosen_loggers
 from lit_transformers.cli.commands import run_command
 from lit_transformers.cli.program import is_script, program_name
@@ -23,6 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+READING = ("config", "import", "init", "kinds", "schema")
+"""The commands that only read, and import no plug-in that is not typed."""
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", help="path=value of the run's config; may be given again.")
 ]
@@ -38,9 +41,12 @@ def fit(
     changes: Assignments = None,
     callbacks: Callbacks = None,
     loggers: Loggers = None,
+    allowed: AllowedModules = None,
 ) -> None:
     """Trains the run that RUN describes, or goes on with it from its checkpoint; a model with a class_path is of any
     LightningModule.
+
+    A file of somebody else may name classes of this library, torch and Lightning; other modules have to be allowed.
 
     Example: python -m lit_transformers fit runs/3f2a9c0e11d2b470/run.yaml --to /tmp/again
     """
@@ -55,10 +61,13 @@ def fit(
     from lit_transformers.config import parse_assignments
     from lit_transformers.runner import load_runner, runner_of
     from lit_transformers.training.ranks import is_first_rank
+    from lit_transformers.trust import remember
 
     limit_threads()
     changes = [*(changes or ()), *callback_assignments(callbacks or ())]
-    config, chosen = read_run(run).override(parse_assignments(changes)), chosen_loggers(loggers)
+    values, chosen = parse_assignments(changes), chosen_loggers(loggers)
+    remember(values)
+    config = read_run(run).override(values)
     runner = load_runner(runner_of(config))
     wandb_config = WandbConfig() if chosen.wandb == "offline" else None
     with shown(Console(stderr=True)) as report:
@@ -83,6 +92,7 @@ def fit(
 def evaluate(
     checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a run.")],
     changes: Assignments = None,
+    allowed: AllowedModules = None,
 ) -> None:
     """Measures a trained model, also by another protocol.
 
@@ -111,6 +121,7 @@ def generate(
         int | None, typer.Option(min=0, help="Tokens remembered.", show_default="memory and segment")
     ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    allowed: AllowedModules = None,
 ) -> None:
     """Writes on from a prompt.
 
@@ -162,6 +173,7 @@ def write_lines(
     target: Annotated[
         str | None, typer.Option("--to", help="Refuse a checkpoint that writes another language.")
     ] = None,
+    allowed: AllowedModules = None,
 ) -> None:
     """Writes to standard output what the model makes of every line of standard input."""
     from rich.console import Console
@@ -274,6 +286,7 @@ def export_weights(
             show_default="that of the import, or one that has the network's parts",
         ),
     ] = None,
+    allowed: AllowedModules = None,
 ) -> None:
     """Writes a network's weights as a folder that transformers reads: AutoModel.from_pretrained(DIR).
 
@@ -303,6 +316,7 @@ def convert_weights(
         int | None, typer.Option(min=1, help="Symbols of the longest row.", show_default="as many as before")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the weights that start anew.")] = 0,
+    allowed: AllowedModules = None,
 ) -> None:
     """Makes a trained network the start of another one: with another mixer, for longer rows.
 
@@ -332,9 +346,12 @@ def kinds(
 
     Example: python -m lit_transformers kinds model.mixer
     """
+    from lit_transformers.cli.plugin_option import without_plugins
     from lit_transformers.kinds import described
     from lit_transformers.runs import RunConfig
 
+    if hint := without_plugins():
+        print(hint, file=sys.stderr)
     for line in described(RunConfig, path):
         print(line)
 
@@ -382,7 +399,7 @@ def init(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
-    return run_command(app, program_name("lit_transformers"), arguments, load=True)
+    return run_command(app, program_name("lit_transformers"), arguments, load=True, reading=READING)
 
 
 if __name__ == "__main__":

@@ -14,19 +14,22 @@ from lit_transformers.runner import load_runner, runner_of
 from lit_transformers.runs import RunConfig, load
 from lit_transformers.runs import evaluate as evaluate_checkpoint
 from lit_transformers.tasks import Task
+from lit_transformers.trust import allow_modules, remember
 
-__all__ = ["build_model", "evaluate", "fit", "generate", "load_checkpoint"]
+__all__ = ["allow_modules", "build_model", "evaluate", "fit", "generate", "load_checkpoint"]
 
 Run = Config | Mapping[str, Plain] | str | Path
 """A run's config, of a model of this library or of any LightningModule, its plain data, or the path of its YAML file.
-Its parts may be those of plug-ins that the project file of the working folder names."""
+Its parts may be those of plug-ins that the project file of the working folder names; a file may name classes of modules
+that are allowed (``allow_modules``)."""
 
 
 def _config(run: Run) -> Config:
     load_plugins()
-    if isinstance(run, Config):
-        return run
-    return read_run(Path(run)) if isinstance(run, str | Path) else run_class(run).from_dict(run)
+    if isinstance(run, str | Path):
+        return read_run(Path(run))
+    remember(run)
+    return run if isinstance(run, Config) else run_class(run).from_dict(run)
 
 
 def build_model(run: Run) -> Task:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 import sys
 from collections.abc import Mapping
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 from lit_transformers.cli.errors import IMPORT_ERRORS, first_line
 from lit_transformers.config import ConfigError, Plain, nearest
 
-__all__ = ["class_path_of", "import_class", "import_module", "split_class_path"]
+__all__ = ["class_path_of", "import_class", "import_module", "module_file", "module_spec", "split_class_path"]
 
 
 def split_class_path(class_path: str) -> tuple[str, str]:
@@ -45,9 +47,7 @@ def import_class(class_path: str) -> type[Any]:
 
 def import_module(name: str) -> ModuleType:
     """Imports a module that is installed or lies in the working folder. Raises ConfigError where it cannot be."""
-    folder = str(Path.cwd())
-    if not {"", folder} & {*sys.path}:  # an installed command has its own folder there instead
-        sys.path.insert(0, folder)
+    folder = _search_working_folder()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -60,3 +60,37 @@ def import_module(name: str) -> ModuleType:
         raise ConfigError(f"there is no module {missing!r}; {nearest(missing, names)}") from None
     except IMPORT_ERRORS as error:
         raise ConfigError(f"module {name} cannot be imported: {type(error).__name__}: {first_line(error)}") from None
+
+
+def module_file(name: str) -> Path | None:
+    """Returns the file that ``import_module`` imports a module from, or the folder of one without a file, and imports
+    nothing itself; None where there is no such module."""
+    _search_working_folder()
+    spec = module_spec(name)
+    if spec is None:
+        return None
+    places = [spec.origin] if spec.has_location and spec.origin else [*(spec.submodule_search_locations or ())]
+    return Path(places[0]).resolve() if places else None
+
+
+def module_spec(name: str) -> ModuleSpec | None:
+    """Returns where a module is, or None where there is none. Unlike that of ``importlib.util``, this function does not
+    import the packages that the module is in."""
+    top, *inner = name.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    for part in inner:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        spec = PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)
+    return spec
+
+
+def _search_working_folder() -> str:
+    """Has modules searched for in the working folder, too, and returns that."""
+    folder = str(Path.cwd())
+    if not {"", folder} & {*sys.path}:  # an installed command has its own folder there instead
+        sys.path.insert(0, folder)
+    return folder

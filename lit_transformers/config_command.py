@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
 
+from lit_transformers.cli.allow_option import AllowedModules
 from lit_transformers.cli.printed_config import Other, print_config, print_differences, read_target, with_values
 from lit_transformers.config import parse_assignments
 
@@ -24,6 +26,7 @@ def config(
     ],
     other: Other = None,
     changes: Changes = None,
+    allowed: AllowedModules = None,
 ) -> None:
     """Prints a whole config with every default, type, range and doc, as YAML that fit takes.
 
@@ -50,7 +53,10 @@ def schema() -> None:
 
     Example: python -m lit_transformers schema > run.schema.json
     """
+    from lit_transformers.cli.plugin_option import without_plugins
     from lit_transformers.json_schema import config_schema
     from lit_transformers.runs import RunConfig
 
+    if hint := without_plugins():
+        print(hint, file=sys.stderr)
     print(json.dumps(config_schema(RunConfig), indent=1, ensure_ascii=False))

@@ -3,6 +3,9 @@
 A plug-in is named by ``--plugin``, by the project file of the working folder, or by an entry point of an installed
 package. What was typed stands in an environment variable, which every process that a command starts inherits: workers,
 ranks, jobs. Each of them imports the plug-ins where it first needs a study or a runner.
+
+The project file may be somebody else's. A command that only reads imports the plug-ins that it names only for a study
+of its folder, which is code as well, and says so.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, cast
 
+from lit_transformers.class_path import module_spec
 from lit_transformers.cli.errors import IMPORT_ERRORS
 from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import Config, ConfigError, register
@@ -27,22 +31,28 @@ from lit_transformers.project import read_project
 
 __all__ = [
     "GROUP",
+    "READING",
     "VARIABLE",
     "Plugin",
     "add_plugins",
     "configs_of",
     "import_plugin",
+    "include_project",
+    "leave_out_project",
     "load_plugins",
     "local_folders",
     "locate",
     "plugin_arguments",
     "plugins",
+    "plugins_left_out",
     "source_files",
     "table_of",
 ]
 
 VARIABLE = "LIT_TRANSFORMERS_PLUGINS"
 """The environment variable of the plug-ins that were typed: absolute paths or names of modules, as PATH joins them."""
+READING = "LIT_TRANSFORMERS_READING"
+"""The environment variable by which a command that only reads leaves out the plug-ins of the project file."""
 GROUP = "lit_transformers.plugins"
 """The group of entry points of installed plug-ins."""
 
@@ -77,10 +87,7 @@ def locate(name: str) -> Plugin:
                 raise ConfigError(f"its name {home.stem!r} is no name of a Python module; rename it", f"plug-in {name}")
             return Plugin(name, home.stem, file, home.parent)
     if not name.endswith(".py") and os.sep not in name:
-        try:
-            spec = importlib.util.find_spec(name)
-        except (ImportError, ValueError):
-            spec = None
+        spec = module_spec(name)
         if spec is not None:
             return Plugin(name, name, Path(spec.origin) if spec.origin else None, None)
     missing = "there is no such file" if name.endswith(".py") or os.sep in name else "there is no such module"
@@ -119,6 +126,29 @@ def _named() -> list[Plugin]:
     return [locate(name) for name in (*typed(), *read_project().plugins)]
 
 
+def leave_out_project(is_left_out: bool) -> None:
+    """Sets whether this process and those that it starts leave out the plug-ins that the project file alone names."""
+    os.environ.pop(READING, None)
+    if is_left_out:
+        os.environ[READING] = "1"
+
+
+def plugins_left_out() -> list[Plugin]:
+    """Returns the plug-ins that are not imported, for the project file alone names them."""
+    others = {*typed(), *(plugin.address for plugin in _installed())}
+    named = map(locate, read_project().plugins) if os.environ.get(READING) else ()
+    return [plugin for plugin in named if plugin.address not in others]
+
+
+def include_project() -> None:
+    """Has the plug-ins of the project file imported, too, by a command that reads a study of its folder, which says
+    so."""
+    for plugin in plugins_left_out():
+        reason = "is imported, for a study of this folder may use its parts"
+        print(f"the plug-in {plugin.name} of the project file {reason}", file=sys.stderr, flush=True)
+    leave_out_project(False)
+
+
 @cache
 def _installed() -> tuple[Plugin, ...]:
     """Returns the plug-ins of installed packages, whose metadata take long to read."""
@@ -142,12 +172,15 @@ def source_files() -> Iterator[Path]:
 
 
 def load_plugins() -> None:
-    """Imports all plug-ins and enters their configs into the tables; those that are there already stay as they are.
+    """Imports all plug-ins but those that are left out, and enters their configs into the tables; those that are there
+    already stay as they are.
 
     Raises ConfigError of one line that names the plug-in, and the file and line at fault.
     """
+    left_out = plugins_left_out()
     for plugin in plugins():
-        import_plugin(plugin)
+        if plugin not in left_out:
+            import_plugin(plugin)
 
 
 def import_plugin(plugin: Plugin) -> ModuleType:

@@ -14,9 +14,11 @@ FILE = "lit.toml"
 
 class ProjectConfig(Config):
     """plugins: files or modules with parts of one's own; studies: the folder of one's own studies. Paths are relative
-    to the working folder."""
+    to the working folder. allow_modules: those of which files of runs may name classes (``lit_transformers/trust.py``).
+    """
 
     plugins: tuple[str, ...] = ()
+    allow_modules: tuple[str, ...] = ()
     studies: str = "studies"
 
 

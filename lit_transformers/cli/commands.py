@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import typer
 from rich.console import Console
 
 from lit_transformers.cli.help_text import filled
-from lit_transformers.cli.plugin_option import with_plugins
+from lit_transformers.cli.plugin_option import with_plugins, without_plugins
 from lit_transformers.config import shortened
 
 __all__ = ["complain", "message_of", "run_command"]
@@ -18,20 +18,28 @@ OWN = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "cla
 """Packages whose ValueErrors are about what was typed; others are faults, which keep their traceback."""
 
 
-def run_command(commands: typer.Typer, name: str, arguments: Sequence[str] | None, *, load: bool = False) -> int:
+def run_command(
+    commands: typer.Typer,
+    name: str,
+    arguments: Sequence[str] | None,
+    *,
+    load: bool = False,
+    reading: Collection[str] = (),
+) -> int:
     """Runs a command and returns its exit status. Bad input ends in one line on standard error.
 
-    load: whether plug-ins are imported before any command runs.
+    load: whether plug-ins are imported before any command runs. reading: the commands that only read.
     """
     try:
-        filled(with_plugins(typer.main.get_command(commands), load)).main(arguments, prog_name=name)
+        filled(with_plugins(typer.main.get_command(commands), load, reading)).main(arguments, prog_name=name)
     except SystemExit as exit_request:
         return exit_request.code if isinstance(exit_request.code, int) else 0
     except (ValueError, OSError) as error:
         message = message_of(error)
         if message is None:
             raise
-        return complain(message)
+        hint = without_plugins() if "no kind" in message else ""
+        return complain(f"{message}; {hint}" if hint else message)
     return 0
 
 

@@ -7,16 +7,19 @@ from pathlib import Path
 from lit_transformers.class_path import class_path_of
 from lit_transformers.config import Config, Plain
 from lit_transformers.plain_yaml import read_yaml
+from lit_transformers.trust import require_allowed
 
 __all__ = ["read_run", "run_class"]
 
 
 def read_run(path: Path) -> Config:
-    """Returns the config in a run's YAML file. Raises ConfigError for a file that is missing, damaged or wrong."""
+    """Returns the config in a run's YAML file. Raises ConfigError for a file that is missing, damaged or wrong, and for
+    one that names a class which it may not."""
     try:
         plain = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         plain = None  # which reading it as a config says in one line
+    require_allowed(plain, str(path))
     return run_class(plain).from_yaml(path)
 
 

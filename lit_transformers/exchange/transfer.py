@@ -31,7 +31,9 @@ from lit_transformers.exchange.folders import (
 from lit_transformers.exchange.mapping import Family
 from lit_transformers.exchange.tokenizer_files import write_tokenizer
 from lit_transformers.models import ModelConfig
-from lit_transformers.runs.starting_weights import StartingWeights, read_weights, write_weights
+from lit_transformers.runs.starting_weights import HEADER, StartingWeights, read_weights, write_weights
+from lit_transformers.training.checkpoints import read
+from lit_transformers.trust import require_allowed
 
 __all__ = [
     "CONFIG",
@@ -124,8 +126,13 @@ def family_of(model: ModelConfig) -> Family:
 
 
 def file_of(source: Path) -> Path:
-    """Returns the file of weights of an import's folder, or of a run, which is named itself."""
-    return source / WEIGHTS if source.is_dir() else source
+    """Returns the file of weights of an import's folder, or of a run, which is named itself. Raises ConfigError where
+    the config of that run names a class that a file may not."""
+    if source.is_dir():
+        return source / WEIGHTS
+    if source.is_file() and source.suffix != ".safetensors":
+        require_allowed(read(source, mmap=True)[HEADER]["config"], str(source))
+    return source
 
 
 def export_weights(source: Path, directory: Path, architecture_name: str | None = None) -> Exchanged:

@@ -6,7 +6,8 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict as PydanticConfig
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -14,7 +15,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from lit_transformers.class_path import import_class
 from lit_transformers.config import ConfigError, Plain, nearest, reason_of
 
-__all__ = ["as_class", "build", "checked_arguments", "class_paths", "files_named"]
+__all__ = ["as_class", "build", "checked_arguments", "class_paths", "expected_classes", "files_named"]
 
 CLASS_PATH, INIT_ARGS = "class_path", "init_args"
 """The keys of an argument that is an object itself: its class and the arguments of that, as LightningCLI has them."""
@@ -38,6 +39,21 @@ def checked_arguments(function: Callable[..., Any], arguments: Mapping[str, Plai
             raise ConfigError(f"{name} needs a value for {argument!r}", argument)
     hints = _annotations(function)
     return {n: value if as_class(value) else _typed(value, hints.get(n, Any), n) for n, value in arguments.items()}
+
+
+def expected_classes(function: Callable[..., Any], argument: str) -> tuple[type[Any], ...]:
+    """Returns the classes of which an argument may be an object, by its annotation; ``object`` where that says nothing
+    of classes."""
+    return _classes_in(_annotations(function).get(argument, Any))
+
+
+def _classes_in(hint: Any) -> tuple[type[Any], ...]:
+    origin, members = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _classes_in(members[0])
+    if origin in (Union, UnionType):
+        return tuple(named for member in members if member is not NoneType for named in _classes_in(member))
+    return (hint,) if isinstance(hint, type) and origin is None and hint is not Any else (object,)
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import lightning as L
 
 from lit_transformers.class_path import import_class, import_module, split_class_path
 from lit_transformers.config import Config, ConfigError, Plain, Positive, Seed, nearest
-from lit_transformers.lightning_runs.arguments import as_class, build, checked_arguments
+from lit_transformers.lightning_runs.arguments import as_class, build, checked_arguments, expected_classes
 from lit_transformers.space import Choice, Interval, Knob
 from lit_transformers.training.config import CallbackConfig
 
@@ -139,17 +139,27 @@ class LightningRunConfig(Config):
         return checked_arguments(L.Trainer, self.trainer, "Trainer")
 
 
-def _require_class(class_path: str, init_args: dict[str, Plain], base: type[Any]) -> None:
-    """Raises ConfigError for what is no class below ``base``, or for arguments that it does not take."""
+def _require_class(class_path: str, init_args: dict[str, Plain], *bases: type[Any]) -> None:
+    """Raises ConfigError for what is no class below one of ``bases``, or for arguments that it does not take."""
     try:
         named = import_class(class_path)
     except ConfigError as error:
         raise error.under("class_path") from None
-    if not issubclass(named, base):
-        kinds = vars(import_module(split_class_path(class_path)[0])).items()
-        names = [name for name, kind in kinds if isinstance(kind, type) and issubclass(kind, base) and kind is not base]
-        raise ConfigError(f"{named.__name__} is no {base.__name__}; {nearest(named.__name__, names)}", "class_path")
+    if not _is_below(named, bases):
+        members = vars(import_module(split_class_path(class_path)[0])).items()
+        classes = {name: member for name, member in members if isinstance(member, type) and member not in bases}
+        names = [name for name, member in classes.items() if _is_below(member, bases)]
+        expected = " or ".join(base.__name__ for base in bases)
+        raise ConfigError(f"{named.__name__} is no {expected}; {nearest(named.__name__, names)}", "class_path")
     _require_arguments(named, init_args, named.__name__, "init_args")
+
+
+def _is_below(named: type[Any], bases: tuple[type[Any], ...]) -> bool:
+    """Whether a class is below one of others; of a protocol that says nothing of classes any is."""
+    try:
+        return issubclass(named, bases)
+    except TypeError:
+        return True
 
 
 def _require_arguments(function: type[Any], arguments: dict[str, Plain], name: str, path: str) -> None:
@@ -159,7 +169,8 @@ def _require_arguments(function: type[Any], arguments: dict[str, Plain], name: s
         for argument, value in arguments.items():
             if as_class(value):
                 try:
-                    _require_class(value["class_path"], dict(value.get("init_args", {})), object)
+                    bases = expected_classes(function, argument)
+                    _require_class(value["class_path"], dict(value.get("init_args", {})), *bases)
                 except ConfigError as error:
                     raise error.under(argument) from None
     except ConfigError as error:

@@ -36,7 +36,7 @@ def context_losses(checkpoint: Path, symbols: int = MOST_SYMBOLS) -> tuple[Conte
     bounds what is read in all. The longest context is a segment, or four of a network that carries a state.
     Raises ConfigError where the checkpoint is of no language model or the documents are too short.
     """
-    task, config, _ = load(checkpoint)
+    task, config, _ = load(checkpoint, is_own=True)
     data = config.data.build()
     if not isinstance(task, CausalLM) or not isinstance(data, LanguageData):
         raise ConfigError(f"task {config.task.kind} reads no text symbol by symbol")

@@ -15,6 +15,7 @@ from lit_transformers.runs.train import quiet
 from lit_transformers.tasks import Task
 from lit_transformers.training.callbacks import measured
 from lit_transformers.training.checkpoints import TRAINING, read
+from lit_transformers.trust import require_allowed
 
 __all__ = ["evaluate", "load"]
 
@@ -32,12 +33,15 @@ def evaluate(checkpoint: Path, changes: dict[str, Plain] | None = None) -> dict[
     return measured(trainer)
 
 
-def load(checkpoint: Path, changes: dict[str, Plain] | None = None) -> tuple[Task, RunConfig, dict[str, Plain]]:
+def load(
+    checkpoint: Path, changes: dict[str, Plain] | None = None, *, is_own: bool = False
+) -> tuple[Task, RunConfig, dict[str, Plain]]:
     """Returns a trained task, its run's config, and the metadata of its data. Plug-ins are imported, for it may have
     parts of theirs; nothing in the file is executed.
 
-    Raises ConfigError for a file that is damaged or is no checkpoint of this suite, or where its run has parts that are
-    not known in this process.
+    is_own: whether it is of a study in this process, which is trusted. Raises ConfigError for a file that is damaged or
+    is no checkpoint of this suite, where its run has parts that are not known in this process, or names a class that a
+    file may not.
     """
     load_plugins()
     checkpoint_data = read(checkpoint)
@@ -45,6 +49,8 @@ def load(checkpoint: Path, changes: dict[str, Plain] | None = None) -> tuple[Tas
     class_path = class_path_of(extra["config"])
     if class_path is not None:
         raise ConfigError(f"holds a {class_path}, which its own load_from_checkpoint reads", str(checkpoint))
+    if not is_own:
+        require_allowed(extra["config"], str(checkpoint))
     try:
         config = RunConfig.from_dict(extra["config"])
     except ConfigError as error:

@@ -17,6 +17,7 @@ from lit_transformers.records.files import CHECKPOINT, RECORD, RUN, set_aside
 from lit_transformers.records.record import Record, load_record
 from lit_transformers.training.checkpoints import TRAINING, read
 from lit_transformers.training.ranks import is_first_rank
+from lit_transformers.trust import class_paths_in, require_allowed_in
 
 __all__ = ["Identity", "claim"]
 
@@ -78,6 +79,7 @@ def _require_same_config(directory: Path, run: Identity) -> None:
     if not path.exists():
         return
     try:
+        require_allowed_in(path, {*class_paths_in(run.config)})
         existing = type(run.config).from_yaml(path)
     except ConfigError as error:
         raise _occupied(directory, f"its {RUN} cannot be read by this version ({error})") from None

@@ -175,7 +175,7 @@ def test_a_callback_and_a_class_written_with_a_colon_reach_a_run_by_the_command(
     path.write_text(short.to_yaml().replace("foreign_module.Net", "foreign_module:Net"))
     records = []
     for name, words in (("plain", []), ("halved", ["--callback", "halving_points.Halve{step: 3}"])):
-        words = ["fit", str(path), "--to", str(tmp_path / name), *words]
+        words = ["fit", str(path), "--to", str(tmp_path / name), "--allow-module", "foreign_module", *words]
         assert CliRunner().invoke(app, words).exit_code == 0
         records.append(json.loads((tmp_path / name / "record.json").read_text()))
     assert records[0]["metrics"] == fit(short, tmp_path / "same")["metrics"] != records[1]["metrics"]
