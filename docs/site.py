@@ -33,6 +33,7 @@ docs/tutorials/my_cluster
 docs/ray
 docs/tutorials/reading_a_report
 docs/tutorials/statistics
+docs/trust
 ```
 
 ```{toctree}

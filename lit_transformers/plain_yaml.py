@@ -14,11 +14,18 @@ DEEPEST = 100
 """Levels of lists and mappings in each other; YAML takes seconds to refuse a file of brackets by Python's own limit."""
 
 
+LARGEST = 100_000
+"""The most values in all, with each alias replaced by what it stands for: a few lines of aliases of aliases stand for
+more than memory holds. A long text counts as several."""
+TEXT = 64
+"""The characters of a text that count as one value."""
+
+
 class _Loader(yaml.SafeLoader):
     """YAML's safe loader, except that it refuses duplicate keys, of which YAML silently keeps the last, and what is
-    nested too deeply."""
+    nested too deeply, contains itself or is too large."""
 
-    depth = 0
+    depth, values = 0, 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self.depth += 1
@@ -26,6 +33,14 @@ class _Loader(yaml.SafeLoader):
             raise ValueError(f"it is nested more than {DEEPEST} levels deep")
         node: yaml.Node | None = super().compose_node(parent, index)
         self.depth -= 1
+        self.values += 1
+        _require_small(self.values)
+        return node
+
+    def compose_document(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().compose_document()
+        if node is not None:
+            _size(node, {})
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -39,11 +54,38 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
+    """Returns the number of values that a node and all below it stand for. sizes: of those that were counted, by their
+    identities; None for those around this one. Raises ValueError for what contains itself or is too large."""
+    if id(node) in sizes:
+        size = sizes[id(node)]
+        if size is None:
+            raise ValueError("it contains itself")
+        return size
+    sizes[id(node)] = None
+    size = 1
+    if isinstance(node, yaml.ScalarNode):
+        size += len(node.value) // TEXT
+    for item in () if isinstance(node, yaml.ScalarNode) else node.value:
+        size += sum(_size(inner, sizes) for inner in (item if isinstance(node, yaml.MappingNode) else (item,)))
+        _require_small(size)
+    sizes[id(node)] = size
+    _require_small(size)
+    return size
+
+
+def _require_small(values: int) -> None:
+    if values > LARGEST:
+        raise ValueError(
+            f"it stands for more than {LARGEST:,} values; write what is shorter, without aliases of aliases"
+        )
+
+
 def read_yaml(text: str) -> Any:
     """Parses YAML into plain data.
 
-    Raises ValueError where the text is not YAML, has a duplicate key, is nested too deeply, contains itself, or cannot
-    be written as JSON.
+    Raises ValueError where the text is not YAML, has a duplicate key, is nested too deeply, is too large, contains
+    itself, or cannot be written as JSON.
     """
     try:
         plain = yaml.load(text, _Loader)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,12 @@ def test_an_error_names_the_place_and_the_way_out_in_one_line(make: Make, path: 
     assert "\n" not in str(caught.value)
 
 
+def aliases(first: str, other: str) -> str:
+    """Some hundred bytes that stand for a million values."""
+    lines = [f"a: &a {first}", *(f"{b}: &{b} {other.format(f'*{a},' * 10)}" for a, b in pairwise("abcdefg"))]
+    return "\n".join(lines)
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
@@ -118,6 +125,13 @@ def test_an_error_names_the_place_and_the_way_out_in_one_line(make: Make, path: 
         ("- 1", "holds [1], and not the fields of a ModelConfig"),
         ("", "is empty, and not the fields of a ModelConfig"),
         ("kind: language_model\ndim: 8\ndim: 16\n", "line 3: the key 'dim' is given twice, first in line 2"),
+        ("dim: &a [*a]", "cannot be read as YAML: it contains itself"),
+        (aliases("[x]", "[{}]"), "cannot be read as YAML: it stands for more than 100,000 values"),
+        (aliases("{x: 1}", "{{<<: [{}]}}"), "cannot be read as YAML: it stands for more than 100,000 values"),
+        (
+            f"a: &a {'x' * 10**4}\nb: [{'*a,' * 10**4}]",
+            "cannot be read as YAML: it stands for more than 100,000 values",
+        ),
     ],
 )
 def test_a_damaged_file_is_named_with_its_fault(text: str, fault: str, tmp_path: Path) -> None:

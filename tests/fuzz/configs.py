@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from lit_transformers.kinds import places
 from lit_transformers.lightning_runs import LightningRunConfig
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.runs import RunConfig
+from lit_transformers.trust import MODULES, class_paths_in
 
 CONFIGS: list[Config] = [
     RunConfig(),
@@ -125,6 +127,57 @@ def run_file(content: bytes) -> None:
     config = read_run(path)
     path.write_text(config.to_yaml(), encoding="utf-8")
     assert read_run(path) == config
+
+
+class_paths = st.one_of(
+    st.builds(
+        "{}{}{}".format,
+        st.sampled_from(
+            ["lightning", "lightning.pytorch.cli", f"{BORING[:-1]}", "torch.nn", "torch.hub", "torch.optim", "subprocess",
+             "os", "stranger", "stranger.inner", "lightning_stranger", "torch.nn.stranger", "lightning.stranger"]
+        ),
+        st.sampled_from([".", ":", ".os.", ".os:"]),
+        st.sampled_from(["Popen", "system", "Net", "BoringModel", "Linear", "LightningCLI", "OrderedDict", "load", "SGD"]),
+    ),
+    TEXTS,
+)  # fmt: skip
+objects = st.recursive(
+    st.builds(lambda path: {"class_path": path}, class_paths),
+    lambda inner: st.one_of(
+        st.builds(lambda path, argument: {"class_path": path, "init_args": {"x": argument}}, class_paths, inner),
+        st.builds(lambda path, value: {"class_path": path, "init_args": {"x": [{"y": value}]}}, class_paths, inner),
+    ),
+    max_leaves=3,
+)
+runs_of_classes = st.one_of(
+    st.builds(lambda model: {"model": model}, objects),
+    st.builds(lambda data: {"model": {"class_path": f"{BORING}BoringModel"}, "data": data}, objects),
+    st.builds(lambda path: CONFIGS[0].to_dict() | {"training": {"callbacks": [{"path": path}]}}, class_paths),
+)
+
+
+@target(
+    "classes in run.yaml",
+    {"plain": {"model": {"class_path": "stranger.Net"}}},
+    {
+        "plain": {
+            "model": {"class_path": f"{BORING}BoringModel", "init_args": {"x": {"class_path": "subprocess:Popen"}}}
+        }
+    },
+    plain=runs_of_classes,
+)
+def classes_of_a_run(plain: dict[str, Any]) -> None:
+    Path("stranger").mkdir(exist_ok=True)
+    for path in ("stranger/__init__.py", "stranger/inner.py", "lightning_stranger.py"):
+        Path(path).write_text("class Net: pass\n")
+    path = Path("run.yaml")
+    path.write_bytes(written(plain))
+    try:
+        read_run(path)
+    finally:
+        assert not {name for name in sys.modules if "stranger" in name}, "a stranger's module was imported"
+    modules = {path.rpartition(":" if ":" in path else ".")[0] for path in class_paths_in(plain)}
+    assert all(f"{module}.".startswith(tuple(f"{allowed}." for allowed in MODULES)) for module in modules)
 
 
 @st.composite

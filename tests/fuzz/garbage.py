@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -74,6 +75,7 @@ yaml_texts = st.one_of(
     st.text(alphabet="{}[]:,&*!|>-?%@`'\"#=0123456789eE+_.xobinfa\n ~", max_size=14),
     st.sampled_from(
         ["2001-99-99", "0b_", "0x_", "&a [*a]", "&a {kind: *a}", "[" * 2000, "{" * 500, "!!python/object:os.system x",
+         "a: &a [x]\n" + "".join(f"{b}: &{b} [{f'*{a},' * 10}]\n" for a, b in pairwise("abcdefghijk")),
          "!!binary x", "9" * 5000, "1e999", "1:99", "? a", "{a: 1, a: 2}", "- 1", "%YAML", "\x00", "\ufeff", "'", "|"]
     ),
 )  # fmt: skip

@@ -21,6 +21,7 @@ GALLERY = "tests/reports/test_report_gallery.py::test_"
 VERDICTS = "tests/reports/test_report_verdicts.py::test_"
 LAUNCH = "tests/sweeps/test_launch.py::test_"
 STORE = "tests/sweeps/test_store.py::test_"
+TRUST = "tests/reliability/test_trust.py::test_"
 OWN = "tests/contracts/test_own_parts.py::test_a_part_of_ours_keeps_the_contract"
 BROKEN = "tests/contracts/test_own_parts.py::test_a_broken_part_is_noticed_and_its_line_says_the_way_out"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
@@ -2605,6 +2606,120 @@ RUN_FAULTS = (
         "if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.folder)):",
         "if False:",
         (f"{STORE}a_link_in_the_working_copy_is_not_followed_out_of_it",),
+    ),
+    Fault(
+        "trust",
+        "a file may name a class of any module",
+        "lit_transformers/trust.py",
+        "if not _is_allowed(split_class_path(path)[0]):",
+        "if False:",
+        (f"{TRUST}a_file_names_no_class_of_a_module_that_is_not_allowed",),
+    ),
+    Fault(
+        "trust",
+        "arguments of a class are not looked through for classes",
+        "lit_transformers/trust.py",
+        "            yield from class_paths_in(value)\n    elif",
+        "    elif",
+        (f"{TRUST}a_file_names_no_class_of_a_module_that_is_not_allowed",),
+    ),
+    Fault(
+        "trust",
+        "a file may name what an allowed module imports",
+        "lit_transformers/trust.py",
+        "            _require_part_of_a_run(path, named, place)",
+        "            pass",
+        (f"{TRUST}a_file_names_no_class_of_a_module_that_is_not_allowed",),
+    ),
+    Fault(
+        "trust",
+        "a name that begins as that of an allowed module is allowed",
+        "lit_transformers/trust.py",
+        'module == name or module.startswith(f"{name}.")',
+        "module.startswith(name)",
+        (f"{TRUST}a_file_names_no_class_of_a_module_that_is_not_allowed",),
+    ),
+    Fault(
+        "trust",
+        "a checkpoint may name any class",
+        "lit_transformers/runs/evaluate.py",
+        "    if not is_own:\n",
+        "    if False:\n",
+        (f"{TRUST}a_file_names_no_class_of_a_module_that_is_not_allowed",),
+    ),
+    Fault(
+        "trust",
+        "a checkpoint that is exported may name any class",
+        "lit_transformers/exchange/transfer.py",
+        """    if source.is_file() and source.suffix != ".safetensors":
+""",
+        """    if False:
+""",
+        (f"{TRUST}every_command_that_reads_a_file_of_a_run_refuses_it",),
+    ),
+    Fault(
+        "trust",
+        "a class is remembered by its name alone",
+        "lit_transformers/trust.py",
+        "return path in known and _file(path) in known[path]",
+        "return path in known",
+        (f"{TRUST}what_a_study_of_ones_own_names_its_runs_may_name",),
+    ),
+    Fault(
+        "trust",
+        "what a study names is not remembered",
+        "ablations/plan.py",
+        "    remember(planned.classes)\n",
+        "",
+        (f"{TRUST}what_a_study_of_ones_own_names_its_runs_may_name",),
+    ),
+    Fault(
+        "trust",
+        "a cached plan may name any class",
+        "ablations/cache.py",
+        "if are_remembered(plan.classes) and",
+        "if",
+        (f"{TRUST}a_cached_plan_names_nothing_that_its_study_does_not",),
+    ),
+    Fault(
+        "trust",
+        "a folder's run.yaml is read whatever it names",
+        "lit_transformers/runs/folder.py",
+        "        require_allowed_in(path, {*class_paths_in(run.config)})\n",
+        "",
+        (f"{TRUST}a_folder_that_holds_a_strangers_run_is_refused_without_an_import",),
+    ),
+    Fault(
+        "trust",
+        "aliases of YAML are counted as they are written",
+        "lit_transformers/plain_yaml.py",
+        "            _size(node, {})",
+        "            pass",
+        ("tests/test_config.py::test_a_damaged_file_is_named_with_its_fault",),
+    ),
+    Fault(
+        "trust",
+        "an argument may be an object of any class",
+        "lit_transformers/lightning_runs/config.py",
+        "bases = expected_classes(function, argument)",
+        "bases = (object,)",
+        (f"{TRUST}an_argument_is_an_object_of_the_class_that_its_annotation_names",),
+    ),
+    Fault(
+        "trust",
+        "a command that only reads imports the plug-ins of the folder",
+        "lit_transformers/plugins.py",
+        "        if plugin not in left_out:\n    ",
+        "",
+        (f"{TRUST}a_command_that_only_reads_imports_no_plug_in_of_the_folder",),
+    ),
+    Fault(
+        "trust",
+        "a plug-in in a package is looked for by importing the package",
+        "lit_transformers/plugins.py",
+        "        spec = module_spec(name)\n",
+        "        spec = importlib.util.find_spec(name)\n",
+        (f"{TRUST}a_command_that_only_reads_imports_no_plug_in_of_the_folder",),
     ),
     Fault(
         "store",
