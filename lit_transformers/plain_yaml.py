@@ -76,9 +76,7 @@ def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
 
 def _require_small(values: int) -> None:
     if values > LARGEST:
-        raise ValueError(
-            f"it stands for more than {LARGEST:,} values; write what is shorter, without aliases of aliases"
-        )
+        raise ValueError(f"it stands for more than {LARGEST:,} values; shorten it, and write no aliases of aliases")
 
 
 def read_yaml(text: str) -> Any:
