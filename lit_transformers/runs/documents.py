@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_transformers.config import Plain
+from lit_transformers.records.cells import cell_of
 from lit_transformers.records.files import replace_file
 
 __all__ = ["write_documents", "write_outputs"]
@@ -24,7 +25,7 @@ def write_documents(path: Path, losses: Sequence[Any], name: Callable[[int], str
                 ordinal, *sums = loss
                 if index == 0:
                     rows.writerow(["document", "name", *loss._fields[1:]])
-                rows.writerow([ordinal, name(ordinal), *(repr(value) for value in sums)])
+                rows.writerow([ordinal, cell_of(name(ordinal)), *(repr(value) for value in sums)])
 
     replace_file(path, write)
 

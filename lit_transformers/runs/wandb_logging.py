@@ -27,6 +27,7 @@ from lightning.pytorch.loggers import Logger
 
 from lit_transformers.cli.errors import first_line
 from lit_transformers.config import Plain
+from lit_transformers.records.cells import text_of
 from lit_transformers.records.files import CURVES, DOCUMENTS, OUTPUTS
 from lit_transformers.records.record import Record
 from lit_transformers.runs.environment import peak_memory
@@ -324,7 +325,7 @@ def _samples(path: Path) -> list[dict[str, Any]]:
 def _rows(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
+            return [{column: text_of(cell) for column, cell in row.items()} for row in csv.DictReader(file)]
     except FileNotFoundError:
         return []
 

@@ -14,6 +14,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from lit_transformers.config import Plain
+from lit_transformers.records.cells import cell_of
 from lit_transformers.records.files import replace_file
 from lit_transformers.training.ranks import from_all_ranks, mean_over_ranks
 from lit_transformers.training.stopping import Stop
@@ -108,7 +109,7 @@ class Curves(Callback):
             with fresh.open("w", newline="", encoding="utf-8") as file:
                 rows = csv.writer(file)
                 rows.writerow(["step", "tokens", "name", "value"])
-                rows.writerows((step, tokens, name, repr(value)) for step, tokens, name, value in self.points)
+                rows.writerows((step, tokens, cell_of(name), repr(value)) for step, tokens, name, value in self.points)
 
         replace_file(path, write)
 

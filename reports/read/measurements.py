@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lit_transformers.records.files import replace_file
+from lit_transformers.records.cells import cell_of, text_of
+from lit_transformers.records.files import RECORD, replace_file
 
 Array = NDArray[np.float64]
 
@@ -56,8 +57,9 @@ NOTHING = Measurements()
 
 
 def read_documents(path: Path, notes: list[str]) -> DocumentLosses | None:
-    """Reads the sums per document in file order; None where the file is missing, empty or, with a note, damaged."""
+    """Reads the sums per document in file order; None where the file is missing or, with a note, damaged."""
     try:
+        require_written(path)
         with path.open(encoding="utf-8", newline="") as file:
             lines = csv.reader(file)
             header, rows = next(lines, []), list(lines)
@@ -66,15 +68,31 @@ def read_documents(path: Path, notes: list[str]) -> DocumentLosses | None:
         columns = dict(zip(header, zip(*rows, strict=True), strict=True))
         ordinals, labels = columns.pop("document"), columns.pop("name")
         sums = {name: rounded(np.array(column, dtype=np.float64)) for name, column in columns.items()}
-        return as_documents([f"{ordinal} {label}" for ordinal, label in zip(ordinals, labels, strict=True)], sums)
+        names = [f"{ordinal} {text_of(label)}" for ordinal, label in zip(ordinals, labels, strict=True)]
+        return as_documents(names, sums)
     except FileNotFoundError:
         return None
     except KeyError as error:
         problem: object = f"no column {error}"
     except (OSError, ValueError, csv.Error) as error:
         problem = error.strerror if isinstance(error, OSError) else error
-    notes.append(f"{path.parent.name}/{path.name}: cannot be read ({problem}); the run's documents are not used")
+    notes.append(unreadable(path, f"cannot be read ({problem})", "documents"))
     return None
+
+
+def require_written(path: Path) -> None:
+    """Raises ValueError for a file that is empty or holds zeros in place of text, as one that was being written when a
+    machine lost its power."""
+    content = path.read_bytes()
+    if not content or b"\0" in content:
+        raise ValueError("it holds zeros in place of text" if content else "it is empty")
+
+
+def unreadable(path: Path, reason: str, content: str) -> str:
+    """Returns the note on a file of a run that a report leaves out, with the way to repair it. content: its noun."""
+    run = path.parent.name
+    remedy = f"remove {run}/{RECORD} and run the study again, which measures the run anew from its checkpoint"
+    return f"{run}/{path.name}: {reason}; the run's {content} are not used; {remedy}"
 
 
 def as_documents(names: Sequence[str], sums: Mapping[str, Array]) -> DocumentLosses:
@@ -95,16 +113,15 @@ def write_documents(path: Path, documents: DocumentLosses) -> None:
     """Writes the sums per document as a run does."""
     sums = {"nats": documents.nats, "tokens": documents.tokens, "bytes": documents.bytes, **documents.others}
     labels = (name.partition(" ")[::2] for name in documents.names)
-    rows = [
-        [*label, *values] for label, *values in zip(labels, *(_texts(column) for column in sums.values()), strict=True)
-    ]
+    columns = zip(labels, *(_texts(column) for column in sums.values()), strict=True)
+    rows = [[ordinal, cell_of(label), *values] for (ordinal, label), *values in columns]
     _write_table(path, ["document", "name", *sums], rows)
 
 
 def write_curves(path: Path, curves: Mapping[str, Array]) -> None:
     """Writes learning curves as a run does, but for the numbers of its updates, which they do not hold."""
     rows = [
-        [tokens, name, value]
+        [tokens, cell_of(name), value]
         for name, curve in curves.items()
         for tokens, value in zip(*map(_texts, curve.T), strict=True)
     ]
@@ -124,18 +141,23 @@ def _write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]
     replace_file(path, write)
 
 
-def read_curves(path: Path) -> dict[str, Array]:
-    """Reads the learning curves by name, thinned; there are none where the file cannot be read.
+def read_curves(path: Path, notes: list[str]) -> dict[str, Array]:
+    """Reads the learning curves by name, thinned; there are none where the file is missing or, with a note, damaged.
 
     Of a step that was logged twice the last value counts; a truncated line, such as the last of a killed run, is
     skipped.
     """
     points: dict[str, dict[float, float]] = {}
     try:
+        require_written(path)
         with path.open(encoding="utf-8", newline="", errors="replace") as file:
             for row in csv.DictReader(file):
                 _add_point(points, row)
-    except (OSError, csv.Error):
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, csv.Error) as error:
+        problem = error.strerror if isinstance(error, OSError) else error
+        notes.append(unreadable(path, f"cannot be read ({problem})", "curves"))
         return {}
     return {name: rounded(thinned(np.array(sorted(curve.items())))) for name, curve in points.items()}
 
@@ -149,7 +171,7 @@ def _add_point(points: dict[str, dict[float, float]], row: Mapping[str, str | No
     except ValueError:
         return
     if math.isfinite(x) and math.isfinite(y):
-        points.setdefault(name, {})[x] = y
+        points.setdefault(text_of(name), {})[x] = y
 
 
 def thinned(curve: Array) -> Array:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lit_transformers.records.files import OUTPUTS
 from lit_transformers.scores import ROUGES, metric_of, rouge_of_each, streams
-from reports.read.measurements import Array, DocumentLosses, rounded
+from reports.read.measurements import Array, DocumentLosses, require_written, rounded, unreadable
 
 __all__ = [
     "BLEU_COLUMNS",
@@ -97,12 +97,13 @@ def with_outputs(documents: DocumentLosses, path: Path, metrics: Iterable[str], 
     if not metric_names & {"bleu", *ROUGES}:
         return documents
     try:
+        require_written(path)
         outputs = read_outputs(path)
         ordered = [outputs[int(name.partition(" ")[0])] for name in documents.names]
     except (OSError, ValueError, KeyError) as error:
         detail = error.strerror if isinstance(error, OSError) else error
         reason = f"document {error} is missing" if isinstance(error, KeyError) else f"cannot be read ({detail})"
-        notes.append(f"{path.parent.name}/{path.name}: {reason}; the run's outputs are not used")
+        notes.append(unreadable(path, reason, "outputs"))
         return documents
     columns = bleu_columns(ordered) if "bleu" in metric_names else {}
     columns |= rouge_columns(ordered) if metric_names & set(ROUGES) else {}

@@ -155,7 +155,7 @@ def read_run(directory: Path, notes: list[str]) -> RunData:
     documents = read_documents(directory / DOCUMENTS, notes) if record.outcome == "finished" else None
     if documents is not None:
         documents = with_outputs(documents, directory / OUTPUTS, record.metrics, notes)
-    return RunData(record, Measurements(read_curves(directory / CURVES), documents))
+    return RunData(record, Measurements(read_curves(directory / CURVES, notes), documents))
 
 
 def read_plan(runs: Path, study: str) -> Plan:

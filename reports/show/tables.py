@@ -21,6 +21,7 @@ from rich.text import Text
 
 from lit_transformers.cli.amounts import count, scaled
 from lit_transformers.cli.names import BreakableName
+from lit_transformers.records.cells import cell_of
 from reports.show.markup import Html, element, name_of, paragraphs
 
 _TEXT_WIDTH, _GAP = 24, 3
@@ -258,7 +259,8 @@ def escape_markdown(text: str) -> str:
 
 
 def to_csv(tables: Iterable[Table]) -> str:
-    """Returns all tables as one tidy CSV: a line per cell, numbers at full precision in the unit of the column."""
+    """Returns all tables as one tidy CSV: a line per cell, numbers at full precision in the unit of the column. A text
+    that a spreadsheet would take for a formula stands behind a quote."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["table", "row", "name", "column", "unit", "value", "spread", "low", "high", "missing"])
@@ -268,7 +270,7 @@ def to_csv(tables: Iterable[Table]) -> str:
             for cell, column in zip(row[1:], table.columns[1:], strict=True):
                 numbers = (cell.value, cell.spread, cell.low, cell.high, cell.missing)
                 cells = ["" if value is None else str(value) for value in numbers]
-                writer.writerow([table.name, index, name, column.title, column.unit, *cells])
+                writer.writerow([table.name, index, *map(cell_of, (name, column.title, column.unit, *cells))])
     return file.getvalue()
 
 

@@ -21,6 +21,7 @@ GALLERY = "tests/reports/test_report_gallery.py::test_"
 VERDICTS = "tests/reports/test_report_verdicts.py::test_"
 LAUNCH = "tests/sweeps/test_launch.py::test_"
 STORE = "tests/sweeps/test_store.py::test_"
+REPORT_RECORDS = "tests/reports/test_report_records.py::test_"
 TRUST = "tests/reliability/test_trust.py::test_"
 OWN = "tests/contracts/test_own_parts.py::test_a_part_of_ours_keeps_the_contract"
 BROKEN = "tests/contracts/test_own_parts.py::test_a_broken_part_is_noticed_and_its_line_says_the_way_out"
@@ -2696,6 +2697,30 @@ RUN_FAULTS = (
         "            _size(node, {})",
         "            pass",
         ("tests/test_config.py::test_a_damaged_file_is_named_with_its_fault",),
+    ),
+    Fault(
+        "trust",
+        "a text in a table begins a formula",
+        "lit_transformers/records/cells.py",
+        """return f"'{text}" if _FORMULA.match(text) else text""",
+        "return text",
+        (f"{REPORT_RECORDS}a_name_in_a_table_is_no_formula_and_is_read_as_it_was",),
+    ),
+    Fault(
+        "reports",
+        "a quote before a formula is read as a part of the name",
+        "lit_transformers/records/cells.py",
+        """return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell""",
+        "return cell",
+        (f"{REPORT_RECORDS}a_name_in_a_table_is_no_formula_and_is_read_as_it_was",),
+    ),
+    Fault(
+        "reports",
+        "a zeroed file of a run is taken for one without content",
+        "reports/read/measurements.py",
+        """if not content or b"\\0" in content:""",
+        "if False:",
+        (f"{REPORT_RECORDS}a_file_that_lost_its_content_is_named_with_its_run_and_the_way_to_repair_it",),
     ),
     Fault(
         "trust",

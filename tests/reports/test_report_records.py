@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +22,12 @@ from study_on_disk import (
     write_run,
 )
 
-from reports.read.measurements import read_curves, read_documents
+from lit_transformers.runs.documents import write_documents as write_losses
+from lit_transformers.tasks.language_metric import DocumentLoss
+from lit_transformers.training.callbacks import Curves
+from reports.read.measurements import read_curves, read_documents, write_documents
 from reports.read.records import ReportError, load_study
+from reports.show.tables import Cell, Column, Table, to_csv
 
 ARM = name_of(product_arms()[0])
 
@@ -114,6 +121,9 @@ def test_a_run_that_was_never_started_reads_as_not_run(tmp_path: Path) -> None:
         "document,name\n0,a\n",
         "document,name,nats,tokens,bytes\n0,a,nan,1,1\n",
         "document,name,nats,tokens,bytes\n0,a,1",
+        "",
+        "\0" * 100,
+        "document,name,nats,tokens,bytes\n0,a,1,1,1\n" + "\0" * 100,
     ],
 )
 def test_damaged_documents_are_noted_and_not_used(tmp_path: Path, text: str) -> None:
@@ -124,12 +134,65 @@ def test_damaged_documents_are_noted_and_not_used(tmp_path: Path, text: str) -> 
     assert notes[0].startswith(f"{tmp_path.name}/documents.csv: cannot be read")
 
 
+@pytest.mark.parametrize("name", ["record.json", "metrics.csv", "documents.csv", "outputs.jsonl"])
+@pytest.mark.parametrize("content", [b"", b"\0" * 100], ids=["empty", "zeroed"])
+def test_a_file_that_lost_its_content_is_named_with_its_run_and_the_way_to_repair_it(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    write_plan(tmp_path, seeds=1)
+    key = key_of(ARM, 0)
+    write_run(tmp_path, ARM, 0, np.ones(10), metrics={"val/bpb": 1.0, "val/bleu": 30.0})
+    write_curve(tmp_path, ARM, 0, 2.0)
+    (tmp_path / key / "outputs.jsonl").write_text(
+        "".join(json.dumps({"id": i, "hypothesis": "a b", "references": ["a b"]}) + "\n" for i in range(10))
+    )
+    assert not load_study(tmp_path, "xl_recurrence").notes
+    (tmp_path / key / name).write_bytes(content)
+    (note,) = load_study(tmp_path, "xl_recurrence").notes
+    assert note.startswith(f"{key}/{name}: ") and "run the study again" in note
+
+
 def test_a_curve_is_sorted_and_a_repeated_or_cut_line_does_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text(
         "step,tokens,name,value\n2,200,train/loss,3.0\n1,100,train/loss,4.0\n2,200,train/loss,2.5\n3,300,tra"
     )
-    assert np.array_equal(read_curves(path)["train/loss"], [[100.0, 4.0], [200.0, 2.5]])
+    assert np.array_equal(read_curves(path, [])["train/loss"], [[100.0, 4.0], [200.0, 2.5]])
+
+
+TEXTS = ["=1+1", "+cmd|x", "-2+3", "@SUM(A1)", "\tx", "\rx", "'=1", "''-x", "'quoted'", "-1.5", "a=b", ""]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, id=repr(name)) for name in TEXTS])
+def test_a_name_in_a_table_is_no_formula_and_is_read_as_it_was(tmp_path: Path, name: str) -> None:
+    losses = [DocumentLoss(0, 1.5, 3, 3)]
+    write_losses(tmp_path / "documents.csv", losses, lambda ordinal: name)
+    curves = Curves(1, 0)
+    curves.points = [(1, 10, name, -2.5)]
+    curves.write(tmp_path / "metrics.csv")
+    table = Table("x", "X", (Column("arm"), Column("y", kind="number")), ((Cell(name), Cell(-3.5)),))
+    cells = [cell for path in ("documents.csv", "metrics.csv") for row in rows_of(tmp_path / path) for cell in row]
+    cells += [cell for row in csv.reader(io.StringIO(to_csv([table]), newline="")) for cell in row]
+    assert not [cell for cell in cells if cell[:1] in "=+-@\t\r" and cell and not is_number(cell)]
+    assert {"-2.5", "-3.5"} <= {*cells}, "numbers stay numbers"
+    notes: list[str] = []
+    documents = read_documents(tmp_path / "documents.csv", notes)
+    assert documents is not None and documents.names == (f"0 {name}",) and not notes
+    assert not name or [*read_curves(tmp_path / "metrics.csv", notes)] == [name]
+    write_documents(tmp_path / "again.csv", documents)
+    assert rows_of(tmp_path / "again.csv")[1][:2] == rows_of(tmp_path / "documents.csv")[1][:2]
+
+
+def rows_of(path: Path) -> list[list[str]]:
+    with path.open(newline="") as file:
+        return [*csv.reader(file)]
+
+
+def is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def test_values_of_a_curve_that_are_not_numbers_are_left_out(tmp_path: Path) -> None:
@@ -137,4 +200,4 @@ def test_values_of_a_curve_that_are_not_numbers_are_left_out(tmp_path: Path) -> 
     path = tmp_path / key_of(ARM, 0) / "metrics.csv"
     with path.open("a") as file:
         file.write("501,600000,val/bpb,nan\n502,600001,val/bpb,none\n")
-    assert read_curves(path)["val/bpb"][-1, 0] == 512_000
+    assert read_curves(path, [])["val/bpb"][-1, 0] == 512_000
