@@ -13,6 +13,8 @@ from lit_transformers.plugins import load_plugins
 from lit_transformers.runner import load_runner, runner_of
 from lit_transformers.runs import RunConfig, load
 from lit_transformers.runs import evaluate as evaluate_checkpoint
+from lit_transformers.runs.config import describe
+from lit_transformers.runs.room import require_room
 from lit_transformers.tasks import Task
 from lit_transformers.trust import allow_modules, remember
 
@@ -41,7 +43,9 @@ def build_model(run: Run) -> Task:
     config = _config(run)
     if not isinstance(config, RunConfig):
         raise ConfigError(f"is built by its class, {config.get('model.class_path')}", "model")
-    return config.build_task(config.data.build())
+    data = config.data.build()
+    require_room(config, describe(config, data).parameters)
+    return config.build_task(data)
 
 
 def load_checkpoint(checkpoint: str | Path) -> Task:

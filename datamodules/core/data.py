@@ -37,10 +37,12 @@ class DataConfig(Config):
 
     ``describes`` is the kind of the data's description; a task that reads data of another kind is refused. Its
     ``seed`` alone decides the order of training. Its ``evaluation``, a config with defaults and a ``split``, decides
-    what is measured and how.
+    what is measured and how. ``fills_batches`` says that each batch of training has all its tokens, however few texts
+    there are.
     """
 
     describes: ClassVar[type[DataDescription]]
+    fills_batches: ClassVar[bool] = False
 
     def build(self) -> Data:
         """Opens the data. Raises DataError."""

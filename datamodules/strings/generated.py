@@ -57,6 +57,7 @@ class GeneratedDataConfig(DataConfig, kind="generated"):
     """
 
     describes: ClassVar[type[DataDescription]] = StringDescription
+    fills_batches: ClassVar[bool] = True
 
     generator: GeneratorConfig = CopyConfig()
     max_length: Positive = 40

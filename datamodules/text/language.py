@@ -72,6 +72,7 @@ class LanguageDataConfig(TextDataConfig, kind="language"):
     """
 
     describes: ClassVar[type[DataDescription]] = LanguageDescription
+    fills_batches: ClassVar[bool] = True
 
     segment_length: Positive = 128
     batch_size: Positive = 16

@@ -15,6 +15,11 @@ def count(value: float | None) -> str:
     return scaled(value, 1000, ("", "k", "M", "G", "T", "P", "E", "Z")).strip()
 
 
+def memory(amount: float) -> str:
+    """Formats bytes with a binary prefix, 492000 as 480 KiB."""
+    return scaled(amount, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")).strip()
+
+
 def scaled(value: float, base: float, units: Iterable[str]) -> str:
     """Formats a value in the largest of the units that it fills; each unit is ``base`` times the one before."""
     names = list(units)

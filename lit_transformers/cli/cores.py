@@ -1,17 +1,21 @@
-"""Determines how many cores this process may use and how many threads were requested, without importing torch."""
+"""Determines how many cores and how much memory this process may use and how many threads were requested, without
+importing torch."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from lit_transformers.config import ConfigError
 
-__all__ = ["cgroup_cores", "limit_threads", "requested_threads", "usable_cores"]
+__all__ = ["cgroup_cores", "limit_threads", "machine_memory", "requested_threads", "usable_cores"]
 
 THREADS = "OMP_NUM_THREADS"
+LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""The files that hold the memory of a container, of cgroups of version 2 and 1."""
 
 
 def usable_cores(root: Path = Path("/")) -> int:
@@ -27,6 +31,24 @@ def usable_cores(root: Path = Path("/")) -> int:
 def cgroup_cores(root: Path = Path("/")) -> float | None:
     """Returns the smallest CPU quota, in cores, of this process's cgroups and their ancestors; None without one."""
     return min((quota for folder in _cpu_cgroups(root) if (quota := _quota(folder)) is not None), default=None)
+
+
+def machine_memory(root: Path = Path("/")) -> float:
+    """Returns the bytes that this process may use: memory and swap, or those of its container; infinity where they are
+    not known. root: the folder that holds /proc and /sys."""
+    total = float("inf")
+    with suppress(ValueError, OSError, AttributeError):
+        total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    if sys.platform != "linux":
+        return total
+    with suppress(OSError, ValueError, StopIteration):
+        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+        sizes = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+        total = float(sizes["MemTotal"] + sizes.get("SwapTotal", 0))
+    for name in LIMITS:
+        with suppress(OSError, ValueError):  # "max" is no number
+            total = min(total, float(int((root / name).read_text(encoding="ascii"))))
+    return total
 
 
 def requested_threads() -> int | None:

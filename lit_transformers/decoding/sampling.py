@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from lit_transformers.config import Config, NonNegative, NonNegativeFloat
+from lit_transformers.config import Config, ConfigError, NonNegative, NonNegativeFloat
 
 
 class SamplingConfig(Config):
@@ -29,7 +29,9 @@ class SamplingConfig(Config):
 def choose(
     log_probabilities: Float[Tensor, "n v"], config: SamplingConfig, generator: torch.Generator
 ) -> Int[Tensor, " n"]:
-    """Chooses a symbol for each row."""
+    """Chooses a symbol for each row. Raises ConfigError where the probabilities are not numbers."""
+    if log_probabilities.isnan().any():
+        raise ConfigError("the network's probabilities are not numbers, so that it writes nothing; train it anew")
     if config.temperature == 0:
         return log_probabilities.argmax(dim=-1)
     logits = log_probabilities / config.temperature

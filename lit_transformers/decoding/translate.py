@@ -19,6 +19,7 @@ from datamodules.core.tokenizers import Symbols
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, GreedyConfig
 from lit_transformers.runs import load
+from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.seq2seq import Seq2Seq
 
 __all__ = ["Counts", "TranslationOptions", "Translator", "size_of"]
@@ -102,6 +103,7 @@ class Translator:
             raise ConfigError(
                 f"only a seq2seq makes a text of another, and this is a run of {config.task.kind}", "task"
             )
+        require_numbers(task, checkpoint)
         require_purpose(wanted.purpose, config.data.get("source"), extra["languages"])
         require_languages(wanted, extra["languages"])
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

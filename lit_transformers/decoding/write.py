@@ -12,6 +12,7 @@ from lit_transformers.config import ConfigError, Memory
 from lit_transformers.decoding.generate import beam_search, sample
 from lit_transformers.decoding.sampling import SamplingConfig
 from lit_transformers.runs import load
+from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.causal_lm import CausalLM
 from lit_transformers.tasks.seq2seq import Seq2Seq
 
@@ -34,6 +35,7 @@ def write(
         raise ConfigError("a seq2seq writes of a source; give it lines with: translate, or summarize", "task")
     if not isinstance(task, CausalLM):
         raise ConfigError(f"only a causal_lm writes text, and this is a run of the task {config.task.kind}", "task")
+    require_numbers(task, checkpoint)
     model = config.model
     memories = dict(model.leaves_with(Memory))
     if memories:

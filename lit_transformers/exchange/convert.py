@@ -16,6 +16,7 @@ from lit_transformers.encodings.positions import sinusoids
 from lit_transformers.exchange.architectures import ARCHITECTURES, REFUSED
 from lit_transformers.exchange.mapping import REQUIRED, Architecture, Family, Part, Weight
 from lit_transformers.models import ModelConfig
+from lit_transformers.models.cost import MOST_LAYERS
 from lit_transformers.runs.starting_weights import differences, own_names
 from lit_transformers.training.config import TrainingConfig
 
@@ -29,7 +30,6 @@ __all__ = [
     "write_tensors",
 ]
 
-MOST_LAYERS = 10_000
 CONSTANTS: dict[str, Callable[[Tensor], Tensor]] = {
     "position_ids": lambda tensor: torch.arange(tensor.numel()).view_as(tensor),
     "token_type_ids": torch.zeros_like,

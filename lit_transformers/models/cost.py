@@ -7,9 +7,14 @@ from typing import NamedTuple
 import torch
 
 from lit_transformers.batch import DataDescription
+from lit_transformers.cli.amounts import memory
+from lit_transformers.cli.cores import machine_memory
+from lit_transformers.config import ConfigError
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.stacks.carried import LARGEST_PROBE, Carried
 
+MOST_LAYERS = 10_000
+"""The most layers of a stack that is built."""
 LENGTHS = (1, 2, 4, 8)
 """Costs are reported at these multiples of the training length."""
 
@@ -41,11 +46,12 @@ def cost(
     FLOPs of the source are shared out among them. continued: each row continues where the one before it ended, in a
     family whose rows may. Raises ConfigError where the network cannot be built.
     """
+    network = None
     try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            network = config.build(data)
+        network = for_shapes(config, data)
         carried, flops = spent(network, length, source, continued)
     except RuntimeError:  # the cost depends on values: a learned span, a marked token
+        require_held(sum(p.numel() for p in network.parameters()) if network else 0, machine_memory())
         with torch.random.fork_rng(devices=[]):
             network = config.build(data)
             carried, flops = spent(network.eval(), length, source, continued)
@@ -55,6 +61,30 @@ def cost(
     embedding_parameters = sum(count for parameter, count in counts.items() if parameter in embedded)
     decoding_state = network.decoding_state(length)
     return ModelCost(sum(counts.values()), embedding_parameters, flops / length, carried.state_bytes, decoding_state)
+
+
+def for_shapes(config: ModelConfig, data: DataDescription) -> Network:
+    """Returns the network for the shapes of its weights alone, which takes no memory. Raises ConfigError for one with
+    more layers or larger weights than any network has, or than this machine holds; RuntimeError where building it takes
+    values."""
+    deepest = max(config.depths().values(), default=0)
+    if deepest > MOST_LAYERS:
+        raise ConfigError(f"{deepest:,} layers, and no network has more than {MOST_LAYERS:,}", "model")
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return config.build(data)
+    except (RuntimeError, TypeError) as error:
+        if "verflow" not in str(error):
+            raise
+        reason = "one of its weights has more numbers than can be counted; set dim or another size lower"
+        raise ConfigError(reason, "model") from None
+
+
+def require_held(parameters: int, room: float) -> None:
+    """Raises ConfigError where so many bytes cannot hold so many parameters."""
+    if parameters * 4 > room:
+        reason = f"its {parameters:,} weights alone take {memory(parameters * 4)}, and there are {memory(room)}"
+        raise ConfigError(f"{reason}; set dim, depth or another size lower", "model")
 
 
 def spent(network: Network, length: int, source: int, continued: bool) -> tuple[Carried, int]:

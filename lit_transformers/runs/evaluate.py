@@ -8,7 +8,10 @@ from pathlib import Path
 import lightning as L
 
 from lit_transformers.class_path import class_path_of
+from lit_transformers.cli.cores import machine_memory
+from lit_transformers.cli.errors import first_line
 from lit_transformers.config import ConfigError, Plain
+from lit_transformers.models.cost import require_held
 from lit_transformers.plugins import load_plugins
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.train import quiet
@@ -17,7 +20,11 @@ from lit_transformers.training.callbacks import measured
 from lit_transformers.training.checkpoints import TRAINING, read
 from lit_transformers.trust import require_allowed
 
-__all__ = ["evaluate", "load"]
+__all__ = ["evaluate", "load", "require_numbers"]
+
+
+REMEDY = "read it with the code that has trained it, that of its plug-ins too, and without changes to the network"
+"""The way out where code builds another network than that of a checkpoint."""
 
 
 def evaluate(checkpoint: Path, changes: dict[str, Plain] | None = None) -> dict[str, float]:
@@ -57,6 +64,25 @@ def load(
         way_out = "; if a plug-in has it, name that with --plugin" if error.path.endswith("kind") else ""
         raise ConfigError(f"{error.reason}{way_out}", f"{checkpoint}: {error.path}") from None
     config = config.override(changes or {})
-    task = config.task.build(config.model, config.data.description_from(extra), config.training)
-    task.load_state_dict(checkpoint_data["state_dict"])
+    description = config.data.description_from(extra)
+    require_held(config.task.cost(config.model, description).parameters, machine_memory())
+    task = config.task.build(config.model, description, config.training)
+    try:
+        task.load_state_dict(checkpoint_data["state_dict"])
+    except RuntimeError as error:
+        raise ConfigError(f"{other_weights(error)}; {REMEDY}", str(checkpoint)) from None
     return task.eval(), config, {name: value for name, value in extra.items() if name not in ("config", TRAINING)}
+
+
+def require_numbers(task: Task, checkpoint: Path) -> None:
+    """Raises ConfigError where weights are not finite, which write no text."""
+    for name, weight in task.named_parameters():
+        if not weight.isfinite().all():
+            reason = f"{name} holds what is no finite number, so that its training has diverged"
+            raise ConfigError(f"{reason}; take an earlier checkpoint, or train anew with a lower rate", str(checkpoint))
+
+
+def other_weights(error: RuntimeError) -> str:
+    """Returns the first difference that ``load_state_dict`` names between weights and the network for them."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines()[1:] if line.strip()]
+    return f"does not fit the network that today's code builds: {lines[0].rstrip('.') if lines else first_line(error)}"

@@ -25,6 +25,7 @@ from lit_transformers.runs.environment import environment
 from lit_transformers.runs.keys import identity_of
 from lit_transformers.runs.loggers import LoggerConfig, MissingPoints
 from lit_transformers.runs.recording import Results, recorded
+from lit_transformers.runs.room import require_room
 from lit_transformers.runs.train import train
 from lit_transformers.runs.wandb_logging import TrainingSender, WandbConfig, WandbRun
 from lit_transformers.tasks import TaskConfig
@@ -56,6 +57,7 @@ def fit(
     require_device(config.training)
     identity = identity_of(config, data)
     description = describe(config, data)
+    require_room(config, description.parameters)
 
     def blank() -> Record:
         return Record(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_transformers.cli.cores import cgroup_cores, limit_threads, requested_threads, usable_cores
+from lit_transformers.cli.cores import cgroup_cores, limit_threads, machine_memory, requested_threads, usable_cores
 from lit_transformers.config import ConfigError
 
 V2 = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
@@ -37,6 +37,16 @@ def test_a_quota_of_version_1_is_found_where_a_container_shows_its_own_cgroup_al
     membership = "4:cpu,cpuacct:/docker/1f2e\n1:name=systemd:/"
     assert cgroup_cores(machine(tmp_path, V1.format(top="/docker/1f2e"), membership, **quota)) == 3.0
     assert cgroup_cores(machine(tmp_path, V1.format(top="/"), "4:cpu,cpuacct:/../elsewhere", **quota)) == 3.0
+
+
+def test_memory_is_that_of_the_machine_or_of_its_container(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 2048 kB\nMemFree: 5 kB\nSwapTotal: 1024 kB\n")
+    assert machine_memory(tmp_path) == 3 << 20
+    for limit, expected in (("max", 3 << 20), (str(1 << 20), 1 << 20), (str(1 << 60), 3 << 20)):
+        (tmp_path / "sys/fs/cgroup").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "sys/fs/cgroup/memory.max").write_text(f"{limit}\n")
+        assert machine_memory(tmp_path) == expected
 
 
 @pytest.mark.parametrize("period", ["-1", "0"])

@@ -15,7 +15,7 @@ from lit_transformers.__main__ import main
 from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
 from lit_transformers.decoding.generate import beam_search, sample
-from lit_transformers.decoding.sampling import SamplingConfig
+from lit_transformers.decoding.sampling import SamplingConfig, choose
 from lit_transformers.decoding.write import write
 from lit_transformers.models.language_model import LanguageModel, LanguageModelConfig
 from lit_transformers.records.files import CHECKPOINT
@@ -217,6 +217,24 @@ def test_the_command_writes_on_from_a_prompt(checkpoint: Path, capsys: pytest.Ca
     expected = "".join(write(checkpoint, "grün ", 20, GREEDY))
     output = capsys.readouterr().out
     assert output == expected + "\n" and output.startswith("grün ")
+
+
+@pytest.mark.parametrize("options", [[], ["--temperature", "0"], ["--beams", "2"]], ids=" ".join)
+def test_weights_that_are_no_numbers_write_nothing(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    contents = torch.load(checkpoint)
+    name = next(name for name in contents["state_dict"] if name.endswith("weight"))
+    contents["state_dict"][name].fill_(float("nan"))
+    torch.save(contents, tmp_path / "diverged.ckpt")
+    assert command(str(tmp_path / "diverged.ckpt"), *options) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path / 'diverged.ckpt'}: {name} holds what is no finite number" in line
+
+
+def test_probabilities_that_are_no_numbers_choose_nothing() -> None:
+    with pytest.raises(ConfigError, match="probabilities are not numbers"):
+        choose(torch.full((1, 3), float("nan")), GREEDY, torch.Generator())
 
 
 def test_the_command_says_in_one_line_what_is_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

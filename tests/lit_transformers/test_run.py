@@ -16,10 +16,12 @@ import torch
 from forked import training
 
 from datamodules import PairDataConfig
+from lit_transformers.__main__ import main
 from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import CHECKPOINT, RECORD
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load, run_key
+from lit_transformers.runs.room import require_room
 
 CREDENTIAL = "s3cr3t-value"
 
@@ -237,6 +239,56 @@ def test_what_this_machine_has_not_is_refused_before_anything_starts(
     with pytest.raises(ConfigError, match=message):
         fit(config.override(changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.dim": 1_000_000_000}, "model: one of its weights has more numbers than can be counted"),
+        ({"model.dim": 20_000_000}, r"model: its [\d,]+ weights alone take \d+.* PiB"),
+        ({"model.dim": 20_000_000, "model.mixer": "adaptive_span"}, r"model: its [\d,]+ weights alone take"),
+        ({"model.depth": 100_000_000}, "model: 100,000,000 layers, and no network has more than 10,000"),
+    ],
+)
+def test_what_no_memory_holds_is_refused_before_anything_is_built(
+    config: RunConfig, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fit(config.override(changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_that_no_memory_holds_is_refused(config: RunConfig) -> None:
+    require_room(config, 10**6)
+    with pytest.raises(ConfigError, match=r"data: a batch of [\d,]+ symbols takes \d+ .* set data\.batch_size lower"):
+        require_room(config.override({"data.batch_size": 10**12}), 10**6)
+
+
+def test_weights_of_another_network_than_that_of_the_code_are_refused_in_a_line(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def renamed(contents: Any) -> None:
+        name = next(name for name in contents["state_dict"] if name.endswith("weight"))
+        contents["state_dict"][f"{name}s"] = contents["state_dict"].pop(name)
+
+    def widened(contents: Any) -> None:
+        contents["lit_transformers"]["config"]["model"]["dim"] = 32
+
+    def without_bound(contents: Any) -> None:
+        contents["lit_transformers"]["config"]["model"]["dim"] = 20_000_000
+
+    for change, message in (
+        (renamed, "does not fit the network that today's code builds: Missing key"),
+        (widened, "does not fit the network that today's code builds: size mismatch"),
+        (without_bound, "weights alone take"),
+    ):
+        contents = torch.load(finished / CHECKPOINT)
+        change(contents)
+        torch.save(contents, tmp_path / "other.ckpt")
+        for command in ("evaluate", "generate"):
+            assert main([command, str(tmp_path / "other.ckpt")]) == 2
+            error = capsys.readouterr().err
+            assert message in error and error.count("\n") == 1
 
 
 def test_a_description_costs_no_training_and_agrees_with_the_record(config: RunConfig, finished: Path) -> None:
