@@ -245,8 +245,8 @@ def test_what_this_machine_has_not_is_refused_before_anything_starts(
     ("changes", "message"),
     [
         ({"model.dim": 1_000_000_000}, "model: one of its weights has more numbers than can be counted"),
-        ({"model.dim": 20_000_000}, r"model: its [\d,]+ weights alone take \d+.* PiB"),
-        ({"model.dim": 20_000_000, "model.mixer": "adaptive_span"}, r"model: its [\d,]+ weights alone take"),
+        ({"model.dim": 300_000_000}, r"model: its [\d,]+ weights alone take \d+.* [PE]iB"),
+        ({"model.dim": 300_000_000, "model.mixer": "adaptive_span"}, r"model: its [\d,]+ weights alone take"),
         ({"model.depth": 100_000_000}, "model: 100,000,000 layers, and no network has more than 10,000"),
     ],
 )
@@ -258,8 +258,10 @@ def test_what_no_memory_holds_is_refused_before_anything_is_built(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_batch_that_no_memory_holds_is_refused(config: RunConfig) -> None:
+def test_weights_and_a_batch_that_no_memory_holds_are_refused(config: RunConfig) -> None:
     require_room(config, 10**6)
+    with pytest.raises(ConfigError, match=r"model: its [\d,]+ weights alone take \d+"):
+        require_room(config, 10**15)
     with pytest.raises(ConfigError, match=r"data: a batch of [\d,]+ symbols takes \d+ .* set data\.batch_size lower"):
         require_room(config.override({"data.batch_size": 10**12}), 10**6)
 
@@ -275,7 +277,7 @@ def test_weights_of_another_network_than_that_of_the_code_are_refused_in_a_line(
         contents["lit_transformers"]["config"]["model"]["dim"] = 32
 
     def without_bound(contents: Any) -> None:
-        contents["lit_transformers"]["config"]["model"]["dim"] = 20_000_000
+        contents["lit_transformers"]["config"]["model"]["dim"] = 300_000_000
 
     for change, message in (
         (renamed, "does not fit the network that today's code builds: Missing key"),

@@ -2728,7 +2728,7 @@ RUN_FAULTS = (
         "lit_transformers/models/cost.py",
         "if parameters * 4 > room:",
         "if False:",
-        (f"{TASKS}run.py::test_what_no_memory_holds_is_refused_before_anything_is_built",),
+        (f"{TASKS}run.py::test_weights_and_a_batch_that_no_memory_holds_are_refused",),
     ),
     Fault(
         "runs",
@@ -2736,7 +2736,7 @@ RUN_FAULTS = (
         "lit_transformers/runs/room.py",
         "if batch > room:",
         "if False:",
-        (f"{TASKS}run.py::test_a_batch_that_no_memory_holds_is_refused",),
+        (f"{TASKS}run.py::test_weights_and_a_batch_that_no_memory_holds_are_refused",),
     ),
     Fault(
         "runs",
