@@ -292,7 +292,8 @@ def export_weights(
 
     A network that computes something else than the architecture does is refused, by the fields in which they differ.
     The tokenizer of a run is written too, where it is WordPiece, BPE or a pretrained one, with the special symbols of
-    the run's rows.
+    the run's rows, and config.json names these. The config.json of an import goes out as it came in, and a line is
+    printed for each field that had to change.
 
     Example: python -m lit_transformers export runs/KEY/checkpoint.ckpt exported/bert --architecture bert
     """

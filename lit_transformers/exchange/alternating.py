@@ -17,6 +17,7 @@ from lit_transformers.exchange.mapping import (
     HALF,
     PREDICTION,
     SAME,
+    SYMBOLS,
     Architecture,
     Conversion,
     Fields,
@@ -125,7 +126,8 @@ MODERNBERT = Architecture(
         "mixer": {"kind": "window", "encoding": {"kind": "rotary"}},
     },
     refused={"position_embedding_type": "absolute", "rope_scaling": None, "quantization_config": None},
-    written={"pad_token_id": 0, "bos_token_id": None, "eos_token_id": None, "cls_token_id": None, "sep_token_id": None},
+    written={},
+    symbols=(*SYMBOLS, "cls_token_id", "sep_token_id"),
     encoder=Part(
         "encoder",
         (

@@ -25,12 +25,12 @@ from lit_transformers.exchange.transfer import (
     Exchanged,
     add_tokenizer,
     described,
-    file_of,
     symbols_of_weights,
+    weights_of,
 )
 from lit_transformers.models import ModelConfig
 from lit_transformers.models.capabilities import RowModelConfig, require
-from lit_transformers.runs.starting_weights import StartingWeights, own_names, read_weights, write_weights
+from lit_transformers.runs.starting_weights import StartingWeights, own_names, write_weights
 
 __all__ = ["convert_weights"]
 
@@ -64,7 +64,7 @@ def convert_weights(
     Raises ConfigError, in one line and with nothing written, where the network cannot be built, or what both networks
     have differs in shape.
     """
-    weights = read_weights(file_of(source))
+    weights = weights_of(source)
     try:
         require(weights.model, RowModelConfig, "convert changes")
         model = changed_model(weights.model, changes, length)
@@ -72,7 +72,7 @@ def convert_weights(
     except ConfigError as error:
         raise ConfigError(str(error), str(source)) from None
     with fresh_folder(directory) as fresh:
-        write_weights(fresh / WEIGHTS, StartingWeights(model, "", tensors))
+        write_weights(fresh / WEIGHTS, StartingWeights(model, "", tensors, weights.fields))
         (fresh / CONFIG).write_text(described(f"Converted from {source}", model, directory), encoding="utf-8")
         notes = [*notes, *add_tokenizer(source, fresh, symbols_of_weights(weights))]
     return Exchanged(str(model.kind), sum(tensor.numel() for tensor in tensors.values()), notes)

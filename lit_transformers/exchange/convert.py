@@ -134,7 +134,8 @@ def write_config(architecture: Architecture, model: ModelConfig, positions: int 
         raise ConfigError(f"has no learned positions, and {article(architecture.name)} has", "model.positions")
     model = explicit(model, positions)
     leaves = dict(model.leaves())
-    fields: dict[str, Plain] = {"model_type": architecture.name, **architecture.written}
+    no_symbols = dict.fromkeys(architecture.symbols)
+    fields: dict[str, Plain] = {"model_type": architecture.name, **no_symbols, **architecture.written}
     for setting in architecture.settings:
         value = setting.conversion.write(leaves.get(setting.ours), fields)
         if value is not None:

@@ -7,13 +7,16 @@ the last norm too, where GPT-2 does not. A row may not be longer than the table 
 
 from __future__ import annotations
 
+from lit_transformers.config import Plain
 from lit_transformers.exchange.mapping import (
     ACTIVATION,
     PREDICTION,
+    SYMBOLS,
     TRANSPOSED,
     Architecture,
     Conversion,
     Family,
+    Fields,
     Fused,
     Part,
     Setting,
@@ -27,10 +30,16 @@ from lit_transformers.tasks import CausalLMConfig
 __all__ = ["GPT2"]
 
 BLOCK = "network.stack.blocks.{layer}"
-FOUR_TIMES = Conversion(
-    lambda width, fields: 4 * fields["n_embd"] if width is None and isinstance(fields.get("n_embd"), int) else width,
-    lambda width, fields: width,
-)
+CHANNELS = 768
+"""The width of the layers where it is not given."""
+
+
+def _read_width(width: Plain, fields: Fields) -> Plain:
+    channels = fields.get("n_embd", CHANNELS)
+    return 4 * channels if width is None and isinstance(channels, int) else width
+
+
+FOUR_TIMES = Conversion(_read_width, lambda width, fields: width)
 """Of the width of the feed-forward, which is four times that of the layers where it is not given."""
 
 
@@ -48,7 +57,7 @@ GPT2 = Architecture(
     name="gpt2",
     prefix="transformer.",
     settings=(
-        Setting("n_embd", "dim", 768),
+        Setting("n_embd", "dim", CHANNELS),
         Setting("n_layer", "depth", 12),
         Setting("n_head", "heads", 12),
         Setting("n_inner", "feedforward.width", None, FOUR_TIMES),
@@ -75,7 +84,8 @@ GPT2 = Architecture(
         "pruned_heads": {},
         "quantization_config": None,
     },
-    written={"bos_token_id": None, "eos_token_id": None},
+    written={},
+    symbols=SYMBOLS,
     encoder=Part(
         "network",
         (

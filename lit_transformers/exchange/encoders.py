@@ -19,6 +19,7 @@ from lit_transformers.exchange.mapping import (
     POSITIVE,
     PREDICTION,
     RELATION,
+    SYMBOLS,
     Architecture,
     Part,
     Setting,
@@ -134,7 +135,8 @@ BERT = Architecture(
     settings=(*SHARED_SETTINGS, *nonlinear(), POSITIONS, Setting("hidden_act", "transform", "gelu", ACTIVATION)),
     fixed=SHARED_FIXED,
     refused=SHARED_REFUSED | {"embedding_size": None},
-    written={"pad_token_id": 0},
+    written={},
+    symbols=SYMBOLS,
     encoder=Part("encoder", (*embeddings("bert.embeddings."), *layer("bert.encoder.layer.{layer}."))),
     heads=(
         prediction(
@@ -165,7 +167,8 @@ ROBERTA = Architecture(
     ),
     fixed=SHARED_FIXED | {"transform": "gelu"},
     refused=SHARED_REFUSED | {"pad_token_id": 1},
-    written={"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+    written={"pad_token_id": 1},
+    symbols=SYMBOLS,
     encoder=Part("encoder", (*embeddings("roberta.embeddings.", 2), *layer("roberta.encoder.layer.{layer}."))),
     heads=(
         prediction("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
@@ -193,7 +196,8 @@ DISTILBERT = Architecture(
     ),
     fixed=SHARED_FIXED | {"norm_epsilon": 1e-12, "segments": 0},
     refused=SHARED_REFUSED | {"sinusoidal_pos_embds": False},
-    written={"pad_token_id": 0},
+    written={},
+    symbols=SYMBOLS,
     encoder=Part(
         "encoder",
         (
@@ -227,7 +231,8 @@ ALBERT = Architecture(
     ),
     fixed=SHARED_FIXED | {"stack": {"kind": "shared"}},
     refused=SHARED_REFUSED | {"inner_group_num": 1},
-    written={"pad_token_id": 0, "inner_group_num": 1},
+    written={"inner_group_num": 1},
+    symbols=SYMBOLS,
     encoder=Part(
         "encoder",
         (
@@ -267,7 +272,8 @@ ELECTRA = Architecture(
     ),
     fixed=SHARED_FIXED | {"transform": "gelu"},
     refused=SHARED_REFUSED,
-    written={"pad_token_id": 0},
+    written={},
+    symbols=SYMBOLS,
     encoder=Part(
         "encoder",
         (

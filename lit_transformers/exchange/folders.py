@@ -31,10 +31,15 @@ TOKENIZER = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
+    "chat_template.jinja",
     "vocab.txt",
     "vocab.json",
+    "target_vocab.json",
     "merges.txt",
+    "tokenizer.model",
     "spiece.model",
+    "source.spm",
+    "target.spm",
     "sentencepiece.bpe.model",
 )
 """The files of a tokenizer, which are copied as they are."""

@@ -25,6 +25,7 @@ from lit_transformers.exchange.mapping import (
     POOLER,
     PREDICTION,
     RELATION,
+    SYMBOLS,
     Architecture,
     Conversion,
     Fields,
@@ -76,7 +77,8 @@ LONGFORMER = Architecture(
         "mixer": {"kind": "window", "global_tokens": "marked", "global_projections": "separate"},
     },
     refused=SHARED_REFUSED | {"pad_token_id": 1, "ignore_attention_mask": False, "attention_mode": "longformer"},
-    written={"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "sep_token_id": 2},
+    written={"pad_token_id": 1},
+    symbols=(*SYMBOLS, "sep_token_id"),
     encoder=Part(
         "encoder",
         (
@@ -114,7 +116,8 @@ BIG_BIRD = Architecture(
     fixed={name: value for name, value in SHARED_FIXED.items() if name != "tokens.scaled"}
     | {"mixer": {"kind": "big_bird"}},
     refused=SHARED_REFUSED | {"attention_type": "block_sparse", "use_bias": True},
-    written={"pad_token_id": 0, "attention_type": "block_sparse", "use_bias": True},
+    written={"attention_type": "block_sparse", "use_bias": True},
+    symbols=(*SYMBOLS, "sep_token_id"),
     encoder=Part("encoder", (*embeddings("bert.embeddings."), *layer("bert.encoder.layer.{layer}."))),
     heads=(
         prediction(

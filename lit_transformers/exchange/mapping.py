@@ -33,6 +33,7 @@ __all__ = [
     "RELATION",
     "REQUIRED",
     "SAME",
+    "SYMBOLS",
     "TRANSPOSED",
     "Architecture",
     "Conversion",
@@ -54,6 +55,9 @@ the embeddings; the map of a row's first vector; what predicts the relation of t
 
 Fields = Mapping[str, Plain]
 """The fields of a config.json."""
+
+SYMBOLS = ("pad_token_id", "bos_token_id", "eos_token_id")
+"""The fields that hold the number of a symbol in every architecture."""
 
 REQUIRED = object()
 """Stands for the default of a field that has none."""
@@ -252,12 +256,13 @@ class Architecture(NamedTuple):
     """The mapping of one architecture of transformers.
 
     name: its ``model_type``. prefix: of the names of the tensors of the encoder, which checkpoints of that alone leave
-    out. settings, fixed: fields of config.json that vary, and paths of ours with one value for all. refused: fields
-    of which one value alone can be mapped, that of transformers where they are missing. written: fields that are
-    written beside. encoder: the part that each checkpoint has. heads: parts that it may have. foreign: beginnings of
-    the names of other heads, which are left out. classes: transformers' classes of a checkpoint with the heads of these
-    names, the one with the most heads first. family: what it is here. fused: tensors that hold several. notes: lines on
-    what differs beyond weights, for whoever reads or writes such a checkpoint.
+    out. settings, fixed: fields of config.json that vary, and paths of ours with one value for all. refused: fields of
+    which one value alone can be mapped, that of transformers where they are missing. written: fields that are written
+    beside. symbols: fields that hold the number of a symbol, or null where there is none. encoder: the part that each
+    checkpoint has. heads: parts that it may have. foreign: beginnings of the names of other heads, which are left out.
+    classes: transformers' classes of a checkpoint with the heads of these names, the one with the most heads first.
+    family: what it is here. fused: tensors that hold several. notes: lines on what differs beyond weights, for whoever
+    reads or writes such a checkpoint.
     """
 
     name: str
@@ -266,6 +271,7 @@ class Architecture(NamedTuple):
     fixed: Mapping[str, Plain]
     refused: Mapping[str, Plain]
     written: Mapping[str, Plain]
+    symbols: tuple[str, ...]
     encoder: Part
     heads: tuple[Part, ...]
     foreign: tuple[str, ...]

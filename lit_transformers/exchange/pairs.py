@@ -10,6 +10,7 @@ from __future__ import annotations
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.exchange.mapping import (
     ACTIVATION,
+    SYMBOLS,
     Architecture,
     Conversion,
     Family,
@@ -90,12 +91,11 @@ MARIAN = Architecture(
     written={
         "is_encoder_decoder": True,
         "max_position_embeddings": 1024,
-        "bos_token_id": None,
         "eos_token_id": 0,
         "pad_token_id": 0,
         "decoder_start_token_id": 0,
-        "forced_eos_token_id": None,
     },
+    symbols=(*SYMBOLS, "decoder_start_token_id", "forced_eos_token_id"),
     encoder=Part(
         "network",
         (

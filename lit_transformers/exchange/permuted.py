@@ -16,6 +16,7 @@ from lit_transformers.exchange.mapping import (
     OR_ZERO,
     OUT_OF_HEADS,
     PREDICTION,
+    SYMBOLS,
     Architecture,
     Part,
     Setting,
@@ -53,7 +54,8 @@ XLNET = Architecture(
         "query_stream": "learned",
     },
     refused={"attn_type": "bi", "same_length": False, "bi_data": False, "untie_r": True, "quantization_config": None},
-    written={"attn_type": "bi", "pad_token_id": 5},
+    written={"attn_type": "bi"},
+    symbols=SYMBOLS,
     encoder=Part(
         "encoder",
         (

@@ -1,4 +1,4 @@
-"""Writes the tokenizer of a run as files that transformers reads."""
+"""Writes the tokenizer of a run as files that transformers reads, and says the numbers of its special symbols."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lit_transformers.config import Plain
+from lit_transformers.batch import PairDescription, RowDescription
+from lit_transformers.config import ConfigError, Plain
 from lit_transformers.training.checkpoints import read
 
-__all__ = ["write_tokenizer"]
+__all__ = ["symbol_numbers", "write_tokenizer"]
 
 JSON, CONFIG = "tokenizer.json", "tokenizer_config.json"
 WRITABLE = ("bpe", "pieces")
@@ -47,10 +48,59 @@ def write_tokenizer(checkpoint: Path, folder: Path, symbols: int) -> str:
         return "tokenizer: left out, for sources and targets have one each, and there is one file"
     if plain.get("kind") not in WRITABLE:
         return f"tokenizer: left out, for one of {plain.get('kind')} is none of Hugging Face"
-    return _write(plain, folder, symbols)
+    return _write(plain, folder, symbols, ends=saved.get("description") == PairDescription.kind)
 
 
-def _write(plain: Mapping[str, Plain], folder: Path, symbols: int) -> str:
+def symbol_numbers(checkpoint: Path) -> dict[str, Plain]:
+    """Returns the numbers of the symbols that a run's data put around texts, by the fields of config.json that hold
+    such numbers. It is empty where the data are of a plug-in that is not loaded.
+
+    A target begins with the symbol that ends it, by which a network that writes texts begins and ends them.
+    """
+    from lit_transformers.runs import RunConfig
+
+    saved = read(checkpoint, mmap=True)["lit_transformers"]
+    try:
+        data = RunConfig.from_dict(saved["config"]).data.description_from(saved)
+    except ConfigError:
+        return {}
+    boundary, padding = data.vocabulary.boundary, padding_of(saved.get("tokenizer"))
+    match data:
+        case RowDescription(separator=separator, mask=mask):
+            numbers = {"bos": boundary, "cls": boundary, "eos": separator, "sep": separator, "mask": mask}
+        case PairDescription():
+            numbers = {"eos": boundary, "decoder_start": boundary, "pad": boundary}
+        case _:
+            numbers = {"bos": boundary, "cls": boundary, "eos": boundary}
+    numbers |= {} if padding is None else {"pad": padding}
+    return {f"{role}_token_id": number for role, number in numbers.items()}
+
+
+def padding_of(plain: Mapping[str, Plain] | None) -> int | None:
+    """Returns the symbol of a tokenizer that stands for no text and fills rows; None where there is none."""
+    if plain is None or plain.get("kind") not in WRITABLE:
+        return None
+    from tokenizers import Tokenizer
+
+    model: Any = Tokenizer.from_str(plain["model"])
+    name = special_names(model).get("pad_token")
+    return None if name is None else model.token_to_id(name)
+
+
+def special_names(model: Any) -> dict[str, str]:
+    """Returns the names of a tokenizer's special symbols, by what transformers calls them."""
+    special = {
+        role: name
+        for role, choices in NAMES.items()
+        if (name := next((name for name in choices if model.token_to_id(name) is not None), None)) is not None
+    }
+    if "pad_token" not in special and model.id_to_token(0) in special.values():
+        special["pad_token"] = model.id_to_token(0)
+    return special
+
+
+def _write(plain: Mapping[str, Plain], folder: Path, symbols: int, ends: bool) -> str:
+    """Writes a tokenizer, as ``write_tokenizer`` does. ends: whether the boundary ends a text, as it does a source."""
     from tokenizers import AddedToken, Tokenizer
 
     model: Any = Tokenizer.from_str(plain["model"])
@@ -63,19 +113,26 @@ def _write(plain: Mapping[str, Plain], folder: Path, symbols: int) -> str:
     model.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
     if [model.token_to_id(name) for name in names] != list(range(size, symbols)):
         return f"tokenizer: left out, for it has a piece of its own called {' or '.join(names)}"
-    special = {
-        role: name
-        for role, choices in NAMES.items()
-        if (name := next((name for name in choices if model.token_to_id(name) is not None), None)) is not None
-    }
-    if "pad_token" not in special and model.id_to_token(0) in special.values():
-        special["pad_token"] = model.id_to_token(0)
-    if model.post_processor is None or names:
+    special = special_names(model)
+    if ends:
+        model.post_processor = _sources(model, special)
+    elif model.post_processor is None or names:
         model.post_processor = _rows(model, special)
     model.save(str(folder / JSON))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
     (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return "" if "pad_token" in special else NO_PADDING
+
+
+def _sources(model: Any, special: Mapping[str, str]) -> Any:
+    """Returns what puts the boundary after a source; None where a tokenizer has none."""
+    from tokenizers import processors
+
+    last = special.get("cls_token", special.get("bos_token"))
+    if last is None:
+        return model.post_processor
+    own = [(last, model.token_to_id(last))]
+    return processors.TemplateProcessing(single=f"$A {last}", pair=f"$A {last} $B {last}", special_tokens=own)
 
 
 def _rows(model: Any, special: Mapping[str, str]) -> Any:

@@ -29,7 +29,8 @@ from lit_transformers.exchange.folders import (
     write_folder,
 )
 from lit_transformers.exchange.mapping import Family
-from lit_transformers.exchange.tokenizer_files import write_tokenizer
+from lit_transformers.exchange.original_fields import outgoing_fields
+from lit_transformers.exchange.tokenizer_files import symbol_numbers, write_tokenizer
 from lit_transformers.models import ModelConfig
 from lit_transformers.runs.starting_weights import HEADER, StartingWeights, read_weights, write_weights
 from lit_transformers.training.checkpoints import read
@@ -45,6 +46,7 @@ __all__ = [
     "file_of",
     "import_weights",
     "symbols_of_weights",
+    "weights_of",
 ]
 
 MOST_SYMBOLS = 1 << 31
@@ -92,7 +94,8 @@ def import_weights(source: str, directory: Path, architecture_name: str | None =
         raise ConfigError(str(error), place) from None
     tensors, notes = {name: tensor.float() for name, tensor in tensors.items()}, [*notes, *architecture.notes]
     with fresh_folder(directory) as fresh:
-        write_weights(fresh / WEIGHTS, StartingWeights(model, architecture.name, tensors))
+        kept = {**fields, "model_type": architecture.name}
+        write_weights(fresh / WEIGHTS, StartingWeights(model, architecture.name, tensors, kept))
         (fresh / CONFIG).write_text(described(f"Imported from {architecture.name}", model, directory), encoding="utf-8")
         if not copy_tokenizer(folder, fresh):
             notes = [*notes, "tokenizer: the folder has none"]
@@ -135,6 +138,13 @@ def file_of(source: Path) -> Path:
     return source
 
 
+def weights_of(source: Path) -> StartingWeights:
+    """Returns the weights of an import's folder, of a file of weights, or of a run, with the numbers of its symbols."""
+    weights = read_weights(file_of(source))
+    is_run = source.is_file() and source.suffix != ".safetensors"
+    return weights._replace(fields=symbol_numbers(source)) if is_run else weights
+
+
 def export_weights(source: Path, directory: Path, architecture_name: str | None = None) -> Exchanged:
     """Writes a folder that transformers reads, from the checkpoint of a run or from an import.
 
@@ -142,7 +152,7 @@ def export_weights(source: Path, directory: Path, architecture_name: str | None 
     network's parts. RoBERTa has to be named, since it reads symbol 1 as padding. Raises ConfigError, in one line and
     with nothing written, where something cannot be mapped.
     """
-    weights = read_weights(file_of(source))
+    weights = weights_of(source)
     named = architecture_name or weights.architecture or None
     try:
         names = [named] if named else candidates(weights.model)
@@ -162,7 +172,8 @@ def add_tokenizer(source: Path, folder: Path, symbols: int) -> list[str]:
     if source.is_dir():
         return [] if copy_tokenizer(source, folder) else ["tokenizer: the import has none"]
     if source.suffix == ".safetensors":
-        return ["tokenizer: left out; name the folder of the weights, not the file, to have it"]
+        remedy = "name the folder of the weights, not the file, to have them"
+        return [f"tokenizer and generation_config.json: left out; {remedy}"]
     line = write_tokenizer(source, folder, symbols)
     return [line] if line else []
 
@@ -194,11 +205,9 @@ def written(weights: StartingWeights, names: list[str]) -> tuple[dict[str, Plain
         except ConfigError as error:
             errors.append(error)
             continue
-        return (
-            fields | {"vocab_size": symbols, "architectures": [model_class], "dtype": "float32"},
-            tensors,
-            [*notes, *architecture.notes],
-        )
+        fields |= {"vocab_size": symbols, "architectures": [model_class], "dtype": "float32"}
+        fields, lines = outgoing_fields(architecture, fields, weights.fields)
+        return fields, tensors, [*notes, *architecture.notes, *lines]
     others = f"; and neither as {', '.join(names[1:])}" if len(names) > 1 else ""
     raise ConfigError(f"{errors[0]}{others}")
 

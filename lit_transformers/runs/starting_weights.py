@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -40,11 +41,13 @@ HEADER = "lit_transformers"
 
 class StartingWeights(NamedTuple):
     """model: the config of the network. architecture: that of transformers which the weights were read from; "" for
-    those of a run. tensors: the weights by their names in a task, each distinct one at least once."""
+    those of a run. tensors: the weights by their names in a task, each distinct one at least once. fields: those of the
+    config.json that they came with, or the numbers of their symbols alone, by the names of such fields."""
 
     model: ModelConfig
     architecture: str
     tensors: dict[str, Tensor]
+    fields: Mapping[str, Plain] = MappingProxyType({})
 
 
 def locate_weights(path: str) -> Path:
@@ -72,7 +75,8 @@ def read_weights(path: Path) -> StartingWeights:
         with safe_open(path, "pt") as file:
             header = json.loads((file.metadata() or {})[HEADER])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return StartingWeights(ModelConfig.from_dict(header["model"]), str(header["architecture"]), tensors)
+        model, fields = ModelConfig.from_dict(header["model"]), header.get("fields", {})
+        return StartingWeights(model, str(header["architecture"]), tensors, fields)
     except ConfigError:
         raise
     except KeyError:
@@ -84,7 +88,8 @@ def read_weights(path: Path) -> StartingWeights:
 
 def write_weights(path: Path, weights: StartingWeights) -> None:
     """Writes weights with the config of their network."""
-    header = json.dumps({"architecture": weights.architecture, "model": weights.model.to_dict()})
+    described = {"architecture": weights.architecture, "model": weights.model.to_dict()}
+    header = json.dumps(described | ({"fields": dict(weights.fields)} if weights.fields else {}))
     tensors = {name: tensor.contiguous() for name, tensor in weights.tensors.items()}
     replace_file(path, lambda fresh: save_file(tensors, fresh, {HEADER: header}))
 

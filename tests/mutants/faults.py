@@ -3041,6 +3041,7 @@ MARIAN = "tests/parity/test_exchange_marian.py::test_"
 MODERNBERT = "tests/parity/test_exchange_modernbert.py::test_"
 CHANGED = "tests/lit_transformers/test_changed_network.py::test_"
 TOKENIZER = "tests/parity/test_exchange_tokenizer.py::test_"
+FIELDS = "tests/parity/test_exchange_fields.py::test_"
 EXCHANGE_FAULTS = (
     Fault(
         "exchange",
@@ -3171,6 +3172,49 @@ EXCHANGE_FAULTS = (
         "return source, f",
         "return None, f",
         (f"{CHANGED}where_nothing_is_hidden_the_converted_network_says_what_the_original_says",),
+    ),
+    Fault(
+        "exchange",
+        "the fields that weights came with are lost",
+        "lit_transformers/exchange/transfer.py",
+        'kept = {**fields, "model_type": architecture.name}',
+        'kept = {"model_type": architecture.name}',
+        (f"{FIELDS}a_marian_without_generation_config_writes_and_ends_as_the_original",),
+    ),
+    Fault(
+        "exchange",
+        "a field that goes out changed is not named",
+        "lit_transformers/exchange/original_fields.py",
+        "fields[name] != original.get(name)):",
+        "fields[name] is None):",
+        (f"{FIELDS}fields_that_describe_no_network_go_out_as_they_came_in",),
+    ),
+    Fault(
+        "exchange",
+        "the original's fields go out whatever network they describe",
+        "lit_transformers/exchange/original_fields.py",
+        "    return network == read_config(architecture, written) and",
+        "    return network is not None and",
+        (f"{FIELDS}fields_of_another_network_or_architecture_are_named_and_its_symbols_are_kept",),
+    ),
+    Fault(
+        "exchange",
+        "symbols of a run are those of its architecture's release",
+        "lit_transformers/exchange/transfer.py",
+        "weights._replace(fields=symbol_numbers(source)) if is_run",
+        "weights if is_run",
+        (
+            f"{FIELDS}a_run_names_the_symbols_of_its_data",
+            f"{TOKENIZER}rows_of_a_language_model_begin_with_the_boundary",
+        ),
+    ),
+    Fault(
+        "exchange",
+        "an exported tokenizer begins sources with the symbol that ends them",
+        "lit_transformers/exchange/tokenizer_files.py",
+        "    if ends:\n",
+        "    if ends and model.post_processor is not None and not names:\n",
+        (f"{FIELDS}a_run_names_the_symbols_of_its_data",),
     ),
     Fault(
         "exchange",

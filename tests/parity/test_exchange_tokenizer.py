@@ -76,6 +76,8 @@ def test_rows_of_a_masked_language_model_are_those_of_the_run(kind: str, corpus:
     assert pair["token_type_ids"] == [0] * len(row) + [1] * (len(second) + 1)
     assert theirs.pad_token_id == (0 if kind == "wordpiece" else None), "as rows are padded here"
     assert theirs.mask_token_id == symbols.mask and len(theirs) == symbols.vocabulary.size
+    fields = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (fields["pad_token_id"], fields["sep_token_id"]) == (theirs.pad_token_id, symbols.separator)
     assert theirs.encode("low [MASK] sun", add_special_tokens=False).count(symbols.mask) == 1
 
 
@@ -89,6 +91,8 @@ def test_rows_of_a_language_model_begin_with_the_boundary(corpus: Path, tmp_path
         assert theirs(text)["input_ids"] == row
         assert theirs.decode(row, skip_special_tokens=True) == text
     assert theirs.bos_token_id == theirs.eos_token_id == ours.vocabulary.boundary == len(theirs) - 1
+    network = transformers.AutoConfig.from_pretrained(tmp_path / "out")
+    assert network.bos_token_id == network.eos_token_id == theirs.eos_token_id and network.pad_token_id is None
 
 
 def test_a_pretrained_tokenizer_is_written_with_its_own_special_symbols(corpus: Path, tmp_path: Path) -> None:
