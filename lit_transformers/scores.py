@@ -5,18 +5,93 @@ Used by tasks, which score their outputs, and by reports, which read outputs fro
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ROUGES", "confusion", "goal_of", "matthews", "metric_of", "rouge_of_each", "rouge_signature", "streams"]
+from lit_transformers.config import ConfigError
+
+__all__ = [
+    "ROUGES",
+    "UNSPACED",
+    "ScoreWords",
+    "WordTokenizer",
+    "bleu_tokenizer",
+    "confusion",
+    "goal_of",
+    "matthews",
+    "metric_of",
+    "rouge_of_each",
+    "rouge_signature",
+    "rouge_tokenizer",
+    "script_of",
+    "streams",
+]
 
 ROUGES = ("rouge1", "rouge2", "rougeL")
+WordTokenizer = Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200", "none"]
+"""The names of sacreBLEU's tokenizers: 13a of mteval, intl for words between spaces and punctuation of any script, char
+for every character, zh for Chinese characters and 13a between them; two need MeCab, and two SentencePiece."""
+
+PACKAGES = {
+    "ja-mecab": "sacrebleu[ja]",
+    "ko-mecab": "sacrebleu[ko]",
+    "flores101": "sentencepiece",
+    "flores200": "sentencepiece",
+}
+"""What is to be installed for a tokenizer."""
+
+TARGETS: dict[str, WordTokenizer] = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+"""The tokenizer that sacreBLEU chooses for a target language; 13a for all others."""
+
+LONG_CODES = {"zho": "zh", "chi": "zh", "cmn": "zh", "jpn": "ja", "kor": "ko"}
+"""Codes of three letters, and those of two that sacreBLEU knows."""
+
+SCRIPTS = {
+    "Hans": ("zh",),
+    "Jpan": ("ja",),
+    "Hang": ("ko",),
+    "Thai": ("th",),
+    "Laoo": ("lo",),
+    "Khmr": ("km",),
+    "Mymr": ("my",),
+    "Tibt": ("bo", "dz"),
+    "Cyrl": ("ru", "uk", "be", "bg", "mk", "kk", "ky", "tg", "mn", "tt", "ba", "cv"),
+    "Grek": ("el",),
+    "Arab": ("ar", "fa", "ur", "ps", "ug", "sd"),
+    "Hebr": ("he", "iw", "yi"),
+    "Deva": ("hi", "mr", "ne", "sa"),
+    "Beng": ("bn", "as"),
+    "Guru": ("pa",),
+    "Gujr": ("gu",),
+    "Orya": ("or",),
+    "Taml": ("ta",),
+    "Telu": ("te",),
+    "Knda": ("kn",),
+    "Mlym": ("ml",),
+    "Sinh": ("si",),
+    "Ethi": ("am", "ti"),
+    "Armn": ("hy",),
+    "Geor": ("ka",),
+}
+"""The scripts (ISO 15924) of languages (ISO 639) that are not written in Latin letters."""
+
+UNSPACED = frozenset({"Hans", "Hant", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"})
+"""The scripts that have no spaces between words."""
+
 LOSSES = frozenset({"nats", "perplexity", "bpb", "mse"})
 """The last word of the names of metrics of which less is better; of all others more is."""
+
+
+class ScoreWords(NamedTuple):
+    """The tokenizers by which BLEU and ROUGE know words; None for that of rouge-score."""
+
+    bleu: WordTokenizer = "13a"
+    rouge: WordTokenizer | None = None
 
 
 def goal_of(metric: str) -> Literal["minimize", "maximize"]:
@@ -25,12 +100,52 @@ def goal_of(metric: str) -> Literal["minimize", "maximize"]:
     return "minimize" if last_word in LOSSES else "maximize"
 
 
-def metric_of(name: str) -> Any:
-    """Returns sacreBLEU's ``bleu`` or ``chrf`` with its defaults: for BLEU the tokenizer 13a, cased."""
+def script_of(language: str | None) -> str | None:
+    """Returns the script of a language by its code, such as ``ru``, ``zh-CN`` or ``rus_Cyrl``: as the code says, or the
+    one that the language is written in. None where that is Latin, or not known."""
+    first, *others = (language or "").replace("_", "-").split("-")
+    named = next((part.title() for part in others if len(part) == 4), None)
+    if named is not None:
+        return None if named == "Latn" else named
+    code = LONG_CODES.get(first.lower(), first.lower())
+    return next((script for script, languages in SCRIPTS.items() if code in languages), None)
+
+
+def bleu_tokenizer(language: str | None) -> WordTokenizer:
+    """Returns the tokenizer that sacreBLEU chooses for BLEU of texts in a language, whatever its region or script."""
+    code = (language or "").replace("_", "-").partition("-")[0].lower()
+    return TARGETS.get(LONG_CODES.get(code, code), "13a")
+
+
+def rouge_tokenizer(language: str | None) -> WordTokenizer | None:
+    """Returns the tokenizer for ROUGE of texts in a language; None for that of rouge-score, which knows Latin letters
+    and digits alone."""
+    match script_of(language):
+        case None:
+            return None
+        case "Hans" | "Hant":
+            return "zh"
+        case script:
+            return "char" if script in UNSPACED else "intl"
+
+
+def metric_of(name: str, tokenizer: WordTokenizer = "13a") -> Any:
+    """Returns sacreBLEU's ``bleu`` or ``chrf`` with its defaults, BLEU cased and with this tokenizer.
+
+    Raises ConfigError where a package is missing that the tokenizer needs.
+    """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
-    return BLEU(force=True) if name == "bleu" else CHRF()
+    if name != "bleu":
+        return CHRF()
+    try:
+        return BLEU(force=True, tokenize=tokenizer)
+    except Exception as error:  # packages and files that are missing, each with an error of its own
+        if tokenizer not in PACKAGES:
+            raise
+        reason = f'the tokenizer {tokenizer} of BLEU cannot be had; pip install "{PACKAGES[tokenizer]}"'
+        raise ConfigError(f"{reason}, or set another one", "task.bleu_tokenizer") from error
 
 
 def confusion(correct: npt.ArrayLike, labels: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -59,15 +174,39 @@ def streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
     return [[texts[n] if n < len(texts) else None for texts in references] for n in range(count)]
 
 
-def rouge_of_each(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> list[dict[str, float]]:
-    """Returns ROUGE F-measures (0 to 100) of each example, with its best reference and with stemming (Lin 2004)."""
+class RougeWords:
+    """The words of a text for ROUGE, in lower case, by a tokenizer of sacreBLEU. Punctuation alone is no word, as it is
+    none for rouge-score."""
+
+    def __init__(self, tokenizer: WordTokenizer) -> None:
+        self.split = metric_of("bleu", tokenizer).tokenizer
+
+    def tokenize(self, text: str) -> list[str]:
+        """Returns the tokens that hold a letter, a mark or a digit."""
+        tokens = str(self.split(text.lower())).split()
+        return [token for token in tokens if any(unicodedata.category(sign)[0] in "LMN" for sign in token)]
+
+
+def rouge_of_each(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenizer: WordTokenizer | None = None
+) -> list[dict[str, float]]:
+    """Returns ROUGE F-measures (0 to 100) of each example, with its best reference (Lin 2004).
+
+    tokenizer: what splits texts into words; None for that of rouge-score, with stemming. Raises ConfigError where a
+    package is missing that it needs.
+    """
     from rouge_score.rouge_scorer import RougeScorer
 
-    scorer = RougeScorer([*ROUGES], use_stemmer=True)
+    words = None if tokenizer is None else RougeWords(tokenizer)
+    scorer = RougeScorer([*ROUGES], use_stemmer=True, tokenizer=words)
     scores = (scorer.score_multi(texts, hypothesis) for hypothesis, texts in zip(hypotheses, references, strict=True))
     return [{name: 100.0 * score[name].fmeasure for name in ROUGES} for score in scores]
 
 
-def rouge_signature() -> str:
+def rouge_signature(tokenizer: WordTokenizer | None = None) -> str:
     """Returns the settings of ``rouge_of_each`` in one line."""
-    return f"F-measure, stems, best reference|rouge-score:{version('rouge-score')}"
+    package = f"rouge-score:{version('rouge-score')}"
+    if tokenizer is None:
+        return f"F-measure, stems, best reference|{package}"
+    tok = metric_of("bleu", tokenizer).tokenizer.signature()
+    return f"F-measure, words in lower case, best reference|tok:{tok}|{package}|sacrebleu:{version('sacrebleu')}"

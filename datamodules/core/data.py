@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, final
 
@@ -67,6 +67,11 @@ class DataConfig(Config):
     def summaries(self) -> bool:
         """Hook: whether targets are known to be summaries of their sources."""
         return False
+
+    @property
+    def target_language(self) -> str | None:
+        """Hook: the language of targets, such as ``de``; None where there are none, or it is not known."""
+        return None
 
     def rank_conflicts(self, ranks: int) -> Iterator[str]:
         """Yields a sentence, beginning with the field's name, for each batch size that so many ranks cannot share."""
@@ -155,6 +160,10 @@ class Data(L.LightningDataModule, ABC):
         """Hook: returns the mean numbers of symbols of a source and of a target of training; None where there are no
         such texts."""
         return None
+
+    def some_targets(self) -> Sequence[str]:
+        """Hook: returns some of the texts that outputs are compared with; nothing where there are no such texts."""
+        return ()
 
     def shares_cut(self) -> dict[str, Plain]:
         """Hook: returns which share of texts, and of their symbols, length limits cut, by split and side; empty where

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from datamodules.core.windows import Endless, Once
 from datamodules.floors.strings import answer_floors
 from datamodules.pairs.pairs import PairData
 from datamodules.pairs.store import StoredPairs
-from lit_transformers.scores import ROUGES, metric_of, rouge_of_each, streams
+from lit_transformers.scores import ROUGES, WordTokenizer, metric_of, rouge_of_each, streams
 
 __all__ = ["first_sentences", "pair_floors", "replaced_words", "word_table"]
 
@@ -26,7 +26,12 @@ MOST_LINKS = 1 << 24
 
 def pair_floors(data: PairData, metric: str, batches: int) -> dict[str, float]:
     """Returns BLEU or chrF of copies of the sources and of their words replaced by a table, or ROUGE of their first
-    sentences; of other metrics, what chance reaches (``answer_floors``). Raises DataError where there is none."""
+    sentences; of other metrics, what chance reaches (``answer_floors``). Raises DataError where there is none.
+
+    metric: its name, and after " tok:" the tokenizer of BLEU or ROUGE, where that is not the usual one.
+    """
+    metric, _, named = metric.partition(" tok:")
+    tokenizer = cast("WordTokenizer | None", named or None)
     if metric not in ("bleu", "chrf", *ROUGES):
         return answer_floors(data, metric, batches)
     pairs, split = data.pairs, data.validation_split
@@ -37,13 +42,14 @@ def pair_floors(data: PairData, metric: str, batches: int) -> dict[str, float]:
         for count in SENTENCES
     }
     if metric not in ROUGES:
-        table = word_table(_training_texts(data, pairs, batches))
-        predictors = {"copy of the source": str, "table of words": partial(replaced_words, table=table)}
+        words = tokenizer or "13a"
+        table = word_table(_training_texts(data, pairs, batches), words)
+        predictors = {"copy of the source": str, "table of words": partial(replaced_words, table=table, words=words)}
     ordinals = Once(pairs.count(split), data.config.evaluation.examples).ordinals
     sources = [pairs.source.decode(pairs.pair(split, ordinal).source) for ordinal in ordinals]
     references = [pairs.references(split, ordinal) for ordinal in ordinals]
     return {
-        name: _score(metric, [predict(source) for source in sources], references)
+        name: _score(metric, tokenizer, [predict(source) for source in sources], references)
         for name, predict in predictors.items()
     }
 
@@ -61,11 +67,13 @@ def _training_texts(data: PairData, pairs: StoredPairs, batches: int) -> Iterato
         yield pairs.source.decode(pair.source), pairs.target.decode(pair.target)
 
 
-def _score(metric: str, hypotheses: Sequence[str], references: Sequence[tuple[str, ...]]) -> float:
-    """Returns the score of a corpus from 0 to 100; ROUGE is the mean over examples."""
+def _score(
+    metric: str, tokenizer: WordTokenizer | None, hypotheses: Sequence[str], references: Sequence[tuple[str, ...]]
+) -> float:
+    """Returns the score of a corpus from 0 to 100, by a tokenizer or the usual one; ROUGE is the mean over examples."""
     if metric in ROUGES:
-        return float(np.mean([scores[metric] for scores in rouge_of_each(hypotheses, references)]))
-    return float(metric_of(metric).corpus_score(hypotheses, streams(references)).score)
+        return float(np.mean([scores[metric] for scores in rouge_of_each(hypotheses, references, tokenizer)]))
+    return float(metric_of(metric, tokenizer or "13a").corpus_score(hypotheses, streams(references)).score)
 
 
 def first_sentences(text: str, count: int) -> str:
@@ -74,12 +82,12 @@ def first_sentences(text: str, count: int) -> str:
     return " ".join(list(sentences)[:count])
 
 
-def replaced_words(text: str, table: Mapping[str, str]) -> str:
+def replaced_words(text: str, table: Mapping[str, str], words: WordTokenizer = "13a") -> str:
     """Returns a text whose words are replaced by a table; a word that it lacks stays."""
-    return " ".join(table.get(word, word) for word in _words(text))
+    return " ".join(table.get(word, word) for word in _words(text, words))
 
 
-def word_table(texts: Iterable[tuple[str, str]]) -> dict[str, str]:
+def word_table(texts: Iterable[tuple[str, str]], words: WordTokenizer = "13a") -> dict[str, str]:
     """Returns for each word of the sources the word of the targets with the largest Dice coefficient.
 
     That is 2 n(s, t) / (n(s) + n(t)), where n(s, t) counts the texts that hold both words, and n(s) and n(t) those
@@ -91,8 +99,12 @@ def word_table(texts: Iterable[tuple[str, str]]) -> dict[str, str]:
     targets: list[list[int]] = []
     links = 0
     for source, target in texts:
-        sources.append([source_numbers.setdefault(word, len(source_numbers)) for word in dict.fromkeys(_words(source))])
-        targets.append([target_numbers.setdefault(word, len(target_numbers)) for word in dict.fromkeys(_words(target))])
+        sources.append(
+            [source_numbers.setdefault(word, len(source_numbers)) for word in dict.fromkeys(_words(source, words))]
+        )
+        targets.append(
+            [target_numbers.setdefault(word, len(target_numbers)) for word in dict.fromkeys(_words(target, words))]
+        )
         links += len(sources[-1]) * len(targets[-1])
         if links >= MOST_LINKS:
             break
@@ -111,14 +123,14 @@ def word_table(texts: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {source_words[source[place]]: target_words[target[place]] for place in firsts.tolist()}
 
 
-def _words(text: str) -> list[str]:
-    """Returns what BLEU counts as words."""
-    return str(_tokenizer()(text)).split()
+def _words(text: str, tokenizer: WordTokenizer) -> list[str]:
+    """Returns what BLEU counts as words by a tokenizer."""
+    return str(_tokenizer(tokenizer)(text)).split()
 
 
 @cache
-def _tokenizer() -> Any:
-    return metric_of("bleu").tokenizer
+def _tokenizer(name: WordTokenizer) -> Any:
+    return metric_of("bleu", name).tokenizer
 
 
 def _flat(rows: Iterable[Iterable[int]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

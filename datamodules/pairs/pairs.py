@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -25,6 +25,8 @@ from lit_transformers.config import Config, NonNegative, Plain, Positive, canoni
 
 __all__ = ["PairData", "PairDataConfig", "PairEvaluationConfig"]
 
+SOME_TARGETS = 100
+"""The targets that are looked at before training."""
 OF_TEXTS = ("tokenizer", "source_tokenizer", "longest_source", "longest_target", "ratio", "overlong")
 """Fields that apply to pairs of texts, not to generated strings."""
 
@@ -135,6 +137,11 @@ class PairDataConfig(DataConfig, kind="pairs"):
     def summaries(self) -> bool:
         return self.source.summaries
 
+    @property
+    def target_language(self) -> str | None:
+        languages = self.source.languages
+        return languages[1] if languages else None
+
     def protocol(self) -> dict[str, Plain]:
         evaluation, longest = self.evaluation, self.longest
         lengths: dict[str, Plain] = {"lengths": list(evaluation.lengths)} if self.source.strings else {}
@@ -238,6 +245,13 @@ class PairData(Data):
     def mean_lengths(self) -> tuple[float, float] | None:
         lengths = self.pairs.lengths("train")
         return None if lengths is None else (float(lengths.source.mean()), float(lengths.target.mean()))
+
+    def some_targets(self) -> Sequence[str]:
+        if self.config.source.strings:
+            return ()
+        split = self.validation_split
+        count = min(SOME_TARGETS, self.pairs.count(split))
+        return [text for ordinal in range(count) for text in self.pairs.references(split, ordinal)[:1]]
 
     def shares_cut(self) -> dict[str, Plain]:
         cut = {"train": self.cleaned("train", True).cut}

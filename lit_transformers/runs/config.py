@@ -62,9 +62,15 @@ class RunConfig(Config):
         """Tokens of one update, over all its batches and ranks; rows may hold padding."""
         return self.training.accumulate * self.data.tokens_per_step
 
+    @property
+    def measured_task(self) -> TaskConfig:
+        """The objective as it is measured on texts in the language of the data's targets. It is not kept in the config,
+        so that a change of the data alone is measured in the language of these."""
+        return self.task.of_language(self.data.target_language)
+
     def build_task(self, data: Data) -> Task:
         """Builds the LightningModule for the description of the data."""
-        return self.task.build(self.model, data.description, self.training)
+        return self.measured_task.build(self.model, data.description, self.training)
 
 
 class Description(NamedTuple):
@@ -82,7 +88,11 @@ class Description(NamedTuple):
 
 
 def describe(config: RunConfig, data: Data | None = None) -> Description:
-    """Returns the parameters, FLOPs, tokens and state of a run. ``data``: the config's data, where already built."""
+    """Returns the parameters, FLOPs, tokens and state of a run. ``data``: the config's data, where already built.
+
+    Raises ConfigError where a package is missing that the run will need.
+    """
+    config.measured_task.require_packages()
     cost = config.task.cost(config.model, (data or config.data.build()).description)
     tokens = config.training.steps * config.tokens_per_step
     train_flops = config.task.passes() * cost.flops_per_token * tokens

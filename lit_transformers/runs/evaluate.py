@@ -31,6 +31,7 @@ def evaluate(checkpoint: Path, changes: dict[str, Plain] | None = None) -> dict[
     """Measures a trained model again and returns the metrics. ``changes`` overrides paths of its run's config:
     {"task.evaluation": ...}."""
     task, config, _ = load(checkpoint, changes)
+    config.measured_task.require_packages()
     with quiet():
         trainer = L.Trainer(
             accelerator="auto", devices=1, logger=False, enable_checkpointing=False,
@@ -66,7 +67,7 @@ def load(
     config = config.override(changes or {})
     description = config.data.description_from(extra)
     require_held(config.task.cost(config.model, description).parameters, machine_memory())
-    task = config.task.build(config.model, description, config.training)
+    task = config.measured_task.build(config.model, description, config.training)
     try:
         task.load_state_dict(checkpoint_data["state_dict"])
     except RuntimeError as error:

@@ -75,7 +75,7 @@ def fit(
     def work(stopping: Stop, wandb_run: WandbRun | None, loggers: Sequence[Logger]) -> Results:
         def shown(curves: Curves) -> list[L.Callback]:
             logged = [MissingPoints(curves, loggers)] if loggers else []
-            return [*observers(report, wandb_run, curves), *logged, Advice(config.task, data)]
+            return [*observers(report, wandb_run, curves), *logged, Advice(config.measured_task, data)]
 
         senders = [TrainingSender(wandb_run)] if wandb_config and wandb_config.sends else []
         metrics, measured, observed = train(
@@ -99,10 +99,12 @@ class Advice(L.Callback):
         self.task, self.data = task, data
 
     def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        lengths = self.data.mean_lengths() if trainer.is_global_zero else None
-        advice = lengths and self.task.advice(*lengths)
-        if advice:
-            print(advice, file=sys.stderr, flush=True)
+        if not trainer.is_global_zero:
+            return
+        lengths, targets = self.data.mean_lengths(), self.data.some_targets()
+        for advice in (lengths and self.task.advice(*lengths), targets and self.task.text_advice(targets)):
+            if advice:
+                print(advice, file=sys.stderr, flush=True)
 
 
 def observers(
@@ -116,7 +118,7 @@ def protocol(config: RunConfig) -> dict[str, Plain]:
     """Returns how the reported metrics are measured, for the record."""
     model = config.model.override(config.task.evaluation)
     memory = next((length for _, length in model.mixer.leaves_with(Memory)), None)
-    settings = config.data.protocol() | config.task.protocol()
+    settings = config.data.protocol() | config.measured_task.protocol()
     return settings | {"changes": dict(config.task.evaluation), "memory": memory}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
@@ -15,6 +16,7 @@ from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, decode
 from lit_transformers.models.capabilities import PairModelConfig, PairNetwork, require
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
+from lit_transformers.scores import ROUGES, ScoreWords, WordTokenizer, bleu_tokenizer, metric_of, rouge_tokenizer
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.tasks.text_metric import Scores, TextMetric, Written, signatures
 from lit_transformers.training.config import TrainingConfig
@@ -23,6 +25,8 @@ WRITTEN: frozenset[Scores] = frozenset({"bleu", "chrf", "rouge"})
 """Scores of decoded texts; the others are computed from predictions after the correct symbols."""
 OF_SUMMARIES: tuple[Scores, ...] = ("rouge",)
 OF_OTHER_TEXTS: tuple[Scores, ...] = ("bleu", "chrf")
+WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u0f00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
+"""Characters of scripts that have no spaces between words: Thai to Burmese, Khmer, Japanese and Chinese."""
 DOCUMENT_SYMBOLS, SHORTENED = 100, 4
 """Symbols of a document, and how many times as long as its summary it is at least, where it is not known which texts
 are summaries. Translations are about as long as their sources."""
@@ -35,9 +39,12 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
     metrics: bleu, chrf and rouge score decoded texts, from 0 to 100; accuracy, from 0 to 1, is that of symbols
     predicted after the correct ones, and sequence_accuracy the share of targets whose every symbol is correct, which
     are those that greedy decoding gets right; None for rouge where the data of a run are known to be summaries, and
-    else for bleu and chrf. decoding: how texts are decoded for these metrics. counted: lengths of a source and a target
-    for which FLOPs are reported; None for the usual ones where the data know them, and else for the longest of
-    training.
+    else for bleu and chrf. decoding: how texts are decoded for these metrics. bleu_tokenizer: sacreBLEU's tokenizer;
+    None for the one that sacreBLEU chooses for the target language of the data (zh, ja-mecab, ko-mecab), and else for
+    13a. rouge_tokenizer: that of ROUGE; None for zh, char or intl where the target language is not written in Latin
+    letters, and else for that of rouge-score, which knows Latin letters and digits alone. counted: lengths of a source
+    and a target for which FLOPs are reported; None for the usual ones where the data know them, and else for the
+    longest of training.
     """
 
     reads: ClassVar[type[DataDescription]] = PairDescription
@@ -45,6 +52,8 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
     label_smoothing: Fraction = 0.1
     metrics: tuple[Scores, ...] | None = None
     decoding: DecodingConfig = BeamConfig()
+    bleu_tokenizer: WordTokenizer | None = None
+    rouge_tokenizer: WordTokenizer | None = None
     counted: tuple[Positive, Positive] | None = None
 
     @property
@@ -52,9 +61,48 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
         """The metrics, where none are named those of texts of which nothing is known."""
         return OF_OTHER_TEXTS if self.metrics is None else self.metrics
 
+    @property
+    def words(self) -> ScoreWords:
+        """The tokenizers of the scores, where none are named those of texts of which nothing is known."""
+        return ScoreWords(self.bleu_tokenizer or "13a", self.rouge_tokenizer)
+
     def of_data(self, summaries: bool) -> Self:
         default = OF_SUMMARIES if summaries else OF_OTHER_TEXTS
         return self.override({"metrics": default}) if self.metrics is None else self
+
+    def of_language(self, language: str | None) -> Self:
+        words = {
+            "bleu_tokenizer": self.bleu_tokenizer or bleu_tokenizer(language),
+            "rouge_tokenizer": self.rouge_tokenizer or rouge_tokenizer(language),
+        }
+        return self.override(words)
+
+    def require_packages(self) -> None:
+        if "bleu" in self.scores:
+            metric_of("bleu", self.words.bleu)
+        if "rouge" in self.scores and self.words.rouge is not None:
+            metric_of("bleu", self.words.rouge)
+
+    def measured_as(self, metric: str) -> str:
+        tokenizer = self.words.bleu if metric == "bleu" else self.words.rouge if metric in ROUGES else None
+        return metric if tokenizer in (None, "13a") else f"{metric} tok:{tokenizer}"
+
+    def text_advice(self, targets: Sequence[str]) -> str | None:
+        latin = [text for text in targets if re.search("[A-Za-z0-9]", text)]
+        if "rouge" in self.scores and self.words.rouge is None and 2 * len(latin) < len(targets):
+            return (
+                f"task.rouge_tokenizer: {len(targets) - len(latin)} of {len(targets)} targets have no Latin letter or "
+                "digit, and ROUGE counts no others, so that equal texts have 0; name data.source.languages, or set "
+                "task.rouge_tokenizer=intl, or char where there are no spaces between words"
+            )
+        unspaced = [text for text in targets if 2 * len(WITHOUT_SPACES.findall(text)) > len("".join(text.split()))]
+        if "bleu" in self.scores and self.words.bleu == "13a" and 2 * len(unspaced) > len(targets):
+            return (
+                f"task.bleu_tokenizer: {len(unspaced)} of {len(targets)} targets are written without spaces between "
+                "words, and 13a takes what stands between spaces for words; name data.source.languages, or set "
+                "task.bleu_tokenizer=zh, ja-mecab or char"
+            )
+        return None
 
     def advice(self, source_symbols: float, target_symbols: float) -> str | None:
         shortened = source_symbols / max(target_symbols, 1.0)
@@ -99,7 +147,7 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
         """Returns the decoding and the signatures of the scores; nothing if no score needs decoding."""
         if not WRITTEN & {*self.scores}:
             return {}
-        return {"decoding": self.decoding.to_dict(), "scores": signatures(self.scores)}
+        return {"decoding": self.decoding.to_dict(), "scores": signatures(self.scores, self.words)}
 
 
 def pairs_model(model: ModelConfig) -> PairModelConfig:
@@ -130,7 +178,7 @@ class Seq2Seq(Task):
                 "known before; set task.metrics to accuracy",
                 "task.metrics",
             )
-        self.metric = TextMetric(config.scores)
+        self.metric = TextMetric(config.scores, config.words)
 
     def training_step(self, batch: PairBatch, batch_index: int) -> dict[str, Any]:
         output: ModelOutput = self.network(

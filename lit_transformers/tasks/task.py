@@ -91,8 +91,25 @@ class TaskConfig(Config):
         summaries. The config itself by default."""
         return self
 
+    def of_language(self, language: str | None) -> Self:
+        """Hook: returns the config with what follows from the language of the targets, None where the data do not name
+        it, and is not set. The config itself by default."""
+        return self
+
+    def require_packages(self) -> None:
+        """Hook: raises ConfigError where a package is missing that measuring needs. Nothing by default."""
+
+    def measured_as(self, metric: str) -> str:
+        """Hook: returns the name of a metric with what its value depends on besides the data, for those who compute it
+        too: floors. The name itself by default."""
+        return metric
+
     def advice(self, source_symbols: float, target_symbols: float) -> str | None:
         """Hook: returns a line where the config does not seem to fit texts of such mean lengths. None by default."""
+        return None
+
+    def text_advice(self, targets: Sequence[str]) -> str | None:
+        """Hook: returns a line where the config does not seem to fit targets such as these. None by default."""
         return None
 
 

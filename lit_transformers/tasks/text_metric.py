@@ -17,7 +17,7 @@ from torchmetrics.utilities import dim_zero_cat
 
 from lit_transformers.batch import PairBatch
 from lit_transformers.config import Plain
-from lit_transformers.scores import ROUGES, metric_of, rouge_of_each, rouge_signature, streams
+from lit_transformers.scores import ROUGES, ScoreWords, metric_of, rouge_of_each, rouge_signature, streams
 from lit_transformers.tasks.example_metric import ExampleMetric
 from lit_transformers.tasks.string_metric import StringLoss, columns_of, summary
 
@@ -42,9 +42,9 @@ class TextMetric(ExampleMetric):
 
     texts: list[Tensor]
 
-    def __init__(self, scores: Sequence[Scores]) -> None:
+    def __init__(self, scores: Sequence[Scores], words: ScoreWords | None = None) -> None:
         super().__init__()
-        self.scores = tuple(scores)
+        self.scores, self.words = tuple(scores), words or ScoreWords()
         self.add_state("texts", default=[], dist_reduce_fx="cat")
 
     def row(self, document: int, sums: list[float]) -> StringLoss:
@@ -95,30 +95,34 @@ class TextMetric(ExampleMetric):
         results = summary(rows)
         if "accuracy" not in self.scores:
             results = {name: value for name, value in results.items() if name == "nats"}
-        return results | (corpus_scores(written, self.scores) if written else {})
+        return results | (corpus_scores(written, self.scores, self.words) if written else {})
 
 
-def corpus_scores(written: Sequence[Written], scores: Iterable[Scores]) -> dict[str, float]:
+def corpus_scores(
+    written: Sequence[Written], scores: Iterable[Scores], words: ScoreWords | None = None
+) -> dict[str, float]:
     """Returns scores of a corpus from 0 to 100: bleu, chrf, and means of ROUGE's F-measures for the best reference."""
     results: dict[str, float] = {}
+    words = words or ScoreWords()
     hypotheses, references = [record.hypothesis for record in written], [record.references for record in written]
     for name in ("bleu", "chrf"):
         if name in scores:
-            results[name] = float(metric_of(name).corpus_score(hypotheses, streams(references)).score)
+            results[name] = float(metric_of(name, words.bleu).corpus_score(hypotheses, streams(references)).score)
     if "rouge" in scores:
-        each_rouge = rouge_of_each(hypotheses, references)
+        each_rouge = rouge_of_each(hypotheses, references, words.rouge)
         results |= {name: sum(score[name] for score in each_rouge) / len(each_rouge) for name in ROUGES}
     return results
 
 
-def signatures(scores: Iterable[Scores]) -> dict[str, Plain]:
+def signatures(scores: Iterable[Scores], words: ScoreWords | None = None) -> dict[str, Plain]:
     """Returns the packages' signatures of the scores, without the number of references, which depends on the data."""
     results: dict[str, Plain] = {}
+    words = words or ScoreWords()
     for name in ("bleu", "chrf"):
         if name in scores:
-            metric = metric_of(name)
+            metric = metric_of(name, words.bleu)
             metric.num_refs = 1
             results[name] = str(metric.get_signature()).partition("|")[2]
     if "rouge" in scores:
-        results["rouge"] = rouge_signature()
+        results["rouge"] = rouge_signature(words.rouge)
     return results

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from lit_transformers.scores import ScoreWords
 from reports.judge.comparisons import Comparison
-from reports.read.outputs import BLEU_COLUMNS, PairedTests, paired_tests
+from reports.read.outputs import BLEU_COLUMNS, PairedTests, paired_tests, tok_of
 from reports.read.records import Study
 from reports.show.tables import Cell, Column, Table
 
@@ -45,11 +46,15 @@ def bleu_tests(study: Study, contrasts: Sequence[Comparison]) -> Table:
 
 def _run_tests(study: Study, contrasts: Sequence[Comparison]) -> Iterator[tuple[str, int, PairedTests]]:
     documents = {(run.arm, run.seed): run.documents() for run in study.runs if run.missing is None}
+    toks = {
+        (run.arm, run.seed): tok_of(run.record) or ScoreWords().bleu for run in study.runs if run.record is not None
+    }
     for contrast in contrasts:
         arm, against = contrast.weights
         for seed in sorted({seed for _, seed in documents}):
             arm_documents, against_documents = documents.get((arm, seed)), documents.get((against, seed))
             if arm_documents is None or against_documents is None or arm_documents.names != against_documents.names:
                 continue
-            if BLEU_COLUMNS[0] in arm_documents.others and BLEU_COLUMNS[0] in against_documents.others:
-                yield contrast.name, seed, paired_tests(arm_documents, against_documents)
+            tok, are_alike = toks[arm, seed], toks[arm, seed] == toks[against, seed]
+            if are_alike and all(BLEU_COLUMNS[0] in both.others for both in (arm_documents, against_documents)):
+                yield contrast.name, seed, paired_tests(arm_documents, against_documents, tok)

@@ -13,13 +13,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from lit_transformers.config import ConfigError
 from lit_transformers.records.files import OUTPUTS
-from lit_transformers.scores import ROUGES, metric_of, rouge_of_each, streams
+from lit_transformers.records.record import Record
+from lit_transformers.scores import ROUGES, ScoreWords, WordTokenizer, metric_of, rouge_of_each, streams
 from reports.read.measurements import Array, DocumentLosses, require_written, rounded, unreadable
 
 __all__ = [
@@ -30,7 +32,9 @@ __all__ = [
     "bleu",
     "paired_tests",
     "read_outputs",
+    "tok_of",
     "with_outputs",
+    "words_of",
 ]
 
 ORDERS = 4
@@ -88,11 +92,30 @@ def read_outputs(path: Path) -> dict[int, Output]:
     return outputs
 
 
-def with_outputs(documents: DocumentLosses, path: Path, metrics: Iterable[str], notes: list[str]) -> DocumentLosses:
+def tok_of(record: Record, score: str = "bleu") -> str | None:
+    """Returns the tokenizer in the signature of a run's score; None where it names none."""
+    signature = str((record.protocol.get("scores") or {}).get(score, ""))
+    return next((part.removeprefix("tok:") for part in signature.split("|") if part.startswith("tok:")), None)
+
+
+def words_of(record: Record) -> ScoreWords:
+    """Returns the tokenizers by which BLEU and ROUGE of a run know words, which signatures write with versions."""
+    bleu, rouge = (
+        next((name for name in get_args(WordTokenizer) if (tok_of(record, score) or "").startswith(name)), None)
+        for score in ("bleu", "rouge")
+    )
+    return ScoreWords(bleu or "13a", rouge)
+
+
+def with_outputs(
+    documents: DocumentLosses, path: Path, metrics: Iterable[str], notes: list[str], words: ScoreWords | None = None
+) -> DocumentLosses:
     """Adds to the documents the columns that BLEU and ROUGE are computed from, where these are among a run's metrics.
 
-    Returns the documents unchanged, with a note, where the outputs are damaged or one is missing for a document.
+    words: their tokenizers; None for those of texts of which nothing is known. Returns the documents unchanged, with a
+    note, where the outputs are damaged, one is missing for a document, or a package is missing that a tokenizer needs.
     """
+    words = words or ScoreWords()
     metric_names = {metric.rpartition("/")[2] for metric in metrics}
     if not metric_names & {"bleu", *ROUGES}:
         return documents
@@ -105,14 +128,18 @@ def with_outputs(documents: DocumentLosses, path: Path, metrics: Iterable[str], 
         reason = f"document {error} is missing" if isinstance(error, KeyError) else f"cannot be read ({detail})"
         notes.append(unreadable(path, reason, "outputs"))
         return documents
-    columns = bleu_columns(ordered) if "bleu" in metric_names else {}
-    columns |= rouge_columns(ordered) if metric_names & set(ROUGES) else {}
+    try:
+        columns = bleu_columns(ordered, words.bleu) if "bleu" in metric_names else {}
+        columns |= rouge_columns(ordered, words.rouge) if metric_names & set(ROUGES) else {}
+    except ConfigError as error:
+        notes.append(f"{path.parent.name}/{path.name}: {error.reason}; the run's outputs are not used")
+        return documents
     return replace(documents, others={**documents.others, **columns})
 
 
-def bleu_columns(outputs: Sequence[Output]) -> dict[str, Array]:
-    """Returns the counts that BLEU is computed from, each [documents], by sacreBLEU with its defaults."""
-    metric = metric_of("bleu")
+def bleu_columns(outputs: Sequence[Output], tokenizer: WordTokenizer = "13a") -> dict[str, Array]:
+    """Returns the counts that BLEU is computed from, each [documents], by sacreBLEU with this tokenizer."""
+    metric = metric_of("bleu", tokenizer)
     scores = [metric.corpus_score([output.hypothesis], streams([output.references])) for output in outputs]
     counts = np.array(
         [[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores], dtype=np.float64
@@ -121,9 +148,10 @@ def bleu_columns(outputs: Sequence[Output]) -> dict[str, Array]:
     return columns | {_REFERENCES: np.array([len(output.references) for output in outputs], dtype=np.float64)}
 
 
-def rouge_columns(outputs: Sequence[Output]) -> dict[str, Array]:
+def rouge_columns(outputs: Sequence[Output], tokenizer: WordTokenizer | None = None) -> dict[str, Array]:
     """Returns the ROUGE F-measures of every output by name, each [documents]."""
-    scores = rouge_of_each([output.hypothesis for output in outputs], [output.references for output in outputs])
+    hypotheses, references = [output.hypothesis for output in outputs], [output.references for output in outputs]
+    scores = rouge_of_each(hypotheses, references, tokenizer)
     return {name: rounded(np.array([score[name] for score in scores], dtype=np.float64)) for name in ROUGES}
 
 
@@ -141,10 +169,11 @@ def bleu(totals: Array) -> Array:
     return scores
 
 
-def paired_tests(arm: DocumentLosses, against: DocumentLosses) -> PairedTests:
+def paired_tests(arm: DocumentLosses, against: DocumentLosses, tok: str = "13a") -> PairedTests:
     """Runs sacreBLEU's paired bootstrap and approximate randomization tests of two runs' outputs.
 
-    They draw what sacreBLEU draws by default, and score all trials at once.
+    They draw what sacreBLEU draws by default, and score all trials at once. tok: the tokenizer that their documents
+    were counted by, for the signature.
     """
     counts, against_counts = _counts(arm), _counts(against)
     totals, against_totals = counts.sum(axis=0), against_counts.sum(axis=0)
@@ -156,7 +185,7 @@ def paired_tests(arm: DocumentLosses, against: DocumentLosses) -> PairedTests:
 
     swapped = _swaps(len(counts)) @ (against_counts - counts)
     p_randomization = _p_value(np.abs(bleu(totals + swapped) - bleu(against_totals - swapped)), difference)
-    return PairedTests(_score(totals), _score(against_totals), p_bootstrap, p_randomization, _signature(against))
+    return PairedTests(_score(totals), _score(against_totals), p_bootstrap, p_randomization, _signature(against, tok))
 
 
 @lru_cache(maxsize=1)
@@ -188,12 +217,13 @@ def _score(totals: Array) -> float:
     return float(score.score)
 
 
-def _signature(documents: DocumentLosses) -> str:
+def _signature(documents: DocumentLosses, tok: str) -> str:
     """Returns sacreBLEU's signature of both tests."""
     reference_counts = set(documents.others[_REFERENCES].astype(int).tolist())
     metric: Any = metric_of("bleu")
     metric.num_refs = reference_counts.pop() if len(reference_counts) == 1 else -1
     signature = metric.get_signature()
+    signature.update("tok", tok)
     signature.update("seed", str(SEED))
     signature.update("bs", BOOTSTRAP_RESAMPLES)
     return f"{signature}, and ar:{RANDOMIZATION_TRIALS}"

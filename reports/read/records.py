@@ -25,7 +25,7 @@ from lit_transformers.records.reproduction import Reproduction
 from lit_transformers.records.schema import first_fault
 from lit_transformers.records.study_folder import require_name
 from reports.read.measurements import NOTHING, Array, DocumentLosses, Measurements, read_curves, read_documents
-from reports.read.outputs import OUTPUTS, with_outputs
+from reports.read.outputs import OUTPUTS, with_outputs, words_of
 
 
 class ReportError(ValueError):
@@ -154,8 +154,13 @@ def read_run(directory: Path, notes: list[str]) -> RunData:
         return RunData(record)
     documents = read_documents(directory / DOCUMENTS, notes) if record.outcome == "finished" else None
     if documents is not None:
+<<<<<<< HEAD
         documents = with_outputs(documents, directory / OUTPUTS, record.metrics, notes)
     return RunData(record, Measurements(read_curves(directory / CURVES, notes), documents))
+=======
+        documents = with_outputs(documents, directory / OUTPUTS, record.metrics, notes, words_of(record))
+    return RunData(record, Measurements(read_curves(directory / CURVES), documents))
+>>>>>>> b5acbae (BLEU and ROUGE know the words of the target language)
 
 
 def read_plan(runs: Path, study: str) -> Plan:

@@ -36,8 +36,11 @@ from datamodules.floors.ngrams import NgramText, ngram_nats
 from datamodules.floors.pairs import first_sentences, word_table
 from lit_transformers.batch import IGNORED, RowBatch
 from lit_transformers.config import ConfigError
+from lit_transformers.models import EncoderDecoderConfig
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.floors import floors as floors_of_run
+from lit_transformers.tasks import Seq2SeqConfig
+from lit_transformers.training.config import TrainingConfig
 
 PLAY = [b"to be or not to be", b"that is the question", b"whether tis nobler in the mind to suffer", b"b"]
 
@@ -251,6 +254,29 @@ def test_texts_are_scored_as_copies_by_a_table_and_by_first_sentences(tmp_path: 
     rouge = floors(config.build(), "rougeL", 10)
     assert list(rouge) == ["first sentence", "first 2 sentences", "first 3 sentences"]
     assert 0 <= floors(config.build(), "accuracy", 10)["most frequent symbol"] < 0.5
+
+
+def test_floors_know_words_as_the_score_of_the_run_does(tmp_path: Path) -> None:
+    """Here a table of words knows nearly all, in a script without spaces."""
+    rows = np.random.default_rng(0).permuted(np.tile(np.arange(9), (40, 1)), axis=1)[:, :6]
+    texts = [(" ".join("abcdefghi"[k] for k in row), "".join("甲乙丙丁戊己庚辛壬"[k] for k in row)) for row in rows]
+    for split in ("train", "validation"):
+        lines = (json.dumps({"source": source, "target": target}) + "\n" for source, target in texts)
+        (tmp_path / f"{split}.jsonl").write_text("".join(lines))
+    source = JsonPairsConfig(path=str(tmp_path), languages=("en", "zh"))
+    data = PairDataConfig(source=source, tokenizer="bytes", tokens_per_batch=300)  # type: ignore[arg-type]
+    model, training = EncoderDecoderConfig(dim=8, heads=2, depth=1), TrainingConfig(steps=50)
+    config = RunConfig(model=model, task=Seq2SeqConfig(), data=data, training=training)
+
+    def value(config: RunConfig, metric: str, floor: str) -> float:
+        return {reference.name: reference.value for reference in floors_of_run(config, metric)}[floor]
+
+    assert value(config, "val/bleu", "table of words") > 80
+    unnamed = config.override({"data.source.languages": None})
+    assert value(unnamed, "val/bleu", "table of words") < 1
+    (tmp_path / "validation.jsonl").write_text("".join(json.dumps({"source": b, "target": b}) + "\n" for _, b in texts))
+    assert value(config, "val/rougeL", "first sentence") == 100
+    assert value(unnamed, "val/rougeL", "first sentence") == 0
 
 
 def test_a_floor_is_measured_once_for_the_same_data_metric_and_budget(

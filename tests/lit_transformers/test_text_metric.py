@@ -14,7 +14,12 @@ from forked import Forked
 from rouge_score.rouge_scorer import RougeScorer
 
 from lit_transformers.batch import IGNORED, PairBatch
-from lit_transformers.tasks.text_metric import TextMetric, signatures
+from lit_transformers.config import ConfigError
+from lit_transformers.runs import RunConfig, describe
+from lit_transformers.runs.fit import protocol
+from lit_transformers.scores import bleu_tokenizer
+from lit_transformers.tasks import Seq2SeqConfig
+from lit_transformers.tasks.text_metric import TextMetric, Written, corpus_scores, signatures
 
 HYPOTHESES = [
     "The cat sat on the mat .",
@@ -135,6 +140,97 @@ def test_the_signature_is_the_package_s_own() -> None:
     assert f"nrefs:1|{signature_by_name['bleu']}" == str(metric.get_signature())
     assert signature_by_name["rouge"] == "F-measure, stems, best reference|rouge-score:0.1.2"
     assert signatures(("accuracy",)) == {}
+
+
+LANGUAGES = ("zh", "ja", "ko", "de", "en", "ru", "th")
+
+
+def choice(language: str) -> str:
+    """The tokenizer that sacreBLEU's own command chooses; those that need a package are not built for it."""
+    return sacrebleu.metrics.bleu.BLEU._TOKENIZER_MAP.get(language, sacrebleu.metrics.bleu.BLEU.TOKENIZER_DEFAULT)
+
+
+@pytest.mark.parametrize("form", ["{}", "{}-XX", "{}_Latn"])
+def test_bleu_is_of_the_tokenizer_that_sacrebleu_chooses_for_the_target_language(form: str) -> None:
+    assert {code: bleu_tokenizer(form.format(code)) for code in LANGUAGES} == {code: choice(code) for code in LANGUAGES}
+    assert [bleu_tokenizer(code) for code in (None, "ZH", "zho_Hant", "cmn", "jpn_Jpan", "kor")] == [
+        "13a", "zh", "zh", "zh", "ja-mecab", "ko-mecab",
+    ]  # fmt: skip
+
+
+CHINESE = ("他昨天买了三本新书,今天都看完了。", "他昨天买了两本新书,今天全看完了。")
+
+
+def translation(target: str, **task: object) -> RunConfig:
+    source = {"kind": "parallel", "path": "nowhere", "target": target}
+    model = {"kind": "encoder_decoder", "dim": 8, "heads": 2, "depth": 1}
+    data = {"kind": "pairs", "source": source}
+    return RunConfig.from_dict({"model": model, "task": {"kind": "seq2seq", **task}, "data": data})
+
+
+def scored(config: RunConfig, hypothesis: str, reference: str) -> dict[str, float]:
+    task = config.measured_task
+    assert isinstance(task, Seq2SeqConfig)
+    return corpus_scores([Written(0, hypothesis, (reference,))], task.scores, task.words)
+
+
+def test_the_language_of_the_data_chooses_the_words_and_a_setting_another() -> None:
+    expected = sacrebleu.corpus_bleu([CHINESE[0]], [[CHINESE[1]]], force=True, tokenize="zh").score
+    chinese = translation("zh")
+    assert scored(chinese, *CHINESE)["bleu"] == pytest.approx(expected) and expected > 20
+    assert "|tok:zh|" in protocol(chinese)["scores"]["bleu"]
+    assert "|tok:13a|" in protocol(chinese.override({"data.source.target": "de"}))["scores"]["bleu"]
+    assert "|tok:char|" in protocol(translation("zh", bleu_tokenizer="char"))["scores"]["bleu"]
+    assert translation("fr").task == Seq2SeqConfig(metrics=("bleu", "chrf")), "nothing is kept in the config"
+
+
+@pytest.mark.parametrize(
+    ("language", "tok", "text", "part"),
+    [
+        ("zh", "zh", CHINESE[0], CHINESE[1]),
+        ("ja", "char", "昨日、新しい本を三冊買いました。", "昨日、本を二冊買った。"),
+        ("ko", "intl", "어제 새 책 세 권을 샀다.", "어제 책 두 권을 샀다."),
+        ("ru", "intl", "Вчера он купил три новые книги.", "вчера он купил две книги!"),
+        ("el", "intl", "Χθες αγόρασε τρία νέα βιβλία.", "Χθες αγόρασε δύο βιβλία."),
+        ("hi", "intl", "उसने कल तीन नई किताबें खरीदीं।", "उसने कल दो किताबें खरीदीं।"),
+        ("th", "char", "เมื่อวานเขาซื้อหนังสือสามเล่ม", "เมื่อวานเขาซื้อหนังสือ"),
+        ("srp_Cyrl", "intl", "Јуче је купио три нове књиге.", "Јуче је купио две књиге."),
+    ],
+)
+def test_rouge_of_equal_texts_is_a_hundred_in_every_script(language: str, tok: str, text: str, part: str) -> None:
+    config = translation(language, metrics=["rouge"])
+    assert scored(config, text, text) == {"rouge1": 100.0, "rouge2": 100.0, "rougeL": 100.0}
+    assert 0 < scored(config, part, text)["rouge1"] < 100
+    assert scored(config, "。,!", text)["rouge1"] == 0, "punctuation alone is no word"
+    assert f"|tok:{tok}|" in protocol(config)["scores"]["rouge"]
+    assert scored(translation("xx", metrics=["rouge"]), text, text)["rouge1"] == 0, "which is said before training"
+
+
+def test_a_tokenizer_whose_package_is_missing_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> object:
+        raise RuntimeError("Japanese tokenization requires extra dependencies")
+
+    monkeypatch.setattr("sacrebleu.metrics.bleu._get_tokenizer", missing)
+    with pytest.raises(ConfigError, match=r'task\.bleu_tokenizer: .*ja-mecab.*pip install "sacrebleu\[ja\]"'):
+        describe(translation("ja"))
+    translation("ja", metrics=["rouge"]).task.require_packages()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "targets", "line"),
+    [
+        (["rouge"], ["Вчера.", "Сегодня.", "in 3 Tagen"], "task.rouge_tokenizer: 2 of 3 targets have no Latin letter"),
+        (["bleu"], [*CHINESE, "ok"], "task.bleu_tokenizer: 2 of 3 targets are written without spaces"),
+        (["rouge", "bleu"], ["Gestern.", "Über 中国 heute."], None),
+        (["chrf"], CHINESE, None),
+    ],
+)
+def test_texts_whose_words_no_score_would_know_are_told_before_training(
+    metrics: list[str], targets: Sequence[str], line: str | None
+) -> None:
+    advice = translation("xx", metrics=metrics).measured_task.text_advice(targets)
+    assert advice is None if line is None else advice is not None and advice.startswith(line)
+    assert translation("zh", metrics=metrics).measured_task.text_advice(targets) is None
 
 
 def score(folder: Path) -> None:

@@ -16,7 +16,7 @@ from study_on_disk import BYTES, key_of, name_of, product_arms, write_plan, writ
 from reports.judge.comparisons import compare
 from reports.read.measurements import DocumentLosses
 from reports.read.outputs import BLEU_COLUMNS, Output, bleu, bleu_columns, paired_tests, rouge_columns, with_outputs
-from reports.read.records import load_study
+from reports.read.records import load_study, read_run
 from reports.show.sections import Findings, all_tables
 
 ON, _, OFF, _ = map(name_of, product_arms())
@@ -141,6 +141,22 @@ def write_translations(runs: Path) -> None:
             score = corpus_bleu(hypotheses, [references]).score
             write_run(runs, arm, seed, BYTES, metrics={"val/bleu": score})
             write_outputs(runs / key_of(arm, seed) / "outputs.jsonl", references, hypotheses)
+
+
+def test_words_are_those_of_the_signature_that_a_run_was_scored_by(tmp_path: Path) -> None:
+    """A run of Chinese that was scored by 13a, as of old, is read by 13a."""
+    texts = ["他昨天买了三本新书。"] * len(BYTES)
+    for tok, expected in (("zh", 20), ("13a", 0)):
+        scores = {"bleu": f"case:mixed|eff:no|tok:{tok}|smooth:exp|version:2.5.1", "rouge": f"F-measure|tok:{tok}"}
+        write_run(tmp_path / tok, ON, 0, BYTES, metrics={"val/bleu": 1.0}, protocol={"scores": scores})
+        folder, notes = tmp_path / tok / key_of(ON, 0), list[str]()
+        write_outputs(folder / "outputs.jsonl", texts, [text.replace("书", "报") for text in texts])
+        read = read_run(folder, notes)
+        assert not notes and read.measurements.documents is not None
+        columns = read.measurements.documents.others
+        assert (bleu(np.array([columns[name].sum() for name in BLEU_COLUMNS])) > expected) == (tok == "zh")
+        tests = paired_tests(read.measurements.documents, read.measurements.documents, tok)
+        assert f"|tok:{tok}|" in tests.signature
 
 
 def test_a_study_of_translations_gets_intervals_over_documents_and_sacrebleus_tests_beside(tmp_path: Path) -> None:
