@@ -154,13 +154,8 @@ def read_run(directory: Path, notes: list[str]) -> RunData:
         return RunData(record)
     documents = read_documents(directory / DOCUMENTS, notes) if record.outcome == "finished" else None
     if documents is not None:
-<<<<<<< HEAD
-        documents = with_outputs(documents, directory / OUTPUTS, record.metrics, notes)
-    return RunData(record, Measurements(read_curves(directory / CURVES, notes), documents))
-=======
         documents = with_outputs(documents, directory / OUTPUTS, record.metrics, notes, words_of(record))
-    return RunData(record, Measurements(read_curves(directory / CURVES), documents))
->>>>>>> b5acbae (BLEU and ROUGE know the words of the target language)
+    return RunData(record, Measurements(read_curves(directory / CURVES, notes), documents))
 
 
 def read_plan(runs: Path, study: str) -> Plan:
