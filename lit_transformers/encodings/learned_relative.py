@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -34,6 +34,13 @@ class LearnedRelativeConfig(EncodingConfig, kind="learned_relative"):
         return LearnedRelative(self, shape, head_dim)
 
 
+@final
+class BucketBiases(nn.Embedding):
+    """A number for each bucket and head."""
+
+    vector_parameters: ClassVar[tuple[str, ...]] = ("weight",)
+
+
 class LearnedRelative(Relative):
     """e_ij = q_i . k_j / sqrt(k) + b_bucket(i-j). T5 has no scale; here the mixer's ``scale`` decides."""
 
@@ -43,7 +50,7 @@ class LearnedRelative(Relative):
         self.heads, self.width = shape.heads, shape.heads * head_dim
 
         def make_bias() -> nn.Module:
-            return nn.Embedding(config.buckets, shape.heads)
+            return BucketBiases(config.buckets, shape.heads)
 
         self.bias = shape.share("learned_relative", make_bias) if config.share_layers else make_bias()
 

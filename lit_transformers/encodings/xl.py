@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -132,6 +132,8 @@ class RelativeSegments(nn.Module):
 
 class HeadBias(nn.Module):
     """A learned vector for each head that is added to every query: u or v."""
+
+    vector_parameters: ClassVar[tuple[str, ...]] = ("weight",)
 
     def __init__(self, heads: int, head_dim: int) -> None:
         super().__init__()

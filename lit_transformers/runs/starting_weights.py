@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -105,6 +105,7 @@ def start_from(task: Task, path: Path) -> list[str]:
     require_same_network(weights.model, task.model_config, path)
     names = own_names(task)
     heads = {id(p) for p in task.network.prediction_only()} if isinstance(task.network, RowNetwork) else set()
+    loaded = {name for name, first in names.items() if first in weights.tensors}
     anew: dict[str, None] = {}
     for name, tensor in task.state_dict(keep_vars=True).items():
         if names[name] != name:
@@ -112,14 +113,14 @@ def start_from(task: Task, path: Path) -> list[str]:
         if name not in weights.tensors:
             if name.startswith("network.") and id(tensor) not in heads:
                 raise ConfigError(f"lacks {name}, which the network needs", str(path))
-            anew[part_of(name)] = None
+            anew[part_of(name, loaded)] = None
         elif tensor.shape != weights.tensors[name].shape:
             shapes = f"{tuple(weights.tensors[name].shape)} there and {tuple(tensor.shape)} here"
             raise ConfigError(f"{name} is {shapes}", str(path))
         else:
             with torch.no_grad():
                 tensor.copy_(weights.tensors[name])
-    left_out = dict.fromkeys(part_of(name) for name in weights.tensors if name not in names)
+    left_out = dict.fromkeys(part_of(name, names) for name in weights.tensors if name not in names)
     return [*(f"{part} starts anew" for part in anew), *(f"{part} of {path.name} is left out" for part in left_out)]
 
 
@@ -147,9 +148,13 @@ def differences(first: ModelConfig, second: ModelConfig, ignored: Set[str]) -> l
     ]
 
 
-def part_of(name: str) -> str:
-    """Returns the module of a tensor, by which messages call it: network.transform.0.weight is network.transform."""
-    return ".".join(name.split(".")[:-1][:2])
+def part_of(name: str, others: Iterable[str]) -> str:
+    """Returns the module by which messages call a tensor that is in one of two places alone, given the names in the
+    other: the largest one below the network that has nothing there, or the tensor itself. network.transform.0.weight is
+    of network.transform, and network.tokens.logits.weight of network.tokens.logits, for symbols have their table."""
+    words = name.split(".")
+    parts = (".".join(words[:count]) for count in range(max(1, min(2, len(words) - 1)), len(words)))
+    return next((part for part in parts if not any(other.startswith(f"{part}.") for other in others)), name)
 
 
 def own_names(module: nn.Module) -> dict[str, str]:

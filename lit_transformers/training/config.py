@@ -40,7 +40,8 @@ class OptimizerConfig(Config):
 
 
 class AdamWConfig(OptimizerConfig, kind="adamw"):
-    """Adam with decoupled weight decay (arXiv:1711.05101); biases, norms and other vectors are not decayed."""
+    """Adam with decoupled weight decay (arXiv:1711.05101); biases, norms and other vectors are not decayed, also where
+    each head has its own. Tables of vectors are: of symbols, positions, segments and distances."""
 
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999
@@ -91,12 +92,24 @@ def trained(network: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
+def vectors(network: nn.Module) -> frozenset[int]:
+    """Returns the ids of the parameters that are biases, norms and the like, which decay would pull to zero for no
+    reason: those of one dimension, and those that a module names in ``vector_parameters``, such as a bias of each head.
+    """
+    return frozenset(
+        id(parameter)
+        for module in network.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.dim() <= 1 or name in getattr(module, "vector_parameters", ())
+    )
+
+
 def decay_groups(network: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Returns parameter groups in which matrices have weight decay and vectors do not."""
-    parameters = trained(network)
+    """Returns parameter groups in which matrices have weight decay and ``vectors`` do not."""
+    parameters, without = trained(network), vectors(network)
     return [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": [p for p in parameters if id(p) not in without], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if id(p) in without], "weight_decay": 0.0},
     ]
 
 

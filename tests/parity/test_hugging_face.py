@@ -237,6 +237,10 @@ def test_an_encoder_without_heads_is_read_and_what_starts_anew_is_listed(tmp_pat
     close(hidden_of(task.network, batch)[batch.padding_mask], expected.last_hidden_state[batch.padding_mask], 1e-5)
     assert task.relation_head is not None
     close(task.relation_head[:2](hidden_of(task.network, batch)[:, 0]), expected.pooler_output, 1e-5)
+    lines = start_from(task, tmp_path / "b" / "weights.safetensors")
+    assert lines == [
+        "network.tokens.logits.bias starts anew", "network.transform starts anew", "relation_head.2 starts anew",
+    ], "the table of the symbols was loaded"  # fmt: skip
 
 
 def test_weights_that_are_divided_or_pickled_are_the_same_weights(case: Callable[[str], Case], tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def first(x: Float[Tensor, "*n"], dim: int, count: int) -> Float[Tensor, "*m"]:
 class PerHead(nn.Module):
     """x W^T + b with separate weights for each head; a call computes the first ``outputs`` of the outputs."""
 
+    vector_parameters: ClassVar[tuple[str, ...]] = ("bias",)
+
     weight: Float[Tensor, "h o k"]
     bias: Float[Tensor, "h 1 o"]
 

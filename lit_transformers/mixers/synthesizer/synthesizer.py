@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, final
+from typing import Annotated, Any, ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -99,6 +99,8 @@ class Synthesizer(Mixer):
 
     Logits belong to positions in a sequence of the training length; a shorter one uses the first rows and columns.
     """
+
+    vector_parameters: ClassVar[tuple[str, ...]] = ("mixture",)
 
     def __init__(self, config: SynthesizerConfig, shape: Shape) -> None:
         super().__init__()
