@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu --minutes 9``: everything worth measuring on a borrowed GPU, in calls of some minutes.
+"""``python -m benchmarks.gpu``: everything worth measuring on a borrowed GPU, in calls of some minutes.
 
 Every call goes on where the last one ended. ``docs/gpu.md`` says how to prepare and what to carry.
 """
@@ -22,8 +22,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=9, help="how long this call may take (default: 9)")
-    parser.add_argument("--part", action="append", metavar="N", help="only this part, a to g; repeatable")
+    parser.add_argument("--minutes", type=float, default=8.5, help="how long this call may take (default: 8.5)")
+    parser.add_argument("--part", action="append", metavar="N", help="only this part, a to k; repeatable")
     parser.add_argument("--job", action="append", metavar="NAME", help="only this job; repeatable")
     parser.add_argument(
         "--out", type=Path, default=Path(".gpu/out"), help="where results go, and are read from (default: .gpu/out)"

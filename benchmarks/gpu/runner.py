@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from benchmarks.gpu import ROOT
 from benchmarks.gpu.job import KitJob
@@ -28,6 +28,10 @@ RESULTS = "results.jsonl"
 GRACE_SECONDS = 30.0
 """Seconds between SIGTERM and SIGKILL, in which a study writes its checkpoints."""
 TAIL_LINES = 15
+GLANCE_SECONDS = 1.0
+"""Seconds between two looks at what a job has written."""
+WIDEST = 200
+"""The most characters of a line that is said."""
 
 Outcome = Literal["finished", "failed", "timed out", "stopped"]
 """timed out: the job reached its own limit. stopped: the call ended, a person stopped it, or a resumable job reached
@@ -127,8 +131,6 @@ class Kit(NamedTuple):
                 raise
             self.write(attempt)
             self.say(f"    {attempt.outcome} after {attempt.seconds:.0f} s")
-            if attempt.outcome in ("failed", "timed out"):
-                self.say("\n".join(f"    | {line}" for line in attempt.tail[-TAIL_LINES:]))
         return waiting
 
     def attempt(self, job: KitJob, left: float) -> JobAttempt:
@@ -145,7 +147,7 @@ class Kit(NamedTuple):
         process = JobProcess(job.module, arguments, ROOT, log)
         begun = time.monotonic()
         try:
-            code = process.wait(max(0.1, limit))
+            code = self.watched(process, max(0.1, limit), log, start)
         finally:
             end_group(process.group)
         outcome: Outcome = "finished" if code == 0 else "failed"
@@ -156,6 +158,26 @@ class Kit(NamedTuple):
             job.command, code_fingerprint(),
             read_json(writes) if writes else None, tail_of(log, start), time.strftime("%Y-%m-%d"),
         )  # fmt: skip
+
+    def watched(self, process: JobProcess, seconds: float, log: Path, start: int) -> int | None:
+        """Waits for the end of a job, and says each line that it writes to its log from byte ``start`` on. Returns its
+        exit status; None where it goes on after so many seconds."""
+        deadline, code = time.monotonic() + seconds, None
+        with log.open("ab"), log.open("rb") as file:
+            file.seek(start)
+            while code is None and (left := deadline - time.monotonic()) > 0:
+                code = process.wait(min(left, GLANCE_SECONDS))
+                self.say_lines(file)
+        return code
+
+    def say_lines(self, file: BinaryIO) -> None:
+        """Says the whole lines that follow in a log, the last state of each; half of a line is left for later."""
+        content = file.read()
+        whole = whole_lines(content)
+        file.seek(len(whole) - len(content), os.SEEK_CUR)
+        for line in whole.decode(errors="replace").splitlines():
+            if text := line.rstrip().rpartition("\r")[2]:
+                self.say(f"    | {text[:WIDEST]}")
 
     def write(self, attempt: JobAttempt) -> None:
         """Appends an attempt to the results, after removing an incomplete last line."""

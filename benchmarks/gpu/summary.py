@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,19 @@ def transformer_xl(result: Mapping[str, Any]) -> str:
     return f"{speed:,.0f} tokens a second, {speed / published:.2f} times NVIDIA's A100"
 
 
+def environment(result: Mapping[str, Any]) -> str:
+    """How often each kernel of attention was chosen."""
+    counts = Counter(row["kernel"] for row in result["choices"])
+    return "attention by " + ", ".join(f"{name} ({count})" for name, count in counts.most_common())
+
+
+def values(result: Mapping[str, Any]) -> str:
+    """How many comparisons agree, and which do not."""
+    rows = result["rows"]
+    others = [f"{row['kind']} {row['mode']} {row['precision']}" for row in rows if not row["agrees"]]
+    return f"{len(rows) - len(others)} of {len(rows)} agree" + (f"; not {', '.join(others)}" if others else "")
+
+
 def layer(result: Mapping[str, Any]) -> str:
     """Milliseconds of every layer at every length, each mixer before its peers."""
     rows = [row for row in result["rows"] if row["milliseconds"]]
@@ -62,7 +76,8 @@ def throughput(result: Mapping[str, Any]) -> str:
 
 
 HEADLINES: Mapping[str, Callable[[Any], str]] = {
-    "a": tests, "b": transformer_xl, "c": layer, "d": study, "e": tests, "f": throughput, "g": study,
+    "a": environment, "b": values, "c": tests, "d": transformer_xl, "e": tests, "f": transformer_xl, "g": layer,
+    "h": study, "i": tests, "j": throughput, "k": study,
 }  # fmt: skip
 
 

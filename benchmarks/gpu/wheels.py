@@ -1,11 +1,12 @@
 """A wheelhouse for a machine without a network: the packages that the kit imports and the machine does not have.
 
-    python -m benchmarks.gpu.wheels --to .gpu/wheels [--present LIST] [--limit 18]
+    python -m benchmarks.gpu.wheels --to .gpu/wheels [--present LIST] [--limit 16]
 
 ``LIST`` names the packages installed there, one a line: ``python -m pip list --format freeze`` on that machine writes
-it. The default is ``benchmarks/gpu/present.txt``, which lists a common PyTorch image. Requirements are those of
-``pyproject.toml`` and, recursively, of their own metadata, for Python 3.12 on x86-64 Linux; torch is never among them.
-On the machine ``python -m benchmarks.gpu --wheels .gpu/wheels`` installs them into a folder of its own.
+it. The default is ``benchmarks/gpu/present.txt``, as it was read on a machine with Python 3.12.3 and torch 2.11.
+Requirements are those of ``pyproject.toml`` and, recursively, of their own metadata, for Python 3.12 on x86-64 Linux;
+torch is never among them. On the machine ``python -m benchmarks.gpu --wheels .gpu/wheels`` installs them into a folder
+of its own.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ def download(versions: Mapping[str, str], folder: Path) -> None:
 def main(
     to: Annotated[Path, typer.Option(help="The folder of the wheelhouse; it is emptied first.")],
     present: Annotated[Path, typer.Option(help="What is installed there, a name a line.")] = PRESENT,
-    limit: Annotated[float, typer.Option(help="Largest size of all wheels together, in MiB.")] = 18,
+    limit: Annotated[float, typer.Option(help="Largest size of all wheels together, in MiB.")] = 16,
 ) -> None:
     """Downloads what the kit imports and the machine does not have."""
     try:

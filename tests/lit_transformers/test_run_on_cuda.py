@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import pytest
@@ -35,13 +36,14 @@ def curve(directory: Path) -> list[float]:
 
 def check_learning_and_resuming(config: RunConfig, folder: Path) -> dict[str, object]:
     """Stopped after a third of its steps and asked for again, it ends near one that never was stopped. Its record."""
+    steps = config.training.steps
     uninterrupted = fit(config, folder / "whole")
     assert uninterrupted["outcome"] == "finished", uninterrupted["reason"]
     losses = curve(folder / "whole")
-    assert len(losses) == STEPS // 5 and sum(losses[-4:]) < 0.8 * sum(losses[:4])
+    assert len(losses) == steps // 5 and sum(losses[-4:]) < 0.8 * sum(losses[:4])
 
     def stop(progress: Progress) -> None:
-        if progress.phase == "fit" and progress.step >= STEPS // 3:
+        if progress.phase == "fit" and progress.step >= steps // 3:
             raise Interrupted("stopped by the test")
 
     with pytest.raises(Interrupted):
@@ -64,6 +66,12 @@ def test_a_run_on_cuda_learns_goes_on_and_names_the_device(
     record = check_learning_and_resuming(config_of(small_run, "cuda", precision), tmp_path)
     assert record["environment"]["hardware"] == torch.cuda.get_device_name()  # type: ignore[index]
     assert record["measured"]["peak_memory_bytes"] <= torch.cuda.max_memory_allocated()  # type: ignore[index]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("LIT_TRANSFORMERS_REHEARSAL" not in os.environ, reason="rehearses the run on CUDA, on a CPU")
+def test_a_rehearsed_run_learns_and_goes_on(small_run: RunConfig, tmp_path: Path) -> None:
+    check_learning_and_resuming(config_of(small_run, "cpu", "32").override({"training.steps": 60}), tmp_path)
 
 
 @pytest.mark.gpu
