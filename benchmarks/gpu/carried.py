@@ -18,7 +18,7 @@ from benchmarks.gpu import ROOT
 MIB = 2**20
 LIMIT = 64
 """MiB that may be carried."""
-LEFT_OUT = ("published", "claims", "site")
+LEFT_OUT = ("published", "claims")
 """Large folders that the kit does not read."""
 
 

@@ -161,7 +161,7 @@ def test_records_travel_to_another_machine_and_weights_do_not(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (("--part", "z"), "error: --part z: there are a, b, c, d, e, f, g"),
+        (("--part", "z"), "error: --part z: there are a, b, c, d, e, f, g, h, i, j, k"),
         (
             ("--wheels", "nowhere"),
             "error: nowhere holds no wheels; python -m benchmarks.gpu.wheels --to nowhere makes them",

@@ -3109,6 +3109,41 @@ MODERNBERT = "tests/parity/test_exchange_modernbert.py::test_"
 CHANGED = "tests/lit_transformers/test_changed_network.py::test_"
 TOKENIZER = "tests/parity/test_exchange_tokenizer.py::test_"
 FIELDS = "tests/parity/test_exchange_fields.py::test_"
+GPU_KIT = "tests/benchmarks/test_gpu_kit.py::test_"
+KIT_FAULTS = (
+    Fault(
+        "kit",
+        "mixers are compared by their outputs alone",
+        "benchmarks/gpu/values.py",
+        "share == 0 and of_gradients <= tolerance.gradients",
+        "share == 0",
+        (f"{GPU_KIT}a_wrong_number_of_any_mixer_is_said",),
+    ),
+    Fault(
+        "kit",
+        "the wheelhouse lacks what the machine lacks",
+        "benchmarks/gpu/wheels.py",
+        'excluded = {*present, *NOT_NEEDED, "torch"}',
+        'excluded = {*present, *NOT_NEEDED, "torch", "typing-inspection"}',
+        (f"{GPU_KIT}with_the_wheels_the_machine_has_all_that_jobs_import",),
+    ),
+    Fault(
+        "kit",
+        "what is carried leaves out the wheelhouse",
+        "benchmarks/gpu/carried.py",
+        '[*(root / ".gpu").rglob("*")]',
+        "[]",
+        (f"{GPU_KIT}what_is_carried_is_counted_and_refused_where_it_is_too_large",),
+    ),
+    Fault(
+        "kit",
+        "a job is silent until it ends",
+        "benchmarks/gpu/runner.py",
+        "                self.say_lines(file)\n",
+        "",
+        (f"{GPU_KIT}a_rehearsal_of_the_first_call_does_what_is_worth_most_and_prints_as_it_goes",),
+    ),
+)
 EXCHANGE_FAULTS = (
     Fault(
         "exchange",
@@ -3413,6 +3448,7 @@ FAULTS = (
     *REPORT_FAULTS,
     *RUN_FAULTS,
     *LIGHTNING_FAULTS,
+    *KIT_FAULTS,
     Fault(
         "fields",
         "a schedule is compared by its first updates alone",
@@ -4637,7 +4673,7 @@ FAULTS = (
         "tasks",
         "texts that are like documents with summaries are scored as translations without a word",
         "lit_transformers/runs/fit.py",
-        "*logged, Advice(config.task, data)]",
+        "*logged, Advice(config.measured_task, data)]",
         "*logged]",
         ("tests/lit_transformers/test_seq2seq.py::test_a_run_says_where_its_texts_are_like_documents_with_summaries",),
     ),
