@@ -158,7 +158,7 @@ def test_with_the_wheels_the_machine_has_all_that_jobs_import(monkeypatch: pytes
 
 
 def test_what_is_carried_is_counted_and_refused_where_it_is_too_large(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     (tmp_path / ".gitignore").write_text("/.gpu/\n/ignored/\n")
@@ -167,8 +167,10 @@ def test_what_is_carried_is_counted_and_refused_where_it_is_too_large(
         (tmp_path / name).write_bytes(bytes(size))
     sizes = carried.carried(tmp_path)
     assert (sizes[".gpu"], sizes["published"], sizes["ignored"]) == (1000, 2000, 0)
+    monkeypatch.setattr(carried, "carried", lambda: sizes)
+    carried.main(limit=1)
     with pytest.raises(SystemExit):
-        carried.main(limit=1)
+        carried.main(limit=0.001)
     assert "git sparse-checkout set --no-cone '/*' '!/published'" in capsys.readouterr().err
 
 
