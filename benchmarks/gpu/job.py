@@ -135,11 +135,11 @@ def rehearsals() -> list[KitJob]:
         pytest_job("e", OF_GPU, 10, "-m", "gpu", EXECUTORS_ON_CUDA),
         transformer_xl("graphs", 10, "--check", *timing),
         benchmark("g", "layers", "layers 1", 12, *mixers, *once),
-        study_job("h", "xl_recurrence", 90, "--seeds", "1", *few),
+        study_job("h", "xl_recurrence", 240, "--seeds", "1", *few),
         pytest_job("i", "ranks on one device", 30, RANKS),
         throughput("overhead", "training through the suite", 10, "--tiny", "--chunks", "4"),
         throughput("translation", "decoding, small", 10, "--tiny", "--rows", "4", "--repeats", "1"),
-        study_job("k", "shared_qk", 90, "--seeds", "1", *few),
+        study_job("k", "shared_qk", 240, "--seeds", "1", *few),
     ]
 
 
