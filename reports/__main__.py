@@ -30,6 +30,8 @@ EXAMPLES = """Examples:
 
 python -m reports publish xl_recurrence             keep a study's results and its report.md in the repository
 
+python -m reports withdraw xl_recurrence "REASON"   mark what is published as wrong, until it is published again
+
 python -m reports gallery                           an index over all published studies, beside their sources
 
 python -m reports gallery --render                  the same, after a change of what tables look like
@@ -81,6 +83,19 @@ def publish(
     if missing := read_results(page.with_name(RESULTS)).missing():
         err.print(f"published with {missing} of its runs missing", style="yellow", highlight=False)
     _print_path(page)
+
+
+@app.command()
+def withdraw(
+    study: Annotated[str, typer.Argument(help="The name of the folder of a published study.")],
+    reason: Annotated[str, typer.Argument(help="What is wrong with it, in a line.")],
+    folder: Folder = PUBLISHED,
+) -> None:
+    """Marks a published study as wrong: its report and the gallery give the reason in place of its answer."""
+    from reports.publish import withdraw as withdraw_study
+
+    require_name(study, "study")
+    _print_path(withdraw_study(folder / study, reason))
 
 
 @app.command()

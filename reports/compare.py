@@ -107,7 +107,8 @@ def compare(one: ComparedSide, other: ComparedSide) -> tuple[tuple[Table, ...], 
     if not pairs:
         arms = ", ".join(arm.name for arm in one.study.plan.arms)
         raise ReportError(f"{one.name} and {other.name} have no arm in common; the arms of {one.name}: {arms}")
-    notes = [*one.study.notes, *other.study.notes]
+    notes = [f"{side.name} was withdrawn: {side.study.withdrawn}" for side in (one, other) if side.study.withdrawn]
+    notes += [*one.study.notes, *other.study.notes]
     candidates = (configs(one, other, pairs), metrics(one, other, pairs, notes), costs(one, other, pairs))
     tables = [table if one.kind == "study" else _without_arms(table) for table in candidates if table.rows]
     if not tables:

@@ -21,6 +21,7 @@ from reports.judge.agreement import (
     EQUALITY_RULE,
     RULE,
     UNSOURCED,
+    WITHDRAWN_RULE,
     GalleryEntry,
     JudgedComparison,
     judge_comparisons,
@@ -198,6 +199,8 @@ def _without_heading(table: Table) -> str:
 def to_gallery_html(entries: Sequence[GalleryEntry], parent: ParentPage | None = None) -> str:
     """Returns the index as one self-contained HTML page; links lead to the pages of the studies."""
     facts = [f"{len(entries)} studies", f"{sum(len(entry.judged) for entry in entries)} comparisons"]
+    withdrawn = sum(bool(entry.findings.study.withdrawn) for entry in entries)
+    facts += [f"{withdrawn} withdrawn"] if withdrawn else []
     return document(TITLE, facts, _sections(entries), parent)
 
 
@@ -232,8 +235,11 @@ def _opening(entries: Sequence[GalleryEntry]) -> Iterator[Html]:
 
 
 def rules(entries: Sequence[GalleryEntry]) -> list[str]:
-    """Returns the rules of agreement as paragraphs, that of equality where a study states a margin."""
-    return [RULE, *([EQUALITY_RULE] if any(entry.findings.margin for entry in entries) else [])]
+    """Returns the rules of agreement as paragraphs, that of equality where a study states a margin, and that of what was
+    withdrawn where anything was."""
+    equality = [EQUALITY_RULE] if any(entry.findings.margin for entry in entries) else []
+    withdrawn = [WITHDRAWN_RULE] if any(entry.findings.study.withdrawn for entry in entries) else []
+    return [RULE, *equality, *withdrawn]
 
 
 def _study(entry: GalleryEntry) -> Html:
@@ -254,9 +260,13 @@ def _study(entry: GalleryEntry) -> Html:
 def summary(entries: Sequence[GalleryEntry]) -> str:
     """Returns a text on how many comparisons have each agreement with their source."""
     agreement_counts = counts(entries)
-    studies = f"{len(entries)} stud{'ies' if len(entries) > 1 else 'y'}"
+    standing = [entry for entry in entries if not entry.findings.study.withdrawn]
+    studies = f"{len(standing)} stud{'y' if len(standing) == 1 else 'ies'}"
     tally = ", ".join(f"{name}: {agreement_counts[name]}" for name in AGREEMENTS)
-    return f"{studies} with {sum(agreement_counts.values())} comparisons. {tally[0].upper()}{tally[1:]}."
+    withdrawn = [entry.name for entry in entries if entry.findings.study.withdrawn]
+    apart = f" Withdrawn, and not counted: {', '.join(withdrawn)}." if withdrawn else ""
+    number = sum(agreement_counts[name] for name in AGREEMENTS)
+    return f"{studies} with {number} comparisons. {tally[0].upper()}{tally[1:]}.{apart}"
 
 
 def counts(entries: Sequence[GalleryEntry]) -> Counter[str]:
@@ -270,7 +280,9 @@ def systems(entries: Sequence[GalleryEntry]) -> Table:
     rows = []
     for system, studies in by_system(entries).items():
         agreement_counts = counts(studies)
-        names = ", ".join(entry.name for entry in studies)
+        names = ", ".join(
+            f"{entry.name}{' (withdrawn)' if entry.findings.study.withdrawn else ''}" for entry in studies
+        )
         rows.append((Cell(system), Cell(names), *(Cell(agreement_counts[name]) for name in AGREEMENTS)))
     return Table("systems", "Comparisons by system", columns, tuple(rows))
 

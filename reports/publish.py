@@ -87,6 +87,21 @@ def publish_reproductions(directory: Path, reproductions: Sequence[Reproduction]
     return _publish_again(dataclasses.replace(study, reproductions=tuple(values.values())), directory)
 
 
+def withdraw(directory: Path, reason: str) -> Path:
+    """Marks a publication as wrong, in place of an earlier reason, and returns the path of report.md. Its numbers stay,
+    as they were measured; its report and the gallery give the reason in place of its answer. The mark goes with the
+    results: publishing the study again removes it.
+
+    Raises ReportError where nothing is published there, a line of it is damaged, or the reason is empty, and OSError
+    where it cannot be written.
+    """
+    if not reason.strip():
+        raise ReportError(f"{directory}: a publication is withdrawn for a reason; say in a line what is wrong")
+    return _publish_again(
+        dataclasses.replace(_read_published(directory), withdrawn=" ".join(reason.split())), directory
+    )
+
+
 def _read_published(directory: Path) -> Study:
     """Reads a published study. Raises ReportError where there is none, or a line of its results is damaged."""
     study = read_results(directory / RESULTS)
@@ -102,8 +117,10 @@ def _publish_again(study: Study, directory: Path) -> Path:
 
 
 def _require_no_loss(new: Study, old: Study, folder: Path) -> None:
-    """Raises ReportError if the published study has more finished runs, arms or seeds."""
-    if any(ours < theirs for ours, theirs in zip(_finished_counts(new), _finished_counts(old), strict=True)):
+    """Raises ReportError if the published study has more finished runs, arms or seeds, and was not withdrawn."""
+    if not old.withdrawn and any(
+        ours < theirs for ours, theirs in zip(_finished_counts(new), _finished_counts(old), strict=True)
+    ):
         counts = (
             "{} runs, {} arms and {} seeds have finished {}".format(*_finished_counts(study), where)
             for study, where in ((new, "here"), (old, "there"))

@@ -10,6 +10,7 @@ two are equal, it agrees if the difference of the source is smaller than the mar
 It is *not asked* where the baseline does not beat the floor, or gains nothing from the context in which arms differ: a
 model that has learned less than anyone gets, or uses no more than all arms see, says nothing of the question. An arm
 whose data are its own counts as the baseline of these, unless what it learned does not generalize (``generalization``).
+It is *withdrawn* where its study is.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from lit_transformers.records.plan import PublishedCell
 from reports.judge.comparisons import Comparison
 from reports.show.sections import Findings, matching_arms
 
-Agreement = Literal["agrees", "disagrees", "unresolved", "not asked", "no published number"]
+Agreement = Literal["agrees", "disagrees", "unresolved", "not asked", "no published number", "withdrawn"]
 
 AGREEMENTS: tuple[Agreement, ...] = ("agrees", "disagrees", "unresolved", "not asked", "no published number")
+"""How comparisons agree of studies that stand; those that were withdrawn are counted apart."""
 
 RULE = """\
 A comparison agrees where our verdict, better or worse, goes in the direction of the difference between the source's \
@@ -41,6 +43,10 @@ are not compared: the scales are not the same."""
 EQUALITY_RULE = """\
 A study may state a margin, the smallest effect that anybody would care about. Where our verdict is equal, it agrees \
 with a difference of the source that is smaller than the margin, and disagrees with any other."""
+
+WITHDRAWN_RULE = """\
+A study that turned out to be wrong is withdrawn, with the reason, until it is measured again: none of its comparisons \
+counts, and its numbers stay where they are."""
 
 UNSOURCED = "No source"
 """The system of studies without a source."""
@@ -65,7 +71,7 @@ class JudgedComparison:
     @property
     def has_counterpart(self) -> bool:
         """Whether the source prints a number that this comparison can agree with."""
-        return self.agreement != "no published number"
+        return self.agreement not in ("no published number", "withdrawn")
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,8 @@ def judge_comparisons(findings: Findings) -> list[JudgedComparison]:
 
 def _agreement(findings: Findings, comparison: Comparison, difference: float | None) -> Agreement:
     """Returns how a comparison agrees with the source's ``difference``, by the rule above."""
+    if findings.study.withdrawn:
+        return "withdrawn"
     published = findings.study.plan.published
     sign = better_sign(published.metric) if published else None
     if difference is None or sign is None:

@@ -57,7 +57,8 @@ class Run:
 @dataclass(frozen=True)
 class Study:
     """A plan, its runs in the plan's order, notes on every file that could not be used, its floors, and how much of its
-    context the baseline uses; None where these were not measured. reproductions: runs that were repeated later."""
+    context the baseline uses; None where these were not measured. reproductions: runs that were repeated later.
+    withdrawn: the reason why a publication is wrong; empty where it stands."""
 
     plan: Plan
     runs: tuple[Run, ...]
@@ -65,6 +66,7 @@ class Study:
     floors: Floors | None = None
     context: ContextUse | None = None
     reproductions: tuple[Reproduction, ...] = ()
+    withdrawn: str = ""
 
     @property
     def arm_names(self) -> list[str]:

@@ -1,8 +1,8 @@
 """Reads and writes ``results.jsonl``: a study in one file, from which all its tables and figures are made.
 
 The first line holds the plan, the notes and, where they were measured, the floors, what the baseline gains from its
-context, and the runs that were repeated by later code; every other line holds a run by its key: its record, its
-learning curves, and the sums of its documents. A column that several runs share, such as the documents' names, is
+context, the runs that were repeated by later code, and the reason why a publication was withdrawn; every other line
+holds a run by its key: its record, its learning curves, and the sums of its documents. A column that several runs share, such as the documents' names, is
 written once, on a line of its own, and is referred to by its number. The file does not record when, by whom or on which
 machine it was made, except in its commands: they name files and folders as they were typed; those of a published study
 name no folder of the machine.
@@ -71,6 +71,8 @@ def _lines(study: Study, public: bool) -> Iterator[dict[str, Any]]:
     beside = {name: _public(dump(value)) for name, value in measured.items() if value is not None}
     if study.reproductions:
         beside["reproductions"] = [_public(dump(reproduction)) for reproduction in study.reproductions]
+    if study.withdrawn:
+        beside["withdrawn"] = study.withdrawn
     yield {"kind": "study", "version": VERSION, "plan": plan, "notes": _public(list(study.notes))} | beside
     uses = Counter(_identity(column) for run in runs for column in _columns(run.measurements))
     numbers: dict[Identity, int] = {}
@@ -187,6 +189,7 @@ def _parse_first_line(path: Path, text: str) -> Study:
             floors=parse(Floors, plain["floors"]) if "floors" in plain else None,
             context=parse(ContextUse, plain["context"]) if "context" in plain else None,
             reproductions=tuple(parse(Reproduction, one) for one in plain.get("reproductions", ())),
+            withdrawn=" ".join(str(plain.get("withdrawn", "")).split()),
         )
     except (ValueError, RecursionError) as error:
         raise ReportError(

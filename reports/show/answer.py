@@ -37,13 +37,18 @@ def headline(findings: Findings) -> str:
     of the others have each verdict; without a finished run, why there is none.
 
     Before it stands why no answer can be expected, where the baseline does not beat its floor or gains nothing from the
-    context in which arms differ; after it, which arms have learned what does not generalize.
+    context in which arms differ; after it, which arms have learned what does not generalize. Of a study that was
+    withdrawn it is the reason alone.
     """
+    if findings.study.withdrawn:
+        return why_no_answer(findings)
     return " ".join(filter(None, [why_no_answer(findings), _main_result(findings), *_gaps(findings)]))
 
 
 def why_no_answer(findings: Findings) -> str:
     """Returns why no answer can be expected, or nothing where one can, or neither floor nor context was measured."""
+    if findings.study.withdrawn:
+        return f"Withdrawn: {findings.study.withdrawn.rstrip('.')}."
     return " ".join([*_too_little_training(findings), *_too_little_context(findings)])
 
 
@@ -140,7 +145,10 @@ def _rest(others: Sequence[Comparison]) -> str:
 
 
 def answer(findings: Findings) -> tuple[str, ...]:
-    """Returns a sentence for each of the first eight comparisons, with costs and, if unresolved, the seeds needed."""
+    """Returns a sentence for each of the first eight comparisons, with costs and, if unresolved, the seeds needed; none
+    of a study that was withdrawn."""
+    if findings.study.withdrawn:
+        return ()
     leading = _leading(findings) if any(run.missing is None for run in findings.study.runs) else []
     sentences = [sentence(findings, comparison) for comparison in leading[:_MOST]]
     if len(leading) > _MOST:

@@ -134,6 +134,8 @@ class Findings:
 
     def can_answer(self, arms: Iterable[str]) -> bool:
         """Returns whether an answer can be expected of a comparison of these arms; without one it is not asked."""
+        if self.study.withdrawn:
+            return False
         readers = [self.floors[baseline].arms for baseline in self.below_floor]
         too_little = any(not names or name in names for names in readers for name in arms)
         return not too_little and self.gains_nothing_beyond is None

@@ -2370,6 +2370,22 @@ REPORT_FAULTS = (
     ),
     Fault(
         "reports",
+        "a withdrawn study still answers",
+        "reports/show/sections.py",
+        "        if self.study.withdrawn:\n            return False\n",
+        "",
+        (f"{GALLERY}what_was_withdrawn_gives_its_reason_in_place_of_its_answer_until_it_is_published_again",),
+    ),
+    Fault(
+        "reports",
+        "the mark of a withdrawn study is not kept with its results",
+        "reports/read/results.py",
+        'beside["withdrawn"] = study.withdrawn',
+        "pass",
+        (f"{GALLERY}what_was_withdrawn_gives_its_reason_in_place_of_its_answer_until_it_is_published_again",),
+    ),
+    Fault(
+        "reports",
         "perplexities are compared as they are",
         "reports/judge/effects.py",
         "value, base = math.log(value), math.log(base)",

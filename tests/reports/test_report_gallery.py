@@ -446,3 +446,29 @@ def test_nothing_published_tells_of_this_machine(tmp_path: Path) -> None:
         if path.suffix in (".md", ".csv", ".tex", ".html", ".jsonl", ".svg"):
             text = path.read_text()
             assert not [word for word in private if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text)], path.name
+
+
+def test_what_was_withdrawn_gives_its_reason_in_place_of_its_answer_until_it_is_published_again(
+    tmp_path: Path, undrawn: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, folder = tmp_path / "runs", tmp_path / "published"
+    write_product(runs, {"off": 0.2}, contrasts=CONTRAST, published=published_source(29.0, 26.8))
+    page = publish(runs, "xl_recurrence", folder)
+    _, *numbers = (page.with_name(RESULTS)).read_text().splitlines()
+    reason = "its costs leave out\n a part"
+    assert main(["withdraw", "xl_recurrence", reason, "--in", str(folder)]) == 0
+    write_gallery(folder, again=True)
+    report, index = page.read_text(), (folder / "README.md").read_text()
+    first_line = "**Withdrawn: its costs leave out a part.**"
+    assert report.splitlines()[2] == first_line and "Better" not in report.split("| Arm")[0]
+    assert page.with_name(RESULTS).read_text().splitlines()[1:] == numbers
+    assert "0 studies with 0 comparisons" in index and "Withdrawn, and not counted: xl\\_recurrence." in index
+    opening = index.split("### [xl")[0]
+    assert "every comparison | Withdrawn: its costs" in opening and "Decided comparisons" not in opening
+    assert "No decided comparison disagrees" in opening and "**Here:** Withdrawn: its costs" in index
+    assert "Withdrawn: its costs" in to_gallery_html(read_entries(folder))
+    assert relative_effects(read_entries(folder)) == ([], [])
+    shutil.rmtree(runs / key_of(OFF, 2))  # what is wrong may be replaced by less of what is right
+    assert "Withdrawn" not in publish(runs, "xl_recurrence", folder).read_text()
+    assert main(["withdraw", "xl_recurrence", " ", "--in", str(folder)]) == 2
+    assert "say in a line what is wrong" in capsys.readouterr().err
