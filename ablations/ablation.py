@@ -13,6 +13,7 @@ from ablations.arms import Arm, Design, configure, list_arms, require_distinct, 
 from lit_transformers.config import Config, ConfigError, NonNegative, Positive, PositiveFloat, nearest
 from lit_transformers.records.plan import Contrast, Margin, Metric, Source
 from lit_transformers.records.schema import Checked, Name
+from lit_transformers.scores import known_goal
 from lit_transformers.trust import class_paths_in
 
 __all__ = [
@@ -189,6 +190,10 @@ class Ablation(Checked):
     preparation: str = ""
 
     def check(self) -> None:
+        goal = known_goal(self.metric.name)
+        if goal is not None and goal != self.metric.goal:
+            better = "less" if goal == "minimize" else "more"
+            raise ConfigError(f"of {self.metric.name} {better} is better; set goal={goal!r}", "metric.goal")
         arms = self.all_arms()
         for number, contrast in enumerate(self.contrasts):
             for name in (contrast.arm, contrast.against):

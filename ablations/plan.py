@@ -187,8 +187,8 @@ def make_plan(
         resolved = _with_values(ablation.resolve(request.scale, request.changes), tuned or {})
         configs, matched = _match_budgets(ablation, resolved, name, runs)
         _require_effects(configs, runner)
-        runner.require_metric(configs[resolved.arms[0].name], resolved.metric.name)
         configs_by_key, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.most_seeds, runner)
+        _require_metric(configs, resolved.metric.name, runner)
         costs = {arm: dict(runner.describe(config)._asdict()) for arm, config in configs.items()}
         plan = _plan(study, ablation, request, resolved, matched, runs_by_arm)
         plan = replace(_with_references(plan, configs, runner), reach=runner.smallest_reach([*configs.values()]))
@@ -263,6 +263,18 @@ def _match_budgets(
     configs, matched = match_arms(match, resolved.configs, resolved.arms[0].name, describe, measure)
     require_distinct(resolved.arms, configs)
     return configs, matched
+
+
+def _require_metric(configs: dict[str, Config], metric: str, runner: Runner) -> None:
+    """Raises ConfigError where the record of an arm's runs will not hold the study's metric."""
+    for number, (name, config) in enumerate(configs.items()):
+        try:
+            runner.require_metric(config, metric)
+        except MissingFileError:
+            raise
+        except ConfigError as error:
+            of_arm = f"in arm {name}: " if number else ""
+            raise ConfigError(f"{of_arm}{error.reason}", error.path) from None
 
 
 def _require_effects(configs: dict[str, Config], runner: Runner) -> None:

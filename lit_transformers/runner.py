@@ -94,6 +94,8 @@ class Runner:
     language model of a checkpoint with its context cut to rising lengths, and raises such an error for any other.
     smallest_reach: returns how many symbols back the run sees that sees least, where some of these runs, of which the
     first one is the baseline's, differ in that from it, and else None.
+    require_metric: raises ConfigError for a metric, by its name, that no record of such a run holds.
+    source_files: returns files of code that are no part of the suite.
     preload: computes once what every run would compute again, for the process from which runs are forked.
     """
 

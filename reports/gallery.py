@@ -235,8 +235,8 @@ def _opening(entries: Sequence[GalleryEntry]) -> Iterator[Html]:
 
 
 def rules(entries: Sequence[GalleryEntry]) -> list[str]:
-    """Returns the rules of agreement as paragraphs, that of equality where a study states a margin, and that of what was
-    withdrawn where anything was."""
+    """Returns the rules of agreement as paragraphs, that of equality where a study states a margin, and that of
+    withdrawal where a study was withdrawn."""
     equality = [EQUALITY_RULE] if any(entry.findings.margin for entry in entries) else []
     withdrawn = [WITHDRAWN_RULE] if any(entry.findings.study.withdrawn for entry in entries) else []
     return [RULE, *equality, *withdrawn]

@@ -107,3 +107,16 @@ class Plane(L.LightningDataModule):
 
     def test_dataloader(self) -> Any:
         return DataLoader(Points(50, 2, False), batch_size=20)
+
+
+class Elsewhere(Plane):
+    """Validates on points of a seed, so many of them, in batches of a size."""
+
+    def __init__(self, seed: int = 1, count: int = 50, batch: int = 20, name: str | None = None) -> None:
+        super().__init__()
+        self.seed, self.count, self.batch = seed, count, batch
+        if name is not None:
+            self.evaluation_fingerprint = name
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(Points(self.count, self.seed, False), batch_size=self.batch)

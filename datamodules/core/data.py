@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, final
 
@@ -18,7 +19,7 @@ from datamodules.core.loading import EvaluationLoader, Reading, TrainingLoader
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import Config, ConfigError, Plain, canonical_hash
 
-__all__ = ["Data", "DataConfig", "KnownValues", "row_conflicts"]
+__all__ = ["Data", "DataConfig", "KnownValues", "defined", "row_conflicts"]
 
 DESCRIPTION = "description"
 """The key under which a checkpoint names the kind of its data's description."""
@@ -81,6 +82,18 @@ class DataConfig(Config):
         """Returns the settings by which evaluation reads the data; they are recorded with every number."""
         raise NotImplementedError
 
+    def measured(self) -> dict[str, Plain]:
+        """Hook: returns the fields that decide which documents or examples of the content are measured, whatever reads
+        them. Those of the evaluation by default, but for the size of its batches."""
+        evaluation: dict[str, Plain] = self.get("evaluation").to_dict()
+        return {name: value for name, value in evaluation.items() if name != "batch_size"}
+
+    @property
+    def measured_lengths(self) -> tuple[int, ...] | None:
+        """Hook: the lengths at which metrics are also measured, as ``accuracy@20``; None where it is not known which.
+        Empty by default."""
+        return ()
+
     def with_default_evaluation(self) -> DataConfig:
         """Returns the config with the default evaluation: runs that agree in it are trained only once."""
         return self.override({"evaluation": type(self.get("evaluation"))()})
@@ -107,6 +120,11 @@ class DataConfig(Config):
     def restored(self, metadata: Mapping[str, Plain]) -> DataDescription:
         """Returns the description from the metadata of such data."""
         raise NotImplementedError
+
+
+def defined(noun: str, decisive: Plain) -> str:
+    """Returns a definition of ``Data.definitions``. decisive: all that decides it, as plain data."""
+    return f"{noun} {canonical_hash(decisive)}"
 
 
 def row_conflicts(ranks: int, batch_size: int, evaluation_batch_size: int | None = None) -> Iterator[str]:
@@ -155,6 +173,18 @@ class Data(L.LightningDataModule, ABC):
     @abstractmethod
     def metadata(self) -> dict[str, Plain]:
         """Returns what ``DataConfig.restored`` needs of these data besides their config."""
+
+    @final
+    def documents_measured(self) -> str:
+        """Returns a fingerprint of the documents or examples that validation reads, which is the same for all runs that
+        are measured on the same ones."""
+        return canonical_hash([self.content, self.config.measured()], 32)
+
+    def definitions(self) -> dict[str, str]:
+        """Hook: returns by the name of a unit what it is in these data, as a noun and a fingerprint, where that depends
+        on more than their content: runs whose symbols differ have no loss of a symbol in common. By default a symbol is
+        known by its vocabulary."""
+        return {"symbol": defined(self.description.vocabulary.unit, asdict(self.description.vocabulary))}
 
     def mean_lengths(self) -> tuple[float, float] | None:
         """Hook: returns the mean numbers of symbols of a source and of a target of training; None where there are no

@@ -73,6 +73,10 @@ class ExamplesConfig(Config):
         """Returns the settings of the source that a reported number depends on."""
         raise NotImplementedError
 
+    def measured(self) -> dict[str, Plain]:
+        """Hook: returns the fields that decide which examples of the content are measured. None by default."""
+        return {}
+
 
 class SyntheticConfig(ExamplesConfig):
     """Base of examples that are generated on demand, from ``seed``, their split and their ordinal alone.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from datamodules.core.data import row_conflicts
+from datamodules.core.data import defined, row_conflicts
 from datamodules.core.documents import SPLITS, Shard, Split
 from datamodules.core.errors import DataError
 from datamodules.core.loading import Reading
@@ -106,6 +106,11 @@ class DenoisingDataConfig(TextDataConfig, kind="denoising"):
             "noise": self.measured_noise.to_dict(),
         }
 
+    def measured(self) -> dict[str, Plain]:
+        """Of a number of rows, what these are depends on how texts are cut into rows."""
+        evaluation: dict[str, Plain] = {"split": self.evaluation.split, "examples": self.evaluation.examples}
+        return evaluation | ({"length": self.length, "packing": self.packing} if self.evaluation.examples else {})
+
     @property
     def measured_noise(self) -> CorruptionConfig:
         """What is done to rows in evaluation."""
@@ -159,6 +164,10 @@ class DenoisingData(TextData):
     @cached_property
     def description(self) -> PairDescription:
         return self.config.described(self.tokenizer)
+
+    def definitions(self) -> dict[str, str]:
+        written = [self.tokenizer_hash, self.config.packing, self.config.measured_noise.to_dict()]
+        return super().definitions() | {"target symbol": defined(self.tokenizer.vocabulary.unit, written)}
 
     def metadata(self) -> dict[str, Plain]:
         return {"tokenizer": self.tokenizer.to_dict(), "source_tokenizer": None, "languages": None}

@@ -78,6 +78,9 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
     def protocol(self) -> dict[str, Plain]:
         return self.source.protocol() | {"split": self.evaluation.split, "examples": self.evaluation.examples}
 
+    def measured(self) -> dict[str, Plain]:
+        return super().measured() | self.source.measured()
+
     def restored(self, metadata: Mapping[str, Plain]) -> LabelledDescription:
         return self.source.description
 

@@ -16,7 +16,7 @@ from datamodules.core.tokenizers import BytesConfig, Tokenizer, TokenizerConfig,
 from datamodules.core.windows import shuffled
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import ClassLabels, LabelledDescription
-from lit_transformers.config import Positive, canonical_hash
+from lit_transformers.config import Plain, Positive, canonical_hash
 
 __all__ = ["WHOLE", "LabelledTexts", "TextExamplesConfig"]
 
@@ -47,6 +47,9 @@ class TextExamplesConfig(ExamplesConfig):
     def classes(self) -> tuple[str, ...]:
         """The labels, in the order of their numbers."""
         raise NotImplementedError
+
+    def measured(self) -> dict[str, Plain]:
+        return {"shortest": self.shortest}
 
     @property
     def symbols(self) -> RowSymbols:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from datamodules.core.data import Data, DataConfig
+from datamodules.core.data import Data, DataConfig, defined
 from datamodules.core.documents import Shard, Split
 from datamodules.core.errors import DataError
 from datamodules.core.loading import Reading
@@ -154,6 +154,15 @@ class PairDataConfig(DataConfig, kind="pairs"):
             "longest_target": longest.target,
         }
 
+    @property
+    def measured_lengths(self) -> tuple[int, ...] | None:
+        return self.evaluation.lengths or (None if self.source.strings else ())
+
+    def measured(self) -> dict[str, Plain]:
+        evaluation = self.evaluation
+        lengths: dict[str, Plain] = {"lengths": list(evaluation.lengths)} if self.source.strings else {}
+        return {"split": evaluation.split, "examples": evaluation.examples} | lengths
+
     def restored(self, metadata: Mapping[str, Plain]) -> PairDescription:
         longest = Longest(source=int(metadata["max_source_length"]), target=int(metadata["max_length"]))
         return description_of(self.source.vocabularies(metadata), longest)
@@ -211,6 +220,13 @@ class PairData(Data):
     @cached_property
     def _tokenizer_hash(self) -> str:
         return canonical_hash(self.pairs.tokenizers())
+
+    def definitions(self) -> dict[str, str]:
+        """A target is cut at the longest of training, which decides what is predicted of it."""
+        of_targets = {name: value for name, value in self.pairs.tokenizers().items() if name != "source_tokenizer"}
+        symbol = defined(self.description.vocabulary.unit, of_targets)
+        longest = None if self.config.source.strings else self.config.longest.target
+        return {"symbol": symbol, "target symbol": defined(self.description.vocabulary.unit, [of_targets, longest])}
 
     def identity(self) -> dict[str, Plain]:
         config, longest = self.config, self.config.longest

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from datamodules.core.data import KnownValues, row_conflicts
+from datamodules.core.data import KnownValues, defined, row_conflicts
 from datamodules.core.documents import SPLITS, Shard, Split
 from datamodules.core.errors import DataError
 from datamodules.core.loading import Reading
@@ -182,6 +182,12 @@ class RowDataConfig(TextDataConfig, kind="rows"):
             | ({"pairs": self.evaluation.pairs} if self.evaluation.pairs else {})
         )
 
+    def measured(self) -> dict[str, Plain]:
+        """Of a number of rows, what these are depends on how texts are cut into rows."""
+        evaluation: dict[str, Plain] = {"split": self.evaluation.split, "examples": self.evaluation.examples}
+        rows: dict[str, Plain] = {"length": self.length, "packing": self.measured_packing}
+        return evaluation | (rows if self.evaluation.examples else {})
+
     @property
     def measured_masks(self) -> AttentionMasksConfig | None:
         """Who sees whom in evaluation."""
@@ -275,6 +281,17 @@ class RowData(TextData):
     @property
     def description(self) -> RowDescription:
         return self.config.described(self.symbols)
+
+    def definitions(self) -> dict[str, str]:
+        config, symbol = self.config, self.tokenizer.vocabulary.unit
+        packing, noise = config.measured_packing, config.measured_noise.to_dict()
+        hidden = [self.tokenizer_hash, packing, noise, config.masks_in(config.measured_masks)]
+        return super().definitions() | {
+            "hidden symbol": defined(symbol, hidden),
+            "phrase": defined("phrase", hidden),
+            "relation": defined(config.measured_relation, [config.measured_relation, packing]),
+            "minimal pair": defined("pair", [list(config.rules), config.evaluation.pairs]),
+        }
 
     def metadata(self) -> dict[str, Plain]:
         return {"tokenizer": self.tokenizer.to_dict()}

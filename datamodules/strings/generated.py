@@ -100,6 +100,11 @@ class GeneratedDataConfig(DataConfig, kind="generated"):
     def protocol(self) -> dict[str, Plain]:
         return {"lengths": list(self.measured_lengths), "examples": self.evaluation.examples}
 
+    def measured(self) -> dict[str, Plain]:
+        evaluation = self.evaluation
+        drawn: dict[str, Plain] = {"split": evaluation.split, "examples": evaluation.examples, "seed": evaluation.seed}
+        return drawn | {"lengths": list(self.measured_lengths)}
+
     def known_values(self) -> KnownValues | None:
         chance = self.generator.chance(self.measured_lengths)
         return None if chance is None else KnownValues("accuracy", {"chance": chance, "every answer": 1.0})

@@ -17,12 +17,15 @@ from datamodules.core.errors import DataError
 from datamodules.core.reading import cut
 from datamodules.text.articles import headed
 from datamodules.text.sources import SourceConfig, split_by_hash
-from lit_transformers.config import Fraction, Plain, Positive, nearest
+from lit_transformers.config import Fraction, Plain, Positive, canonical_hash, nearest
 
 __all__ = ["HubConfig", "commit", "streamed", "unreachable"]
 
 HELD_OUT = "-by-lines"
 """Part of the fingerprint of data of which a share is held out: changes when the share is another one."""
+ANYWHERE = ("name", "revision", "window")
+"""The fields of the config that say where the data are and in which order they are read. All others decide what the
+documents of a split are."""
 FIRST: dict[str, Plain] = {"epoch": 0, "window": 0, "rows": None, "first": 0, "bytes": 0, "index": 0}
 
 
@@ -102,7 +105,10 @@ class _HubCorpus(Corpus):
     def __init__(self, config: HubConfig) -> None:
         self.config = config
         held_out = HELD_OUT if None in (config.validation, config.test) else ""
-        self.fingerprint = f"hub-{commit(config.name, config.revision)}{held_out}"
+        whole, chosen = HubConfig(name=config.name).to_dict(), config.to_dict()
+        part = {name: value for name, value in chosen.items() if name not in ANYWHERE and value != whole[name]}
+        suffix = f"-{canonical_hash(part)}" if part else ""
+        self.fingerprint = f"hub-{commit(config.name, config.revision)}{held_out}{suffix}"
 
     def documents(self, split: Split) -> _HubDocuments:
         return _HubDocuments(self.config, split)

@@ -108,6 +108,11 @@ class LanguageDataConfig(TextDataConfig, kind="language"):
             "documents": self.documents,
         }
 
+    def measured(self) -> dict[str, Plain]:
+        evaluation = self.evaluation
+        limits = {"documents": evaluation.documents, "bytes": evaluation.bytes, "last": evaluation.last}
+        return {"split": evaluation.split} | (limits if limits["documents"] or limits["bytes"] else {})
+
     def known_values(self) -> KnownValues | None:
         losses = self.source.known_losses()
         return KnownValues("bpb", losses) if losses else None

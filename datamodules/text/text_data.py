@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from datamodules.core.data import Data, DataConfig
+from datamodules.core.data import Data, DataConfig, defined
 from datamodules.core.documents import Corpus
 from datamodules.core.index import IndexedCorpus
 from datamodules.core.tokenizers import BytesConfig, Tokenizer, TokenizerConfig, cached_tokenizer, key_of
@@ -46,3 +46,6 @@ class TextData(Data):
     def tokenizer_hash(self) -> str:
         """A hash of the tokenizer, for identities of data."""
         return canonical_hash(key_of(self.tokenizer))
+
+    def definitions(self) -> dict[str, str]:
+        return {"symbol": defined(self.tokenizer.vocabulary.unit, self.tokenizer_hash)}

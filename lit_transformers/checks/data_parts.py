@@ -4,6 +4,7 @@ corruptions, and whole data modules."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shutil
@@ -327,6 +328,8 @@ def examples_are_described(case: ExamplesConfig) -> str:
                 raise Broken(
                     f"{place} has the label {label}, and classes are 0 to {kind.count - 1}; correct its labels"
                 )
+            if not math.isfinite(label):
+                raise Broken(f"{place} has the label {label}, which nothing can predict; leave such examples out")
             if any(not 0 <= mark < len(symbols) for mark in marked or ()):
                 raise Broken(f"{place} marks {marked} of {len(symbols)} symbols; count them without the boundary")
     if len(labels) < 2:

@@ -6,7 +6,7 @@ The model is built small, in float64, with all its mechanisms, and reads rows lo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pkgutil import resolve_name
@@ -54,6 +54,17 @@ def check(config: ModelConfig, report: Report | None = None) -> list[Gate]:
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             results.append(Gate(name, False, f"{type(error).__name__}: {error}"))
     return results
+
+
+def largest(*differences: Tensor | float) -> float:
+    """Returns the size of the largest difference; NaN where one is no number, which ``max`` would pass over."""
+    sizes = [size.abs().max().item() if isinstance(size, Tensor) else size for size in differences]
+    return math.nan if any(map(math.isnan, sizes)) else max(sizes)
+
+
+def is_small(difference: float, tolerance: float = TOLERANCE) -> bool:
+    """Whether a difference is within rounding; NaN is not, though it is not larger than anything either."""
+    return difference <= tolerance
 
 
 class Broken(AssertionError):
@@ -110,8 +121,8 @@ def check_causality(probe: Probe, read: Callable[[Tensor], Tensor]) -> str:
         changed = original.clone()
         changed[:, t + 1 :] = (changed[:, t + 1 :] + 7) % probe.vocabulary
         difference = read(original)[:, : t + 1] - read(changed)[:, : t + 1]
-        worst = max(worst, difference.abs().max().item())
-    if worst > TOLERANCE:
+        worst = largest(worst, difference)
+    if not is_small(worst):
         raise Broken(f"symbols after t change what is said up to t by {worst:.3g}")
     return f"largest change {worst:.1g}"
 
@@ -142,8 +153,8 @@ def check_gradients(probe: Probe, tokens: TokenEmbedding, read: Callable[[Tensor
     for t in (0, probe.length // 2):
         read(probe.symbols())[:, t].square().sum().backward()
         gradient = leaves[-1].grad
-        leak = 0.0 if gradient is None else gradient[:, t + 1 :].abs().max().item()
-        if leak > TOLERANCE:
+        leak = 0.0 if gradient is None else largest(gradient[:, t + 1 :])
+        if not is_small(leak):
             raise Broken(f"the output at {t} has a gradient of {leak:.3g} with respect to later inputs")
     return "no gradient from later inputs"
 
@@ -185,8 +196,8 @@ def check_padding(probe: Probe, read: Callable[[Tensor, Tensor | None], Tensor])
         read(symbols, mask)[:, :real_length]
         for symbols, mask in ((original, padding_mask), (zeroed, padding_mask), (original[:, :real_length], None))
     )
-    worst = max((padded - zero_padded).abs().max().item(), (padded - unpadded).abs().max().item())
-    if worst > TOLERANCE:
+    worst = largest(padded - zero_padded, padded - unpadded)
+    if not is_small(worst):
         raise Broken(f"padding changes real positions by {worst:.3g}")
     return f"largest change {worst:.1g}"
 
@@ -213,8 +224,8 @@ def streams(probe: Probe) -> str:
     worst = 0.0
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            worst = max(worst, in_pieces(network, symbols, cuts))
-    if worst > TOLERANCE:
+            worst = largest(worst, in_pieces(network, symbols, cuts))
+    if not is_small(worst):
         raise Broken(f"four segments and one pass differ by {worst:.3g}")
     return f"largest difference {worst:.1g}"
 
@@ -233,7 +244,7 @@ def decoding_equals_one_pass(probe: Probe) -> str:
         encoded = network.encode(source).hidden
         decode = partial(network.decode, source=encoded)
         worst = in_pieces(lambda symbols, state: decode(symbols, state=state), probe.symbols(), range(probe.length + 1))
-    if worst > TOLERANCE:
+    if not is_small(worst):
         raise Broken(f"symbol by symbol and in one pass differ by {worst:.3g}")
     return f"largest difference {worst:.1g}"
 
@@ -245,15 +256,15 @@ def in_pieces(read: Callable[[Tensor, Any], ModelOutput], text: Tensor, cuts: Se
         output = read(text[:, start:stop], state)
         state = output.state
         outputs.append(output.hidden)
-    return (torch.cat(outputs, dim=1) - expected).abs().max().item()
+    return largest(torch.cat(outputs, dim=1) - expected)
 
 
 def emptied_lanes_start_anew(probe: Probe) -> str:
     """Checks that a lane whose state was emptied gives the outputs of a first segment."""
     network, first, second = causal(probe), probe.symbols(), probe.symbols()
     state = empty_rows(network(first).state, torch.tensor([True, False]))
-    worst = (network(second, state).hidden[0] - network(second).hidden[0]).abs().max().item()
-    if worst > TOLERANCE:
+    worst = largest(network(second, state).hidden[0] - network(second).hidden[0])
+    if not is_small(worst):
         raise Broken(f"a lane that was emptied remembers: it differs by {worst:.3g}")
     return f"largest difference {worst:.1g}"
 
@@ -321,12 +332,12 @@ def predictions_in_order_see_what_is_before_them(probe: Probe) -> str:
         changed = torch.where(places < place, symbols, (symbols + 7) % probe.vocabulary)
         original, other = (network.read_in_order(in_order(row, places), state).hidden for row in (symbols, changed))
         difference = (original - other).abs().amax(dim=-1)
-        worst = max(worst, difference[places <= place].max().item())
+        worst = largest(worst, difference[places <= place])
         if place < probe.length - 1:
             least = min(least, difference[places == probe.length - 1].min().item())
-    if worst > TOLERANCE:
+    if not is_small(worst):
         raise Broken(f"symbols that a prediction is not to see, its own or later ones, change it by {worst:.3g}")
-    if least <= TOLERANCE:
+    if not least > TOLERANCE:
         raise Broken("the last prediction of a row does not depend on the symbols before it")
     return f"largest change {worst:.1g}"
 
@@ -339,13 +350,21 @@ def every_parameter_of_both_sides_learns(probe: Probe) -> str:
 
 
 def learning(network: nn.Module, loss: Tensor) -> str:
-    """Raises Broken with the names of the trainable parameters that the gradient of a loss does not reach."""
+    """Raises Broken with the names of the trainable parameters that the gradient of a loss does not reach, or whose
+    gradient is not finite."""
     loss.backward()
-    gradients = [(name, p.grad) for name, p in network.named_parameters() if p.requires_grad]
-    unreached = [name for name, gradient in gradients if gradient is None or not gradient.any()]
+    gradients = {name: p.grad for name, p in network.named_parameters() if p.requires_grad}
+    unreached = [name for name, gradient in gradients.items() if gradient is None or not gradient.any()]
     if unreached:
         raise Broken(f"no gradient reaches {', '.join(unreached)}")
+    if broken := not_finite(gradients):
+        raise Broken(f"the gradient of {', '.join(broken)} is not finite")
     return f"{sum(1 for _ in network.parameters())} tensors"
+
+
+def not_finite(tensors: Mapping[str, Tensor | None]) -> list[str]:
+    """Returns the names of tensors that hold NaN or infinity."""
+    return [name for name, tensor in tensors.items() if tensor is not None and not tensor.isfinite().all()]
 
 
 CAUSAL: dict[str, Callable[[Probe], str]] = {

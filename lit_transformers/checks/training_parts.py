@@ -18,10 +18,11 @@ from lit_transformers.batch import (
     DataDescription,
     LabelledBatch,
     LabelledDescription,
+    PairBatch,
     RowBatch,
     Vocabulary,
 )
-from lit_transformers.checks.gates import Broken
+from lit_transformers.checks.gates import Broken, is_small, largest, not_finite
 from lit_transformers.checks.inert_fields import changes_nothing
 from lit_transformers.checks.miniature import SHORTEST, VOCABULARY, probe_data
 from lit_transformers.checks.network_parts import DIM, HEADS, objectives
@@ -57,6 +58,7 @@ def checks(case: Config) -> PartChecks:
             yield "every parameter learns", lambda: every_parameter_learns(case)
             yield "padding changes nothing", lambda: padding_changes_nothing(case)
             yield "measures add up", lambda: measures_add_up(case)
+            yield "units name its metrics", lambda: units_name_its_metrics(case)
             yield "targets are not read", lambda: targets_are_not_read(case)
             yield "read from a checkpoint", lambda: is_read_from_a_checkpoint(case)
             yield (
@@ -127,8 +129,11 @@ def trains_a_model(case: TaskConfig) -> str:
     loss.backward()
     if not loss.isfinite():
         raise Broken(f"the loss of random symbols is {loss.item()}; divide by counts that are at least 1")
-    if all(parameter.grad is None or not parameter.grad.any() for parameter in task.parameters()):
+    gradients = {name: parameter.grad for name, parameter in task.named_parameters()}
+    if all(gradient is None or not gradient.any() for gradient in gradients.values()):
         raise Broken("no parameter has a gradient; return the loss with its graph, by training_output")
+    if broken := not_finite(gradients):
+        raise Broken(f"the gradient of {', '.join(broken)} is not finite; keep what is divided by away from 0")
     return f"{task.model_config.kind}, loss {loss.item():.3g}{_chance(task.data)}"
 
 
@@ -149,6 +154,8 @@ def every_parameter_learns(case: TaskConfig) -> str:
         for name, parameter in task.named_parameters()
         if parameter.requires_grad and id(parameter) not in unused and parameter.grad is None
     ]
+    if broken := not_finite({name: parameter.grad for name, parameter in task.named_parameters()}):
+        raise Broken(f"the gradient of {', '.join(broken)} is not finite; keep what is divided by away from 0")
     if idle:
         raise Broken(f"no gradient reaches {', '.join(idle)}; use them in the loss, or let them require none")
     return f"{sum(parameter.requires_grad for parameter in task.parameters())} tensors"
@@ -172,7 +179,7 @@ def padding_changes_nothing(case: TaskConfig) -> str:
     task.eval()
     with torch.no_grad():
         losses = [_loss(task, rows).item() for rows in (batch, _padded(batch, 3))]
-    if abs(losses[0] - losses[1]) > TOLERANCE * max(abs(losses[0]), 1):
+    if not is_small(abs(losses[0] - losses[1]), TOLERANCE * max(abs(losses[0]), 1)):
         raise Broken(
             f"three columns of padding change the loss from {losses[0]:.6g} to {losses[1]:.6g}; hand padding_mask to "
             "the network, and leave out targets that are IGNORED"
@@ -209,14 +216,32 @@ def measures_add_up(case: TaskConfig) -> str:
     task, batch = _built(case)
     together, apart = _measured(task, [batch]), _measured(task, [_rows(batch, 0), _rows(batch, 1)])
     sums = [[sum(column) for column in zip(*rows, strict=True)][1:] for rows in (together, apart)]
-    worst = max((abs(one - two) for one, two in zip(*sums, strict=True)), default=math.inf)
-    if worst > TOLERANCE * max(map(abs, sums[0]), default=1):
+    worst = largest(*(abs(one - two) for one, two in zip(*sums, strict=True))) if all(sums) else math.inf
+    if not is_small(worst, TOLERANCE * max(map(abs, sums[0]), default=1)):
         raise Broken(
             f"two rows in one batch and in two have sums that differ by {worst:.3g}: two ranks would report other "
             "numbers than one; add sums of each example to the metric, and where rows of a batch are compared build on "
             "ContrastiveConfig"
         )
     return f"{len(together)} examples"
+
+
+def units_name_its_metrics(case: TaskConfig) -> str:
+    """Checks that ``units`` names the metrics that are measured, which plans ask for before anything is trained."""
+    task, batch = _built(case)
+    units = case.units(task.data)
+    if not units:
+        return "not asked: units names none"
+    if isinstance(batch, PairBatch):  # random pairs have no text to be compared with
+        batch = batch._replace(references=(("1 2",),) * len(batch.source))
+    _measured(task, [batch])
+    measured = {name.partition("@")[0] for name in task.metric.compute()}
+    if measured != units.keys():
+        missing, others = (
+            ", ".join(sorted(names)) or "nothing" for names in (measured - units.keys(), units.keys() - measured)
+        )
+        raise Broken(f"units lacks {missing}, and names {others} that is not measured; name what compute returns")
+    return f"{len(units)} metrics"
 
 
 def targets_are_not_read(case: TaskConfig) -> str:
@@ -236,8 +261,10 @@ def targets_are_not_read(case: TaskConfig) -> str:
             torch.manual_seed(0)
             task.begin_evaluation()
             outputs.append(task.evaluation_output(rows))
-    difference = (outputs[0] - outputs[1]).abs().max().item()
-    if difference > 0:
+    if torch.isnan(outputs[0]).any():
+        raise Broken("the network's output is no number; keep what is divided by away from 0")
+    difference = torch.where(outputs[0] == outputs[1], 0.0, (outputs[0] - outputs[1]).abs()).max().item()
+    if not is_small(difference, 0.0):
         raise Broken(
             f"with other targets the network's output changes by {difference:.3g}: it reads the answer; hand it inputs "
             "alone"
@@ -255,7 +282,7 @@ def is_read_from_a_checkpoint(case: TaskConfig) -> str:
     loaded = type(task).load_from_checkpoint(file).double()
     with torch.no_grad():
         losses = [_loss(each.eval(), batch).item() for each in (task, loaded)]
-    if abs(losses[0] - losses[1]) > TOLERANCE * max(abs(losses[0]), 1):
+    if not is_small(abs(losses[0] - losses[1]), TOLERANCE * max(abs(losses[0]), 1)):
         raise Broken(
             f"loaded from a checkpoint its loss is {losses[1]:.6g} and not {losses[0]:.6g}; hold all that is drawn or "
             "learned as parameters or buffers"
@@ -332,6 +359,8 @@ def every_parameter_is_stepped(case: OptimizerConfig) -> str:
         for (name, parameter), old in zip(network.named_parameters(), before, strict=True)
         if parameter.requires_grad and torch.equal(parameter, old)
     ]
+    if broken := not_finite(dict(network.named_parameters())):
+        raise Broken(f"a step makes {', '.join(broken)} infinite or no number; keep what divides away from 0")
     if still:
         raise Broken(f"a step leaves {', '.join(still)} as they are; step every parameter that has a gradient")
     return f"{len(names)} tensors"
@@ -398,8 +427,8 @@ def goes_on_as_if_never_stopped(case: OptimizerConfig) -> str:
     optimizer.load_state_dict(saved["optimizer"])
     for number in range(STEPS // 2, STEPS):
         _step(resumed, optimizer, number)
-    worst = max((a - b).abs().max().item() for a, b in zip(_weights(network), _weights(resumed), strict=True))
-    if worst > 0:
+    worst = largest(*(a - b for a, b in zip(_weights(network), _weights(resumed), strict=True)))
+    if not is_small(worst, 0.0):
         raise Broken(
             f"from a checkpoint weights differ by {worst:.3g}; hold all moments in optimizer.state, by parameter"
         )

@@ -21,10 +21,13 @@ from lit_transformers.lightning_runs.config import LightningRunConfig
 from lit_transformers.lightning_runs.metrics import ExampleValues, LoggedNames
 from lit_transformers.lightning_runs.train import LOSS, built, trainer_switches
 from lit_transformers.records.record import Gate
+from lit_transformers.runs.metrics import require_measured
 from lit_transformers.runs.train import quiet
 
 __all__ = ["Cost", "FirstBatch", "check", "describe", "first_batch", "require_metric"]
 
+MEASURED = ("seconds", "training_seconds", "steps", "steps_per_second", "peak_memory_bytes")
+"""What every run measures of its time and memory, by its name below ``measured/``."""
 SHOWN = 3
 """The most names of parameters in the detail of a gate."""
 LEFT_OUT = (
@@ -91,8 +94,11 @@ def check(config: LightningRunConfig) -> Sequence[Gate]:
 
 def require_metric(config: LightningRunConfig, metric: str) -> None:
     """Raises ConfigError where the module logs no such metric, with the names that its record would have."""
+    if metric.startswith("measured/"):
+        require_measured(metric, MEASURED)
+        return
     names = first_batch(config).metrics
-    if metric not in names and not metric.startswith("measured/"):
+    if metric not in names:
         raise ConfigError(f"no {metric!r} would be in the record of its runs; {nearest(metric, names)}", "metric")
 
 

@@ -12,6 +12,7 @@ from lit_transformers.config import Plain
 from lit_transformers.lightning_runs.config import LightningRunConfig
 from lit_transformers.lightning_runs.first_batch import check, describe
 from lit_transformers.lightning_runs.keys import data_content, identity_of
+from lit_transformers.lightning_runs.measured_batches import MeasuredBatches
 from lit_transformers.lightning_runs.train import LOSS, train
 from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.records.record import VERSION, Gate, Record
@@ -65,10 +66,13 @@ def fit(
             return [*observers(report, wandb_run, curves, loss=LOSS), *sender]
 
         with quiet():
-            checkpoint = usable(directory / CHECKPOINT)
-            return Results(
-                *train(config, directory, identity.training_key, checkpoint, stopping, keep_every, shown, loggers)
+            checkpoint, batches = usable(directory / CHECKPOINT), MeasuredBatches()
+            results = Results(
+                *train(
+                    config, directory, identity.training_key, checkpoint, stopping, keep_every, shown, batches, loggers
+                )
             )
+        return results._replace(measurement=batches.measurement(config.data.evaluation.split))
 
     def gates() -> tuple[Gate, ...]:
         return tuple(check(config))

@@ -22,6 +22,7 @@ from lightning.pytorch.loggers.logger import DummyLogger, Logger
 from lit_transformers.config import Plain
 from lit_transformers.lightning_runs.config import LightningRunConfig
 from lit_transformers.lightning_runs.loaders import DataOrder
+from lit_transformers.lightning_runs.measured_batches import MeasuredBatches
 from lit_transformers.lightning_runs.metrics import ExampleValues, LoggedNames
 from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS
 from lit_transformers.runs.documents import write_documents
@@ -45,13 +46,15 @@ def train(
     stopping: Stop,
     keep_every: float,
     observers: Callable[[Curves], list[Callback]],
+    batches: MeasuredBatches,
     loggers: Sequence[Logger] = (),
 ) -> tuple[dict[str, float], dict[str, Plain], dict[str, Plain]]:
     """Trains from a checkpoint, if there is one, and measures. Returns the metrics, the measured times and speeds, and
     an empty mapping, for nothing is observed of a network that is not known.
 
     training_key: of all runs with identical training. keep_every: seconds between checkpoints. observers: returns
-    callbacks that show the run, and its curves, and change nothing of it. loggers: receive what the module logs.
+    callbacks that show the run, and its curves, and change nothing of it. batches: receives what is measured. loggers:
+    receive what the module logs.
     """
     L.seed_everything(config.seed, workers=True, verbose=False)
     module, data = built(config)
@@ -79,7 +82,7 @@ def train(
     metrics: dict[str, float] = {}
     measuring_since = time.monotonic()
     if is_first_rank():
-        metrics = measure(config, directory, module, data, checkpointer, names, shown)
+        metrics = measure(config, directory, module, data, checkpointer, names, shown, batches)
         curves.write(directory / CURVES)
     timings: dict[str, Plain] = {
         "seconds": training_seconds + time.monotonic() - measuring_since,
@@ -98,11 +101,12 @@ def measure(
     checkpointer: Checkpointer,
     names: LoggedNames,
     shown: TrainingLoss,
+    batches: MeasuredBatches,
 ) -> dict[str, float]:
     """Measures a trained module on the split of its config, and writes the values of single examples, if it hands over
     any. Returns the metrics by their names in a record."""
     examples = ExampleValues(checkpointer)
-    trainer = single_trainer(config, directory, [examples, names, shown, checkpointer])
+    trainer = single_trainer(config, directory, [examples, names, shown, batches, checkpointer])
     run = trainer.test if config.data.evaluation.split == "test" else trainer.validate
     run(module, datamodule=data, verbose=False)
     if examples.values:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from lit_transformers.config import Plain
 from lit_transformers.records.files import RECORD, write_json
+from lit_transformers.records.measurement import Measurement
 from lit_transformers.records.schema import LEFT_OUT, Number, parse, to_plain
 
 __all__ = [
@@ -44,7 +45,8 @@ class Record:
     """The record of one run, which is filled in while the run goes on.
 
     ``reason``: why it did not finish. ``resumable``: whether a failed run was cut off from outside, so that running it
-    again may succeed. ``time_limit``: in seconds, of a run that exceeded it.
+    again may succeed. ``time_limit``: in seconds, of a run that exceeded it. ``measurement``: None of a run from before
+    records held it.
     """
 
     version: int
@@ -56,6 +58,7 @@ class Record:
     data: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Number | None] = field(default_factory=dict)
     protocol: Mapping[str, Any] = field(default_factory=dict)
+    measurement: Measurement | None = None
     cost: Mapping[str, Number | None] = field(default_factory=dict)
     gates: tuple[Gate, ...] = ()
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -93,7 +96,7 @@ def write_record(directory: Path, record: Record) -> None:
 
 def record_to_plain(record: Record) -> dict[str, Plain]:
     """Returns a record as ``record.json`` holds it, without fields that do not apply to its outcome."""
-    absent = {name for name in ("resumable", "time_limit") if getattr(record, name) is None}
+    absent = {name for name in ("resumable", "time_limit", "measurement") if getattr(record, name) is None}
     absent |= set() if record.outcome == "finished" else {"observed"}
     return {name: value for name, value in to_plain(record).items() if name not in absent}
 

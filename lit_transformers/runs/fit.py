@@ -19,6 +19,7 @@ from lightning.pytorch.loggers import Logger
 from datamodules import Data, DataError
 from lit_transformers.checks import gates
 from lit_transformers.config import ConfigError, Memory, Plain
+from lit_transformers.records.measurement import Measurement
 from lit_transformers.records.record import VERSION, Gate, Record
 from lit_transformers.runs.config import RunConfig, describe, spent
 from lit_transformers.runs.environment import environment
@@ -34,7 +35,7 @@ from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.reporting import ProgressReporter, Report
 from lit_transformers.training.stopping import Stop
 
-__all__ = ["fit", "observers", "require_device", "require_machine"]
+__all__ = ["fit", "measurement", "observers", "require_device", "require_machine"]
 
 
 def fit(
@@ -68,6 +69,7 @@ def fit(
             config=config.to_dict(),
             data={"name": config.data.name, "fingerprint": data.content},
             protocol=protocol(config),
+            measurement=measurement(config, data),
             cost=description._asdict(),
             environment=environment(config.training.device, identity.library),
         )
@@ -120,6 +122,12 @@ def protocol(config: RunConfig) -> dict[str, Plain]:
     memory = next((length for _, length in model.mixer.leaves_with(Memory)), None)
     settings = config.data.protocol() | config.measured_task.protocol()
     return settings | {"changes": dict(config.task.evaluation), "memory": memory}
+
+
+def measurement(config: RunConfig, data: Data) -> Measurement:
+    """Returns what the metrics of a run are measured on, and in which units."""
+    units, documents = config.task.units(data.description), data.documents_measured()
+    return Measurement(data.validation_split, documents, None, dict(units), data.definitions())
 
 
 def require_device(training: TrainingConfig) -> None:

@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import Logger
 
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.records.files import RUN, replace_file
+from lit_transformers.records.measurement import Measurement
 from lit_transformers.records.record import Gate, Record, record_to_plain, write_record
 from lit_transformers.runs.environment import is_disk_full, peak_memory, reason
 from lit_transformers.runs.folder import Identity, claim
@@ -30,13 +31,15 @@ __all__ = ["Results", "recorded"]
 class Results(NamedTuple):
     """What a finished run has measured: its metrics, its times and speeds, and what was observed of its network.
 
-    cost: what it has spent, where that is not what was planned.
+    cost: what it has spent, where that is not what was planned. measurement: what was measured, where that is known
+    afterwards.
     """
 
     metrics: dict[str, float]
     measured: dict[str, Plain]
     observed: dict[str, Plain]
     cost: dict[str, Plain] | None = None
+    measurement: Measurement | None = None
 
 
 def recorded(
@@ -75,6 +78,7 @@ def recorded(
                 record.metrics, record.observed = results.metrics, results.observed
                 record.measured |= results.measured
                 record.cost = results.cost or record.cost
+                record.measurement = results.measurement or record.measurement
                 record.outcome = "finished"
             else:
                 failures = ", ".join(f"{gate.name} ({gate.detail})" for gate in record.gates if not gate.passed)

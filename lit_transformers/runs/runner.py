@@ -13,6 +13,7 @@ from lit_transformers.runs.config import references
 from lit_transformers.runs.context import context_losses
 from lit_transformers.runs.floors import floors
 from lit_transformers.runs.keys import code_of, training_key
+from lit_transformers.runs.metrics import require_metric
 from lit_transformers.runs.probe import probe
 from lit_transformers.runs.reach import smallest_reach
 
@@ -52,4 +53,5 @@ RUNNER = Runner(
     context_losses,
     smallest_reach,
     _read_code,
+    require_metric,
 )

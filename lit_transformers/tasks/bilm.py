@@ -4,7 +4,7 @@ arXiv:1802.05365, section 3.1), or from left to right alone."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.stacks.block import add_losses
 from lit_transformers.tasks.masked_lm import MaskedLMConfig, read_rows
-from lit_transformers.tasks.pair_metric import PairMetric
+from lit_transformers.tasks.pair_metric import PairMetric, pair_units
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training.config import TrainingConfig
 
@@ -62,6 +62,11 @@ class BiLMConfig(TaskConfig, kind="bilm"):
 
     def random_batch(self, data: DataDescription) -> RowBatch:
         return MaskedLMConfig().random_batch(data)
+
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        sides = ("forward", "backward") if self.directions == "both" else ("forward",)
+        of_symbols = dict.fromkeys((f"{side}_{name}" for side in sides for name in ("nats", "accuracy")), "symbol")
+        return of_symbols | pair_units(RowDescription.of(data, self.kind).rules, BiLMMetric.pair_nats)
 
     def protocol(self) -> dict[str, Plain]:
         return {"directions": self.directions}

@@ -44,6 +44,10 @@ class CausalLMConfig(TaskConfig, kind="causal_lm"):
     def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
         return cost(model, data, data.length)
 
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        per_byte = {} if data.vocabulary.byte_lengths is None else {"bpb": "byte"}
+        return {"nats": "symbol", "perplexity": "symbol"} | per_byte
+
     def random_batch(self, data: DataDescription) -> TextBatch:
         """Returns two lanes of random symbols in which no document begins or ends."""
         text = torch.randint(1, data.vocabulary.size, (2, data.length + 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,10 @@ class ClassificationConfig(PooledTaskConfig, kind="classification"):
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Classification:
         return Classification(self, model, data, training)
+
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        both_classes = {"matthews": "example"} if self.outputs(data) == 2 else {}
+        return {"accuracy": "example", "nats": "example"} | both_classes
 
     def outputs(self, data: DataDescription) -> int:
         labels = LabelledDescription.of(data, self.kind).labels

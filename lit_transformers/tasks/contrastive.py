@@ -17,7 +17,7 @@ from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.example_metric import ExampleMetric
-from lit_transformers.tasks.masked_lm import MaskedLMConfig, read_rows, two_sided
+from lit_transformers.tasks.masked_lm import HIDDEN, MaskedLMConfig, read_rows, two_sided
 from lit_transformers.tasks.pair_metric import refuse_pairs
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training.config import TrainingConfig
@@ -69,6 +69,9 @@ class ContrastiveConfig(TaskConfig, kind="contrastive"):
     def read(self, rows: RowDescription) -> int:
         """Returns the symbols of the longest n-gram that is read, which no row is too short for."""
         return min(self.longest, rows.length - 2)
+
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        return {"nats": f"row by {self.loss}", "accuracy": "row", "masked_nats": HIDDEN}
 
     def random_batch(self, data: DataDescription) -> RowBatch:
         return MaskedLMConfig().random_batch(data)

@@ -16,7 +16,7 @@ from lit_transformers.mixer import full_precision
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
-from lit_transformers.tasks.pair_metric import PairMetric
+from lit_transformers.tasks.pair_metric import PairMetric, pair_units
 from lit_transformers.tasks.phrase_detection import Detected, PhraseDetector, detected
 from lit_transformers.tasks.span_boundary import SpanBoundary, SpanBoundaryConfig, boundaries
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
@@ -24,6 +24,10 @@ from lit_transformers.training.config import TrainingConfig
 
 READ_AT_ONCE = 256
 """The most rows of a pass that computes pseudo-log-likelihoods."""
+
+
+HIDDEN = "hidden symbol"
+"""What metrics of symbols that the data hide are means over."""
 
 
 class MaskedLMConfig(TaskConfig, kind="masked_lm"):
@@ -67,6 +71,12 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
             flops_per_token=network_cost.flops_per_token + flops / data.length,
         )
 
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        rows = RowDescription.of(data, self.kind)
+        boundaries = {"boundary_nats": HIDDEN} if self.span_boundary is not None else {}
+        phrases = dict.fromkeys(("phrase_nats", "phrase_accuracy"), "phrase") if rows.phrases else {}
+        return masked_units(rows) | boundaries | phrases | pair_units(rows.rules, MaskedMetric.pair_nats)
+
     def boundary_head(self, dim: int, network: RowNetwork) -> SpanBoundary | None:
         """Builds what predicts symbols from the boundaries of their spans; None where nothing does."""
         if self.span_boundary is None:
@@ -93,6 +103,12 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
             torch.tensor([[[2, 3, 0]], [[2, 3, 1]]]) if rows.phrases else None,
             torch.arange(2)[:, None] * torch.arange(data.length) if rows.ordered else None,
         )
+
+
+def masked_units(rows: RowDescription, symbol: str = HIDDEN) -> dict[str, str]:
+    """Returns what the metrics of hidden symbols, and of relations where there are any, are means over."""
+    of_relations = dict.fromkeys(("relation_nats", "relation_accuracy"), "relation") if rows.relations else {}
+    return dict.fromkeys(("nats", "perplexity", "accuracy"), symbol) | of_relations
 
 
 class MaskedRow(NamedTuple):

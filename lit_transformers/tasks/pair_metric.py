@@ -50,6 +50,13 @@ class PairMetric(ExampleMetric):
         return of_rules | {"pairs_accuracy": right / count, self.pair_nats: nats / symbols}
 
 
+def pair_units(rules: Sequence[str], nats: str) -> dict[str, str]:
+    """Returns what the results of minimal pairs are means over, none without rules. nats: their ``pair_nats``."""
+    if not rules:
+        return {}
+    return dict.fromkeys((*(f"{rule}_accuracy" for rule in rules), "pairs_accuracy"), "minimal pair") | {nats: "symbol"}
+
+
 def refuse_pairs(rows: RowDescription, task: str) -> None:
     """Raises ConfigError where the data have minimal pairs: ``task`` gives no row a likelihood."""
     if rows.rules:

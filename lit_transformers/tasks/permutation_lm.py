@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
@@ -20,9 +20,11 @@ from lit_transformers.models.model import ModelConfig
 from lit_transformers.stacks.block import add_losses
 from lit_transformers.tasks.counter_based import random_numbers, scrambled
 from lit_transformers.tasks.masked_lm import (
+    HIDDEN,
     MaskedLMConfig,
     MaskedMetric,
     MaskedOutput,
+    masked_units,
     relation_head,
     relation_nats,
     two_sided,
@@ -96,6 +98,10 @@ class PermutationLMConfig(TaskConfig, kind="permutation_lm"):
 
     def random_batch(self, data: DataDescription) -> RowBatch:
         return MaskedLMConfig().random_batch(data)
+
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        in_order = "" if self.measured_order == "none" else f" in order {self.measured_order}"
+        return masked_units(RowDescription.of(data, self.kind), f"{HIDDEN}{in_order}")
 
     def protocol(self) -> dict[str, Plain]:
         return {"order": self.measured_order, "segment_length": self.segment_length, "directions": self.directions}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from jaxtyping import Float
@@ -21,6 +21,9 @@ class RegressionConfig(PooledTaskConfig, kind="regression"):
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Regression:
         return Regression(self, model, data, training)
+
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        return {"mse": "example", "nats": "example"}
 
     def outputs(self, data: DataDescription) -> int:
         return 1

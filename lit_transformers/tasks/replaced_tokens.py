@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -20,8 +20,8 @@ from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.counter_based import draw, random_numbers, uniform
-from lit_transformers.tasks.masked_lm import MaskedLMConfig, read_rows, two_sided, without_order
-from lit_transformers.tasks.pair_metric import PairMetric
+from lit_transformers.tasks.masked_lm import HIDDEN, MaskedLMConfig, read_rows, two_sided, without_order
+from lit_transformers.tasks.pair_metric import PairMetric, pair_units
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training.config import TrainingConfig
 
@@ -101,6 +101,15 @@ class ReplacedTokensConfig(TaskConfig, kind="replaced_tokens"):
             parameters=sum(trained.values()),
             flops_per_token=network_cost.flops_per_token + flops / rows.length + generator_flops,
         )
+
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        symbol = HIDDEN if self.predicts.endswith("at_masks") else "symbol"
+        predicted = f"detected {symbol}" if self.predicts.startswith("replaced") else symbol
+        units = dict.fromkeys(("discriminator_nats", "discriminator_accuracy"), predicted)
+        units |= {"noticed": f"replaced {HIDDEN}"}
+        if self.generator.draws == "generator":
+            units |= dict.fromkeys(("generator_nats", "generator_accuracy"), HIDDEN)
+        return units | pair_units(RowDescription.of(data, self.kind).rules, ReplacedMetric.pair_nats)
 
     def random_batch(self, data: DataDescription) -> RowBatch:
         return MaskedLMConfig().random_batch(data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -142,6 +142,12 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
         inputs = torch.cat([torch.full((2, 1), data.vocabulary.boundary), target[:, :-1]], dim=1)
         target_mask, rows = torch.ones(2, data.length, dtype=torch.bool), torch.arange(2)
         return PairBatch(source * source_mask, source_mask, inputs, target, target_mask, rows, 0 * rows, ((), ()), None)
+
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        per_symbol = dict.fromkeys(("nats", *(["accuracy"] if "accuracy" in self.scores else [])), "target symbol")
+        per_target = {"sequence_accuracy": "example"} if "accuracy" in self.scores else {}
+        texts = [name for name in ("bleu", "chrf") if name in self.scores] + [*ROUGES] * ("rouge" in self.scores)
+        return per_symbol | per_target | dict.fromkeys(texts, "text")
 
     def protocol(self) -> dict[str, Plain]:
         """Returns the decoding and the signatures of the scores; nothing if no score needs decoding."""

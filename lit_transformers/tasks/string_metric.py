@@ -13,6 +13,9 @@ from torch import Tensor
 from lit_transformers.batch import IGNORED, StringBatch
 from lit_transformers.tasks.example_metric import ExampleMetric
 
+UNITS = {"accuracy": "symbol", "sequence_accuracy": "example", "nats": "symbol"}
+"""What each number of ``summary`` is a mean over."""
+
 
 class StringLoss(NamedTuple):
     """One string: its ordinal within the pass, nats, symbols of its answer, how many of these were the most likely, and

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +13,7 @@ from lit_transformers.batch import IGNORED, DataDescription, StringBatch, String
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
-from lit_transformers.tasks.string_metric import StringMetric
+from lit_transformers.tasks.string_metric import UNITS, StringMetric
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training.config import TrainingConfig
 
@@ -27,6 +28,9 @@ class StringsConfig(TaskConfig, kind="strings"):
 
     def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
         return cost(model, data, data.length, continued=False)
+
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        return UNITS
 
     def random_batch(self, data: DataDescription) -> StringBatch:
         """Returns two random strings whose answer is their second half."""

@@ -82,6 +82,12 @@ class TaskConfig(Config):
         backward pass takes two forward ones."""
         return 3
 
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        """Hook: returns by the name of each metric that a run on such data has, without its split, what it is a mean
+        over, such as "symbol"; comparisons ask for one unit, and plans for a metric that is there. Empty by default:
+        nothing is known of the metrics."""
+        return {}
+
     def protocol(self) -> dict[str, Plain]:
         """Hook: returns what a reported number depends on besides the network and the data. Nothing by default."""
         return {}

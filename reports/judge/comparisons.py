@@ -14,6 +14,7 @@ from itertools import combinations
 from typing import Literal
 
 from lit_transformers.records.plan import Plan, PlannedArm
+from reports.judge.comparability import incomparable
 from reports.judge.evidence import Evidence, gather
 from reports.judge.fairness import mismatch
 from reports.judge.multiplicity import WHOLE, Look, cost_of_added_looks, error_shares, looks_taken, step_down
@@ -22,8 +23,6 @@ from reports.read.records import Study
 
 Kind = Literal["contrast", "main effect", "interaction"]
 Verdict = Literal["better", "worse", "equal", "differs", "unresolved"]
-
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -210,14 +209,17 @@ def _measure(planned: Comparison, study: Study, evidence: Evidence, unmatched: b
     seeds = [seed for seed in evidence.seeds(arms) if look.seeds is None or seed < first + look.seeds]
     if not seeds:
         return replace(planned, reason=_why_missing(study, arms))
-    if reason := evidence.without_value(arms, seeds):
+    other = incomparable(study, planned.weights, seeds)
+    # Of records from before they said what they were measured on, the difference stays beside the reason.
+    of_old_records = other is not None and any(run.lacks_measurement for arm in arms for run in study.finished(arm))
+    if reason := (None if of_old_records else other) or evidence.without_value(arms, seeds):
         return replace(planned, reason=reason)
     pairs = evidence.pairs(planned.weights, seeds)
     if reason := evidence.without_interval(arms, seeds):
         return replace(planned, estimate=PairedDifference(sum(pairs) / len(pairs), len(pairs)), reason=reason)
     resampled = evidence.at_documents(planned.weights, seeds)
     difference = estimate(pairs, resampled, LEVEL * look.share)
-    reason = None if unmatched else _obstacle(study, planned.weights, seeds)
+    reason = other or (None if unmatched else mismatch(study, arms))
     if reason is None and difference.p is None:
         reason = "one seed: no interval, no verdict" if len(seeds) == 1 else "every seed gives the same difference"
     return replace(planned, estimate=difference, documents=evidence.documents if resampled else 0, reason=reason)
@@ -282,18 +284,3 @@ def _why_missing(study: Study, arms: Sequence[str]) -> str:
         if not study.finished(arm)
     ]
     return ", ".join(reasons) or "no seed has finished in all of its arms"
-
-
-def _obstacle(study: Study, weights: Mapping[str, float], seeds: Sequence[int]) -> str | None:
-    """Returns why these arms cannot be judged against each other although they have run, or None where they can.
-
-    An effect may be averaged over corpora if the weights of each seed sum to zero within each corpus.
-    """
-    weight_sums: defaultdict[tuple[int, str], float] = defaultdict(float)
-    for arm, weight in weights.items():
-        for run in study.finished(arm):
-            if run.record and run.seed in seeds:
-                weight_sums[run.seed, str(run.record.data.get("fingerprint"))] += weight
-    if any(abs(weight) > _ROUNDING for weight in weight_sums.values()):
-        return "not the same data: the fingerprints of the corpus differ"
-    return mismatch(study, list(weights))

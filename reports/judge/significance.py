@@ -50,6 +50,8 @@ def _run_tests(study: Study, contrasts: Sequence[Comparison]) -> Iterator[tuple[
         (run.arm, run.seed): tok_of(run.record) or ScoreWords().bleu for run in study.runs if run.record is not None
     }
     for contrast in contrasts:
+        if contrast.estimate is None:  # its arms are not measured alike, or have no seed in common
+            continue
         arm, against = contrast.weights
         for seed in sorted({seed for _, seed in documents}):
             arm_documents, against_documents = documents.get((arm, seed)), documents.get((against, seed))

@@ -44,6 +44,11 @@ class Run:
     value: float = math.nan
     measurements: Measurements = NOTHING
 
+    @property
+    def lacks_measurement(self) -> bool:
+        """Whether its record is from before records said what they were measured on."""
+        return self.record is not None and self.record.measurement is None
+
     def curves(self, names: Iterable[str]) -> dict[str, Array]:
         """Returns the run's learning curves of these names, each [points, 2] of tokens seen and value."""
         curves = self.measurements.curves

@@ -2,10 +2,10 @@
 
 The first line holds the plan, the notes and, where they were measured, the floors, what the baseline gains from its
 context, the runs that were repeated by later code, and the reason why a publication was withdrawn; every other line
-holds a run by its key: its record, its learning curves, and the sums of its documents. A column that several runs share, such as the documents' names, is
-written once, on a line of its own, and is referred to by its number. The file does not record when, by whom or on which
-machine it was made, except in its commands: they name files and folders as they were typed; those of a published study
-name no folder of the machine.
+holds a run by its key: its record, its learning curves, and the sums of its documents. A column that several runs
+share, such as the documents' names, is written once, on a line of its own, and is referred to by its number. The file
+does not record when, by whom or on which machine it was made, except in its commands: they name files and folders as
+they were typed; those of a published study name no folder of the machine.
 
 Reading is as tolerant as that of records: a damaged line is noted, and its content counts as missing. The same file
 gives the same tables and figures, byte for byte.
@@ -95,7 +95,8 @@ def _run_line(run: Run, numbers: Mapping[Identity, int]) -> dict[str, Any]:
         return _values(column) if number is None else number
 
     curves = run.measurements.curves
-    line |= _public(_in_order(dump(run.record), RECORD_END))
+    record = {name: value for name, value in dump(run.record).items() if name != "measurement" or value is not None}
+    line |= _public(_in_order(record, RECORD_END))
     line["curves"] = {
         name: {"tokens": encode(curve[:, 0]), "values": encode(curve[:, 1])} for name, curve in curves.items()
     }

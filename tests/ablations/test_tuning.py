@@ -89,7 +89,7 @@ def test_an_arm_without_a_finished_trial_has_no_winner(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_tuned_fairly_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"metric: tokens_per_second is not measured on a split"):
-        prepare(write(tmp_path, metric="tokens_per_second"), Request())
+    with pytest.raises(ConfigError, match=r"metric: speed is not measured on a split"):
+        prepare(write(tmp_path, metric="speed"), Request())
     with pytest.raises(ConfigError, match="which a mixer's own knobs change; leave out --with-mixer-space"):
         prepare(write(tmp_path, match="parameters"), Request(), own=True)

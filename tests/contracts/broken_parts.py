@@ -174,6 +174,22 @@ class BatchMean(Classification):
         return self.drawn * (outputs - outputs.mean(dim=0))
 
 
+class SteepConfig(ClassificationConfig, kind="steep"):
+    """Adds a root of zero, whose gradient is no number, and names a metric that it does not measure."""
+
+    def build(self, model: Any, data: Any, training: Any) -> Classification:
+        return Steep(self, model, data, training)
+
+    def units(self, data: Any) -> Mapping[str, str]:
+        return {"accuracy": "example", "los": "example"}
+
+
+class Steep(Classification):
+    def predict(self, network_output: Any, batch: Any) -> Tensor:
+        outputs: Tensor = super().predict(network_output, batch)
+        return outputs + (outputs - outputs).sqrt()
+
+
 class DecaysAllConfig(AdamWConfig, kind="decays_all"):
     """Decays biases too, and leaves its learning rate to the default."""
 
@@ -389,6 +405,9 @@ FAULTS: Mapping[str, tuple[Any, str, str]] = {
     "label that is read": (LabelReaderConfig, "targets are not read", "hand it inputs alone"),
     "measures of a batch": (BatchMeanConfig, "measures add up", "add sums of each example to the metric"),
     "task that forgets": (BatchMeanConfig, "read from a checkpoint", "as parameters or buffers"),
+    "gradient that is no number": (SteepConfig, "trains a model", "keep what is divided by away from 0"),
+    "gradients that are no numbers": (SteepConfig, "every parameter learns", "keep what is divided by away from 0"),
+    "metric that is not measured": (SteepConfig, "units name its metrics", "units lacks nats, and names los that is"),
     "weight decay": (DecaysAllConfig, "vectors are not decayed", "build its groups by decay_groups"),
     "learning rate": (DecaysAllConfig(learning_rate=0.3), "learning rate has a hold", "hand it on as lr"),
     "fields of an optimizer": (

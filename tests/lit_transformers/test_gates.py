@@ -54,6 +54,10 @@ class BrokenMixer(Mixer):
             total = total + 1e-3 * x.sum(1, keepdim=True)
         if self.fault == "padding":
             total = total + x.flip(1).cumsum(1).flip(1) * 0 + x.roll(5, 1) * (torch.arange(x.size(1)) < 5)[:, None]
+        if self.fault == "undefined":
+            total = total * torch.nan
+        if self.fault == "steep":
+            total = total + (x - x).sqrt()  # zero, with a gradient that is no number
         state = {"total": total[:, -1].detach(), "count": count[:, -1].detach()}
         return MixerOutput(self.linear(total / count), state)
 
@@ -139,6 +143,8 @@ def test_a_sound_mixer_of_another_kind_passes() -> None:
         ("state_ignored", {"segments equal one pass"}),
         ("haunted", {"emptied lanes start anew"}),
         ("idle", {"every parameter learns"}),
+        ("steep", {"no future (gradient)", "every parameter learns"}),
+        ("undefined", {*gates.CAUSAL}),
     ],
 )
 def test_each_fault_is_found_by_its_gate(fault: str, gates_that_fail: set[str]) -> None:
@@ -178,6 +184,7 @@ def failed_pair_gates(**mixers: MixerConfig) -> set[str]:
         ("padding", {"padding of targets changes nothing"}),
         ("state_ignored", {"decoding equals one pass"}),
         ("idle", {"every parameter learns"}),
+        ("undefined", {*gates.PAIRED} - {"padding of sources changes nothing"}),
     ],
 )
 def test_each_fault_of_a_decoder_is_found_by_its_gate(fault: str, gates_that_fail: set[str]) -> None:

@@ -258,7 +258,7 @@ def test_a_study_of_unknown_tokens_is_planned_and_matched_by_what_is_known() -> 
     with pytest.raises(ConfigError, match="the tokens of its runs are not known"):
         make_plan("width", study(match=Match("tokens")), Request())
     with pytest.raises(ConfigError, match="no 'val/accuracy' would be in the record of its runs; did you mean val/acc"):
-        make_plan("width", study(metric=Metric("val/accuracy")), Request())
+        make_plan("width", study(metric=Metric("val/accuracy", goal="maximize")), Request())
     deeper = {"rate": {"slow": {}, "wide": {"model.init_args.lr": 0.2, "model.init_args.width": 3}}}
     matched = make_plan(
         "width", study(factors=deeper, match=Match("parameters", free="model.init_args.width")), Request()
@@ -280,7 +280,8 @@ def test_a_search_tries_what_the_config_declares(tmp_path: Path) -> None:
         "from lit_transformers.lightning_runs import LightningRunConfig\n"
         f"BASELINE = LightningRunConfig.from_dict({plain!r})\n"
         "WIDTHS = {'8': {}, '16': {'model.init_args.width': 16}}\n"
-        "ABLATION = Ablation(question='?', baseline=BASELINE, factors={'width': WIDTHS}, metric=Metric('val/acc'))\n"
+        "METRIC = Metric('val/acc', goal='maximize')\n"
+        "ABLATION = Ablation(question='?', baseline=BASELINE, factors={'width': WIDTHS}, metric=METRIC)\n"
     )
     arms = prepare(str(path), Request(), tmp_path / "runs").arms
     assert [{*arm.space} for arm in arms] == [{"model.init_args.lr"}] * 2 and arms[0].space == arms[1].space
