@@ -47,9 +47,10 @@ class PermutationLMConfig(TaskConfig, kind="permutation_lm"):
 
     order: targets: symbols that are not predicted see each other and are seen by all, as in the authors' code, so that
     only the predicted ones are in order. all: those before them are in order too, as in the paper's equation 5. none:
-    a predicted symbol sees those that are not predicted alone, as in masked language modelling.
+    a predicted symbol sees those that are not predicted alone, in its segment and in memory, as in masked language
+    modelling.
     measured: the order in evaluation; None: as in training. By none the predictions of a masked language model, which
-    see as much, can be compared.
+    see as much, can be compared: of another order, memory holds what was predicted in the segments before.
     objective: denoising: the symbols are hidden as the data say, and predicted from the stream that reads what hides
     them, as in masked language modelling (DAE of table 6), in the same segments and with the same memory.
     segment_length: rows are read in segments of so many symbols, each with what memory holds of those before it, as in
@@ -158,6 +159,8 @@ class PermutationLM(Task):
         scored, rows = batch.targets != IGNORED, ordered_rows(batch, order)
         if self.config.objective == "denoising":
             rows = rows._replace(symbols=batch.inputs, places=torch.zeros_like(rows.places))
+        elif order == "none":  # nobody sees them: neither their segment nor, in memory, those that are read after it
+            rows = rows._replace(padding_mask=batch.padding_mask & ~scored)
         if self.config.directions == "forward":
             return self.read_segments(network, rows, scored)
         backward, aux = (scrambled(batch.example) & 1).bool(), dict[str, Tensor]()

@@ -245,6 +245,36 @@ def test_what_is_predicted_in_one_segment_is_remembered_in_the_next_and_never_kn
         assert torch.equal(moved.unflatten(0, (2, 3)), (torch.arange(3) > number).expand(2, -1))
 
 
+@pytest.mark.parametrize("directions", ["forward", "both"])
+@pytest.mark.parametrize(
+    "fields",
+    [{"measured": "none"}, {"order": "all", "measured": "none"}, {"order": "none"}, {"objective": "denoising"}],
+)
+def test_without_an_order_no_prediction_sees_another_one_in_memory_either(
+    fields: dict[str, Any], directions: str
+) -> None:
+    """One symbol that is predicted is changed, and nothing moves; one that the input shows moves what reads it."""
+    task, places = recurrent(directions=directions, **fields).eval(), (1, 3, 5, 6, 10)
+    batch = many(8, torch.tensor(places))
+    batch = batch._replace(inputs=torch.where(batch.targets == IGNORED, batch.inputs, DATA.mask))
+    with torch.no_grad():
+        original = task.predicted(batch).symbols
+        for place in places:
+            targets = batch.targets.clone()
+            targets[:, place] = targets[:, place] % 9 + 1
+            torch.testing.assert_close(
+                task.predicted(batch._replace(targets=targets)).symbols, original, rtol=0, atol=0
+            )
+        inputs = batch.inputs.clone()
+        inputs[:, 4] = inputs[:, 4] % 9 + 1
+        moved = (task.predicted(batch._replace(inputs=inputs)).symbols - original).abs().amax(dim=-1) > 1e-9
+    read_after = torch.tensor([place >= 4 for place in places]).expand(8, -1)
+    if directions == "both":
+        backward = (scrambled(batch.example) & 1).bool()[:, None]
+        read_after = torch.where(backward, torch.tensor([place < 8 for place in places]), read_after)
+    assert torch.equal(moved.unflatten(0, (8, 5)), read_after)
+
+
 @pytest.mark.parametrize("encoding", ["xl", "rotary", "shaw", "learned_relative", None])
 def test_a_row_in_reverse_is_the_same_row(encoding: str | None) -> None:
     positions = LearnedConfig() if encoding is None else None

@@ -3943,6 +3943,14 @@ FAULTS = (
         (f"{INDEPENDENT}[masked_lm]",),
     ),
     Fault(
+        "permutation",
+        "memory holds what was to be predicted where predictions are to see none of it",
+        "lit_transformers/tasks/permutation_lm.py",
+        "rows = rows._replace(padding_mask=batch.padding_mask & ~scored)",
+        "rows = rows._replace(padding_mask=batch.padding_mask)",
+        (f"{MASKED}permutation_lm.py::test_without_an_order_no_prediction_sees_another_one_in_memory_either",),
+    ),
+    Fault(
         "masked",
         "a query sees the symbol that it is to predict",
         "lit_transformers/tasks/permutation_lm.py",
