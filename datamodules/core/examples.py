@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from datamodules.core.data import KnownValues
 from datamodules.core.documents import SPLITS, Split
 from lit_transformers.batch import LabelledDescription
 from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
@@ -72,6 +73,10 @@ class ExamplesConfig(Config):
     def protocol(self) -> dict[str, Plain]:
         """Returns the settings of the source that a reported number depends on."""
         raise NotImplementedError
+
+    def known_values(self) -> KnownValues | None:
+        """Hook: returns what is known of a metric beforehand; None where nothing is."""
+        return None
 
     def measured(self) -> dict[str, Plain]:
         """Hook: returns the fields that decide which examples of the content are measured. None by default."""

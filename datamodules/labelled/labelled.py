@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 
-from datamodules.core.data import Data, DataConfig, row_conflicts
+from datamodules.core.data import Data, DataConfig, KnownValues, row_conflicts
 from datamodules.core.documents import Shard, Split
 from datamodules.core.examples import Example, Examples, ExamplesConfig
 from datamodules.core.loading import Reading
@@ -77,6 +77,9 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
 
     def protocol(self) -> dict[str, Plain]:
         return self.source.protocol() | {"split": self.evaluation.split, "examples": self.evaluation.examples}
+
+    def known_values(self) -> KnownValues | None:
+        return self.source.known_values()
 
     def measured(self) -> dict[str, Plain]:
         return super().measured() | self.source.measured()

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from datamodules.core.data import KnownValues
 from datamodules.core.examples import Example, SyntheticConfig
 from lit_transformers.batch import ClassLabels, LabelledDescription, Vocabulary
 from lit_transformers.config import Fraction, Positive
@@ -51,6 +52,16 @@ class NeedleConfig(SyntheticConfig, kind="needle"):
         return LabelledDescription(
             vocabulary=vocabulary, length=self.length + 1, labels=ClassLabels(count=self.classes)
         )
+
+    def known_values(self) -> KnownValues:
+        """Returns the accuracies of who always guesses the likeliest class, and of who combines both needles."""
+        uniform = (1 - self.bias) / self.classes
+        values = [uniform + self.bias * (value == 0) for value in range(self.classes)]
+        likeliest = max(
+            sum(values[value] * values[(label - value) % self.classes] for value in range(self.classes))
+            for label in range(self.classes)
+        )
+        return KnownValues("accuracy", {"the likeliest class": likeliest, "both needles": 1.0})
 
     def make(self, chance: Random) -> Example:
         symbols = np.array(chance.choices(range(self.noise), k=self.length), np.int64)

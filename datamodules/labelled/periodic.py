@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from typing import Annotated
 
 import numpy as np
@@ -17,6 +20,7 @@ __all__ = ["PeriodicConfig"]
 
 VERSION = 1
 """Part of the key: changes when the same config gives other images."""
+MOST_COPIES = 12
 
 
 class PeriodicConfig(SourceConfig, kind="periodic"):
@@ -51,6 +55,13 @@ class PeriodicConfig(SourceConfig, kind="periodic"):
             yield f"an image of {self.width} x {self.height} bytes is no document of at most {self.piece}; set piece"
         yield from nothing_left(self.validation, self.test)
 
+    def known_losses(self) -> dict[str, float]:
+        """Returns the least mean losses of who knows the shades alone, and of who compares a pixel with all those that
+        it repeats. Noise is drawn anew for each, so that every repetition tells more of the pixel without noise."""
+        repetitions = [row // self.period for row in range(self.height)]
+        losses = [loss_after(self.levels, self.noise, count) for count in repetitions]
+        return {"no context": math.log2(self.levels), "every repetition": sum(losses) / self.height}
+
     def build(self) -> Corpus:
         texts = generated_texts("image", self.images, self.image, self.validation, self.test)
         return index_corpus([VERSION, self.to_dict()], "periodic-", self.piece, texts)
@@ -63,3 +74,43 @@ class PeriodicConfig(SourceConfig, kind="periodic"):
         repeated = np.resize(tile, (self.height, self.width))
         noisy = random.random(repeated.shape) < self.noise
         return shades[np.where(noisy, random.integers(self.levels, size=repeated.shape), repeated)].tobytes()
+
+
+@cache
+def loss_after(levels: int, noise: float, count: int) -> float:
+    """Returns the least mean loss of a pixel in bits, given so many noisy copies of the pixel that it repeats; of more
+    than MOST_COPIES, that of these, which say nearly all.
+
+    Of the counts of the shades among the copies, those of other shades than the right one are a partition of a number,
+    and all that have the same partition are equally likely.
+    """
+    count = min(count, MOST_COPIES)
+    right, wrong = 1 - noise + noise / levels, noise / levels
+    if not count:
+        return math.log2(levels)
+    if not noise:
+        return 0.0
+    total = 0.0
+    for hits in range(count + 1):
+        chance = math.comb(count, hits) * right**hits * wrong ** (count - hits)
+        for parts in partitions(count - hits, levels - 1):
+            alike = Counter(parts) + Counter({0: levels - 1 - len(parts)})  # wrong shades by their number of copies
+            ways = math.factorial(count - hits) * math.perm(levels - 1, len(parts))
+            for part, shades in Counter(parts).items():
+                ways //= math.factorial(part) ** shades * math.factorial(shades)
+            most = max(hits, *alike)
+            weights = {number: (right / wrong) ** (number - most) for number in {hits, *alike}}
+            scale = (right - wrong) / (weights[hits] + sum(alike[number] * weights[number] for number in alike))
+            loss = -right * math.log2(wrong + scale * weights[hits])
+            loss -= wrong * sum(alike[number] * math.log2(wrong + scale * weights[number]) for number in alike)
+            total += chance * ways * loss
+    return total
+
+
+def partitions(total: int, parts: int, largest: int | None = None) -> Iterator[tuple[int, ...]]:
+    """Yields each way to write a number as a sum of at most so many numbers above zero, the largest first."""
+    if not total:
+        yield ()
+    elif parts:
+        for first in range(min(total, largest or total), 0, -1):
+            yield from ((first, *rest) for rest in partitions(total - first, parts - 1, first))

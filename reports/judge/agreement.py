@@ -7,7 +7,8 @@ A comparison *agrees* where our verdict goes in the direction of the source. It 
 the other direction, or where the source prints equal numbers and we resolve a difference. Where our verdict is that
 two are equal, it agrees if the difference of the source is smaller than the margin, and else disagrees. It is
 *unresolved* where there is no verdict, or neither better, worse nor equal.
-It is *not asked* where the baseline does not beat the floor, or gains nothing from the context in which arms differ: a
+It is *not asked* where the baseline does not beat the floor, where none of its arms has learned enough of what can be
+known (``known``), or where the baseline gains nothing from the context in which arms differ: a
 model that has learned less than anyone gets, or uses no more than all arms see, says nothing of the question. An arm
 whose data are its own counts as the baseline of these, unless what it learned does not generalize (``generalization``).
 It is *withdrawn* where its study is.
@@ -35,7 +36,8 @@ A comparison agrees where our verdict, better or worse, goes in the direction of
 own cells; it disagrees where it goes in the other direction, or where the source prints equal numbers and we resolve \
 a difference; it is unresolved where we have no such verdict. It is not asked, \
 whatever the verdict, where the baseline does not beat the floor, which is what simple predictors reach on the same \
-data: it was trained too little to answer; nor where arms differ in windows or memories and the baseline gains nothing \
+data: it was trained too little to answer; nor where no arm of it has learned a quarter of what can be known of its \
+data; nor where arms differ in windows or memories and the baseline gains nothing \
 beyond the smallest of them. Where the source prints no number for one of the arms, \
 or its metric does not say which direction is better, there is no published number to agree with. Sizes of differences \
 are not compared: the scales are not the same."""

@@ -17,6 +17,7 @@ from lit_transformers.records.plan import Plan, PlannedArm
 from reports.judge.comparability import incomparable
 from reports.judge.evidence import Evidence, gather
 from reports.judge.fairness import mismatch
+from reports.judge.known import LEAST, learned_too_little
 from reports.judge.multiplicity import WHOLE, Look, cost_of_added_looks, error_shares, looks_taken, step_down
 from reports.judge.statistics import LEVEL, PairedDifference, estimate
 from reports.read.records import Study
@@ -219,10 +220,21 @@ def _measure(planned: Comparison, study: Study, evidence: Evidence, unmatched: b
         return replace(planned, estimate=PairedDifference(sum(pairs) / len(pairs), len(pairs)), reason=reason)
     resampled = evidence.at_documents(planned.weights, seeds)
     difference = estimate(pairs, resampled, LEVEL * look.share)
-    reason = other or (None if unmatched else mismatch(study, arms))
+    reason = other or (None if unmatched else mismatch(study, arms)) or _why_unknown(study, arms)
     if reason is None and difference.p is None:
         reason = "one seed: no interval, no verdict" if len(seeds) == 1 else "every seed gives the same difference"
     return replace(planned, estimate=difference, documents=evidence.documents if resampled else 0, reason=reason)
+
+
+def _why_unknown(study: Study, arms: Sequence[str]) -> str | None:
+    """Returns why arms that have learned next to nothing of what can be known have no verdict, or None."""
+    shares = learned_too_little(study, arms)
+    if not shares:
+        return None
+    most = max(shares.values())
+    return (
+        f"trained too little: none has learned more than {most:.1%} of what can be known, and {LEAST:.0%} is the least"
+    )
 
 
 def _judge(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from reports.judge.comparisons import Comparison, Verdict
 from reports.judge.costs import CostRatio, cost_ratio
+from reports.judge.known import LEAST
 from reports.show.names import name_comparisons
 from reports.show.sections import Findings, seeds_needed
 from reports.show.tables import fixed, interval_text
@@ -49,7 +50,7 @@ def why_no_answer(findings: Findings) -> str:
     """Returns why no answer can be expected, or nothing where one can, or neither floor nor context was measured."""
     if findings.study.withdrawn:
         return f"Withdrawn: {findings.study.withdrawn.rstrip('.')}."
-    return " ".join([*_too_little_training(findings), *_too_little_context(findings)])
+    return " ".join([*_too_little_training(findings), *_too_little_knowledge(findings), *_too_little_context(findings)])
 
 
 def _too_little_training(findings: Findings) -> Iterator[str]:
@@ -59,6 +60,19 @@ def _too_little_training(findings: Findings) -> Iterator[str]:
         name = "the baseline" if arm == findings.study.plan.baseline else findings.study.plan.labels.alone(arm)
         reached = f"{name} reaches {mean} {findings.metric.title}"
         yield f"Trained too little to answer: {reached}, and what anyone gets is {reachable} ({floor.name})."
+
+
+def _too_little_knowledge(findings: Findings) -> Iterator[str]:
+    shares = findings.learned_too_little
+    if not shares:
+        return
+    plan, names = findings.study.plan, sorted(shares, key=lambda arm: -shares[arm])[:_MOST_NAMES]
+    alone = ["the baseline" if arm == plan.baseline else plan.labels.alone(arm) for arm in names]
+    first, *others = (f"{name} {shares[arm]:.1%}" for arm, name in zip(names, alone, strict=True))
+    name, _, learned = first.rpartition(" ")
+    rest = [f"{len(shares) - len(names)} others less"] if len(shares) > len(names) else []
+    text = _join_with_and([f"{name} has learned {learned}", *others, *rest])
+    yield f"Trained too little to answer: of what can be known, {text}; a comparison asks for {LEAST:.0%} of an arm."
 
 
 def _gaps(findings: Findings) -> Iterator[str]:

@@ -18,6 +18,7 @@ from reports.judge.comparisons import Comparison
 from reports.judge.costs import is_measured
 from reports.judge.fairness import cost_of, environments, mean_cost, provenance, spent
 from reports.judge.generalization import GeneralizationGap, generalization_gap
+from reports.judge.known import learned_too_little, share
 from reports.judge.matrix import DECODING_STATE, Matrix, accuracy_matrix
 from reports.judge.significance import bleu_tests
 from reports.judge.statistics import ConfidenceInterval
@@ -137,8 +138,16 @@ class Findings:
         if self.study.withdrawn:
             return False
         readers = [self.floors[baseline].arms for baseline in self.below_floor]
+        arms = tuple(arms)
         too_little = any(not names or name in names for names in readers for name in arms)
-        return not too_little and self.gains_nothing_beyond is None
+        return not too_little and self.gains_nothing_beyond is None and not learned_too_little(self.study, arms)
+
+    @cached_property
+    def learned_too_little(self) -> dict[str, float]:
+        """The arms of comparisons in which none has learned enough of what can be known, with their shares of it."""
+        learned = (learned_too_little(self.study, one.weights) for one in self.comparisons if one.weights)
+        shares = {arm: share for one in learned for arm, share in one.items()}
+        return {arm: shares[arm] for arm in self.study.arm_names if arm in shares}
 
     @cached_property
     def interacting(self) -> frozenset[str]:
@@ -419,10 +428,8 @@ def ranking(findings: Findings) -> Table:
 
 def _share_cell(references: Sequence[Reference], value: float | str | None) -> Cell:
     """Returns how far a value has come from that of who knows nothing to the best possible one, or an empty cell."""
-    if not references or not isinstance(value, float) or references[0].value == references[-1].value:
-        return Cell()
-    first, last = references[0].value, references[-1].value
-    return Cell((first - value) / (first - last))
+    learned = share(references, value) if isinstance(value, float) else None
+    return Cell() if learned is None else Cell(learned)
 
 
 def _mean_cell(finished: Sequence[Run], planned: Sequence[Run]) -> Cell:

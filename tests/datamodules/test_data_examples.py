@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamodules import DataError, Example, ListOpsConfig, MaskedSumConfig, NeedleConfig, SyntheticConfig
+from datamodules import (
+    DataError,
+    Example,
+    LabelledDataConfig,
+    ListOpsConfig,
+    MaskedSumConfig,
+    NeedleConfig,
+    SyntheticConfig,
+)
 from datamodules.labelled.listops import OPERATORS, SYMBOLS
 from lit_transformers.config import ConfigError
 
@@ -177,6 +185,20 @@ def test_with_bias_guessing_one_needle_and_counting_are_worth_what_is_said() -> 
     assert abs(fmean(label == 0 for _, label in needles_and_labels) - 5 / 8) < 0.02
     assert abs(fmean(label == needles[0] for needles, label in needles_and_labels) - 6 / 8) < 0.02
     assert abs(fmean(label == min(sum(needles), 1) for needles, label in needles_and_labels) - 7.5 / 8) < 0.02
+
+
+@pytest.mark.parametrize(("classes", "bias"), [(2, 0.5), (2, 0.0), (5, 0.3)])
+def test_what_is_known_of_needles_and_sums_is_what_constant_guesses_get(classes: int, bias: float) -> None:
+    needles = NeedleConfig(length=20, distance=5, classes=classes, bias=bias, train=4000)
+    labels = [example.label for example in make_examples(needles)]
+    known = needles.known_values()
+    likeliest = max(labels.count(label) for label in range(classes)) / 4000
+    assert known.metric == "accuracy" and known.values["the likeliest class"] == pytest.approx(likeliest, abs=0.03)
+    sums = MaskedSumConfig(length=20, ones=3, levels=4, train=4000)
+    assert sums.known_values().values["no summand"] == pytest.approx(
+        fmean((example.label - 1.5) ** 2 for example in make_examples(sums)), rel=0.1
+    )
+    assert LabelledDataConfig(source=sums).known_values() == sums.known_values()
 
 
 def test_needles_are_marked_on_request() -> None:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 from generated_documents import check_every_field, documents
 
@@ -78,3 +79,27 @@ def test_they_are_read_as_any_text_is() -> None:
     held_out = sum(len(text) for name, text in documents(SMALL).items() if name.startswith("validation"))
     assert len(targets) == held_out
     assert math.log2(len(set(targets))) == 4.0
+
+
+@pytest.mark.parametrize(("levels", "noise"), [(4, 0.3), (16, 0.1), (2, 0.8)])
+def test_the_least_loss_is_that_of_who_weighs_all_copies_of_a_pixel(levels: int, noise: float) -> None:
+    """By Bayes' rule, over many pixels: each shade is as likely as the copies that have it make it."""
+    pixels, height = 20_000, 5
+    random = np.random.default_rng(0)
+    tile = random.integers(levels, size=pixels)
+    counts, losses = np.zeros((pixels, levels)), []
+    right, wrong = 1 - noise + noise / levels, noise / levels
+    for _ in range(height):
+        weights = (right / wrong) ** counts
+        probabilities = wrong + (right - wrong) * weights / weights.sum(axis=1, keepdims=True)
+        drawn = np.where(random.random(pixels) < noise, random.integers(levels, size=pixels), tile)
+        losses.append(-np.log2(probabilities[np.arange(pixels), drawn]).mean())
+        counts[np.arange(pixels), drawn] += 1
+    known = PeriodicConfig(width=3, height=height, levels=levels, noise=noise).known_losses()
+    assert known["no context"] == pytest.approx(np.log2(levels))
+    assert known["every repetition"] == pytest.approx(np.mean(losses), abs=0.02)
+
+
+def test_of_pixels_without_noise_the_first_rows_alone_are_unknown() -> None:
+    known = PeriodicConfig(height=10, period=2, noise=0.0, levels=8).known_losses()
+    assert known == {"no context": 3.0, "every repetition": 3.0 * 2 / 10}
