@@ -53,8 +53,13 @@ class MeasuredBatches(Callback):
             self.examples += 1
             self.total += int.from_bytes(hashlib.blake2b(example, digest_size=SIZE, salt=str(loader).encode()).digest())
 
-    on_test_start = on_validation_start
-    on_test_batch_start = on_validation_batch_start
+    def on_test_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.on_validation_start(trainer, task)
+
+    def on_test_batch_start(
+        self, trainer: L.Trainer, task: L.LightningModule, batch: Any, i: int, loader: int = 0
+    ) -> None:
+        self.on_validation_batch_start(trainer, task, batch, i, loader)
 
     def measurement(self, split: str) -> Measurement:
         """Returns what was measured; of the metrics of a module that is not known, nothing tells their units."""
@@ -66,7 +71,10 @@ def examples_of(batch: Any) -> Iterator[bytes]:
     """Yields the content of each example of a batch, or of the whole batch where its parts have not the same number of
     rows."""
     parts = list(parts_of(batch))
-    counts = {None if isinstance(part, str) or (is_tensor(part) and not part.dim()) else len(part) for part in parts}
+    counts = {
+        None if isinstance(part, str) or (isinstance(part, torch.Tensor) and not part.dim()) else len(part)
+        for part in parts
+    }
     if len(counts) == 1 and None not in counts:
         yield from (b"".join(map(content_of, row)) for row in zip(*parts, strict=True))
     else:
@@ -76,7 +84,7 @@ def examples_of(batch: Any) -> Iterator[bytes]:
 def parts_of(value: Any, depth: int = 0) -> Iterator[Any]:
     """Yields the tensors and arrays of a batch of whatever type, its lists of plain values, and single values as text;
     nothing of what has no content, such as None."""
-    if is_tensor(value):
+    if isinstance(value, torch.Tensor):
         yield value.detach().cpu().to_dense() if value.is_sparse else value.detach().cpu()
     elif isinstance(value, np.ndarray) and value.dtype != object:
         yield torch.from_numpy(value) if value.dtype.kind in "biufc" else value.tolist()
@@ -86,17 +94,13 @@ def parts_of(value: Any, depth: int = 0) -> Iterator[Any]:
         yield list(value)
     elif depth < DEEPEST and value is not None:
         inside = value if isinstance(value, list | tuple) else value.values() if isinstance(value, Mapping) else None
-        for entry in vars(value).values() if inside is None and hasattr(value, "__dict__") else inside or ():
+        for entry in getattr(value, "__dict__", {}).values() if inside is None else inside:
             yield from parts_of(entry, depth + 1)
-
-
-def is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 def content_of(part: Any) -> bytes:
     """Returns a part of a batch, or a row of one, as bytes: the shape, type and numbers of a tensor."""
-    if not is_tensor(part):
+    if not isinstance(part, torch.Tensor):
         return f"{part!r} ".encode()
     real = torch.view_as_real(part) if part.is_complex() else part
     numbers = real.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

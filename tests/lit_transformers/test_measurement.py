@@ -187,10 +187,12 @@ def test_a_goal_that_contradicts_what_is_known_of_its_metric_is_refused(
     Ablation(**STUDY, **MEMORY, baseline=small_run, metric=Metric("val/closeness", goal=goal))
 
 
-NET = LightningRunConfig(
-    model={"class_path": "foreign_module.Net"},
-    data={"class_path": "foreign_module.Elsewhere"},
-    training={"steps": 1, "device": "cpu"},
+NET = LightningRunConfig.from_dict(
+    {
+        "model": {"class_path": "foreign_module.Net"},
+        "data": {"class_path": "foreign_module.Elsewhere"},
+        "training": {"steps": 1, "device": "cpu"},
+    }
 )
 
 

@@ -29,7 +29,7 @@ from reports.show.answer import headline
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 UNITS = {"nats": "symbol", "bpb": "byte", "relation_accuracy": "relation", "bleu": "text"}
-WHOLE: Mapping[str, Any] = {
+WHOLE: dict[str, Any] = {
     "split": "validation",
     "documents": "d0c5",
     "units": UNITS,
