@@ -193,7 +193,8 @@ class _Gradients(Callback):
     def on_before_optimizer_step(self, trainer: L.Trainer, task: L.LightningModule, optimizer: Any) -> None:
         for name, parameter in task.named_parameters():
             if parameter.grad is not None:
-                self.finite[name] = bool(torch.isfinite(parameter.grad).all())
+                is_finite = bool(torch.isfinite(parameter.grad).all())
+                self.finite[name] = is_finite and self.finite.get(name, True)  # of several optimizers, for each
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
         self.counter.__exit__(None, None, None)

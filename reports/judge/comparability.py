@@ -51,7 +51,9 @@ def incomparable(study: Study, weights: Mapping[str, float], seeds: Sequence[int
 def _facts(record: Record, metric: str) -> dict[str, Any]:
     name = metric.rpartition("/")[2].partition("@")[0]
     facts: dict[str, Any] = {"corpus": record.data.get("fingerprint")}
-    facts["signature"] = (record.protocol.get("scores") or {}).get("rouge" if name.startswith("rouge") else name)
+    scores = record.protocol.get("scores")
+    score = "rouge" if name.startswith("rouge") else name
+    facts["signature"] = scores.get(score) if isinstance(scores, Mapping) else None
     measurement = record.measurement
     if measurement is None:
         return facts
@@ -74,8 +76,8 @@ def _definition(measurement: Measurement, unit: str) -> tuple[str, str]:
 def _have_one_data_module(runs: Sequence[Run]) -> bool:
     """Whether runs read the same named data with the same arguments: what such a module draws for each measurement
     differs between runs, and is of the same examples."""
-    data = [run.record.config.get("data") or {} for run in runs if run.record]
-    return all(one == data[0] and one.get("class_path") for one in data)
+    data = [run.record.config.get("data") for run in runs if run.record]
+    return all(isinstance(one, Mapping) and one == data[0] and one.get("class_path") for one in data)
 
 
 def _corpus(study: Study, facts: Sequence[tuple[Run, Facts]]) -> str:

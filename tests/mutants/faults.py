@@ -2353,6 +2353,36 @@ REPORT_FAULTS = (
         ("tests/ablations/test_study_floors.py::test_of_what_is_published_they_are_measured_from_its_results",),
     ),
     Fault(
+        "floors",
+        "two arms that have learned nothing are equal",
+        "reports/judge/comparisons.py",
+        "    if not shares:\n        return None\n    most",
+        "    return None\n    most",
+        (
+            "tests/reports/test_report_known.py::test_arms_that_have_all_learned_next_to_nothing_are_not_equal_but_trained_too_little",
+        ),
+    ),
+    Fault(
+        "floors",
+        "what has learned nothing answers in the gallery",
+        "reports/show/sections.py",
+        " and not learned_too_little(self.study, arms)",
+        "",
+        (
+            "tests/reports/test_report_known.py::test_arms_that_have_all_learned_next_to_nothing_are_not_equal_but_trained_too_little",
+        ),
+    ),
+    Fault(
+        "floors",
+        "an arm of other data shows that training sufficed",
+        "reports/judge/known.py",
+        "study.arm_names if name == arm or _data(study, name) == own]",
+        "study.arm_names]",
+        (
+            "tests/reports/test_report_known.py::test_an_arm_that_reads_other_data_says_nothing_of_the_training_of_these",
+        ),
+    ),
+    Fault(
         "comparability",
         "arms are compared whatever their unit is",
         "reports/judge/comparability.py",
