@@ -1,8 +1,9 @@
 """The cache of plans, so that a finished study is shown without importing torch or reading its corpus.
 
-A cached plan is valid as long as its inputs are unchanged: the study, the suite's own code, and the corpus by names,
-sizes and times. A cached plan that cannot be read is made again, and so is one that names a class which no study of the
-user has named: whoever could write the file may have put it there.
+A cached plan is valid as long as its inputs are unchanged: the study and all that planning it read from outside of
+the suite (``ablations.inputs``), the suite's own code, and the corpus by names, sizes and times. A cached plan that
+cannot be read is made again, and so is one that names a class which no study of the user has named: whoever could write
+the file may have put it there.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from ablations.inputs import StudyInputs
 from ablations.plan import PlannedStudy, Request
 from lit_transformers.config import Plain, canonical_hash
 from lit_transformers.plugins import plugins, source_files
@@ -38,24 +40,27 @@ def cached_plan(
     typed: the study as the command line names it, which is part of the plan's commands, as the folder of runs is.
     """
     addresses = [plugin.address for plugin in plugins()]
-    locations = [str(study.resolve()), typed, str(runs), *map(os.environ.get, FOLDERS), *addresses]
+    variables = map(os.environ.get, (*FOLDERS, "PYTHONPATH"))
+    locations = [str(study.resolve()), typed, str(runs), str(Path.cwd()), *variables, *addresses]
     name = canonical_hash([locations, request.arguments(), sys.version])
     cache_path = runs / "studies" / study.stem / "plans" / f"{name}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
         contents = json.loads(cache_path.read_text(encoding="utf-8"))
         plan = PlannedStudy.from_dict(contents["plan"])
-        if are_remembered(plan.classes) and contents["stamp"] == _stamp(study, plan):
+        is_unchanged = StudyInputs.unchanged(plan.inputs) and contents["stamp"] == _stamp(plan)
+        if are_remembered(plan.classes) and is_unchanged:
             return plan
     plan = make()
-    with suppress(OSError):  # a plan that cannot be cached is made again next time
-        write_json(cache_path, {"stamp": _stamp(study, plan), "plan": plan.to_dict()})
+    if plan.inputs:
+        with suppress(OSError):  # a plan that cannot be cached is made again next time
+            write_json(cache_path, {"stamp": _stamp(plan), "plan": plan.to_dict()})
     return plan
 
 
-def _stamp(study: Path, plan: PlannedStudy) -> str:
-    """Returns a hash of a plan's inputs: code by its content, data by names, sizes and times of files."""
+def _stamp(plan: PlannedStudy) -> str:
+    """Returns a hash of what a plan is made by and of: code by its content, data by names, sizes and times of files."""
     digest = hashlib.sha256()
-    for path in (study, *_source_files(plan.runner), *source_files(), *map(Path, plan.sources)):
+    for path in (*_source_files(plan.runner), *source_files(), *map(Path, plan.sources)):
         digest.update(f"{path.resolve()}\0".encode() + path.read_bytes() + b"\0")
     for folder in _data_paths(plan.configs.values()):
         for line in _file_stamps(folder):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ablations.ablation import Ablation
+from ablations.inputs import imported_afresh
 from lit_transformers.cli.errors import IMPORT_ERRORS
 from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import ConfigError, nearest
@@ -100,7 +101,8 @@ def load(path: Path) -> Ablation:
             if path.parent != STUDIES:
                 include_project()
             load_plugins()
-            spec.loader.exec_module(module)
+            with imported_afresh():
+                spec.loader.exec_module(module)
     except ConfigError as error:
         raise ConfigError(str(error), place) from None
     except SyntaxError as error:

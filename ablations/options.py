@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from ablations import catalog
 from ablations.cache import cached_plan
+from ablations.inputs import recorded_inputs
 from ablations.looks import at_present_look
 from ablations.plan import PlannedStudy, Request, make_plan
 from ablations.training import Stopped, err
@@ -116,8 +118,10 @@ def whole_plan_for(study: str, runs: Path, request: Request, *, in_server: bool 
 
 
 def load_and_plan(path: Path, request: Request, runs: Path, typed: str) -> PlannedStudy:
-    """Plans the study of a file. typed: the study as the command line names it."""
-    return make_plan(path.stem, catalog.load(path), request, runs=runs, typed=typed)
+    """Plans the study of a file, and notes what that reads. typed: the study as the command line names it."""
+    with recorded_inputs() as inputs:
+        planned = make_plan(path.stem, catalog.load(path), request, runs=runs, typed=typed)
+    return replace(planned, inputs=inputs.to_dict() if inputs.certain else {})
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -74,7 +74,8 @@ class PlannedStudy:
     """The runs of a study: its plan, their configs by key, and what they cost by arm.
 
     ``runner`` names the object that does a run; ``repeated`` has the arms that are trained as an earlier arm is and
-    only measured in another way; ``sources`` are the files outside of the suite whose code computes the numbers.
+    only measured in another way; ``sources`` are the files outside of the suite whose code computes the numbers;
+    ``inputs`` what planning it read from outside, as ``ablations.inputs`` has it, empty where that is not known.
     A cost that is not known is None.
     """
 
@@ -84,6 +85,7 @@ class PlannedStudy:
     runner: str
     repeated: Sequence[str] = ()
     sources: Sequence[str] = ()
+    inputs: Mapping[str, Plain] = field(default_factory=dict)
 
     @property
     def study(self) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -24,6 +22,7 @@ from datamodules.core.errors import DataError
 from datamodules.core.reading import locate
 from lit_transformers.batch import Detokenizer, Vocabulary
 from lit_transformers.config import Config, ConfigError, Plain, Positive, canonical_hash
+from lit_transformers.source_code import code_from_outside
 
 __all__ = [
     "BPE",
@@ -501,13 +500,9 @@ def tokenizer_from_dict(plain: Mapping[str, Plain]) -> Tokenizer:
 
 def key_of(part: Tokenizer | TokenizerConfig) -> dict[str, Plain]:
     """Returns what identifies a tokenizer, or its config, in the keys of caches: its plain data and, of a class from
-    outside of this package, a hash of the file that the class is written in."""
-    module = sys.modules[type(part).__module__]
-    is_ours = module.__name__.partition(".")[0] == __name__.partition(".")[0]
-    path = getattr(module, "__file__", None)
-    if is_ours or path is None:
-        return part.to_dict()
-    return part.to_dict() | {"code": hashlib.sha256(Path(path).read_bytes()).hexdigest()}
+    outside of this package, a hash of its module and of what that imports of its project."""
+    code = code_from_outside(type(part).__module__)
+    return part.to_dict() if code is None else part.to_dict() | {"code": code}
 
 
 @final

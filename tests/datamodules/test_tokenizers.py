@@ -172,17 +172,23 @@ def test_a_class_from_outside_is_restored_and_its_name_is_no_other_class_s() -> 
             pass
 
 
-def test_what_is_cached_of_a_class_from_outside_is_of_the_code_of_its_file(
+def test_what_is_cached_of_a_class_from_outside_is_of_its_code_and_of_what_that_imports(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A plug-in is edited; the symbols that it gave before are not those that it gives now."""
-    file = tmp_path / "edited_tokenizer.py"
-    file.write_text("from datamodules import BytesConfig\nclass MineConfig(BytesConfig, kind='mine'):\n    pass\n")
+    """A plug-in is edited, or a module beside it; the symbols that it gave before are not those that it gives now."""
+    file, helper = tmp_path / "edited_tokenizer.py", tmp_path / "edited_shift.py"
+    helper.write_text("SHIFT = 1\n")
+    file.write_text(
+        "from datamodules import BytesConfig\nfrom edited_shift import SHIFT\n"
+        "class MineConfig(BytesConfig, kind='mine'):\n    pass\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     config = importlib.import_module("edited_tokenizer").MineConfig()
-    before = key_of(config)
-    file.write_text(file.read_text() + "    shift = 1\n")
-    assert key_of(config) != before
+    keys = [key_of(config)]
+    for edited in (file, helper):
+        edited.write_text(edited.read_text() + "    \n")
+        keys.append(key_of(config))
+    assert len({key["code"] for key in keys}) == 3
     assert key_of(WordsConfig()) == WordsConfig().to_dict()
 
 

@@ -3278,7 +3278,7 @@ RUN_FAULTS = (
     Fault(
         "keys",
         "a key ignores the code",
-        "lit_transformers/runs/code.py",
+        "lit_transformers/source_code.py",
         "hashlib.sha256(ast.dump(tree).encode()).hexdigest()",
         'hashlib.sha256(b"").hexdigest()',
         (f"{TASKS}keys.py::test_a_mixer_that_another_config_names_is_on_its_path",),
@@ -3620,7 +3620,7 @@ LIGHTNING_FAULTS = (
     Fault(
         "lightning",
         "the key leaves out what a module of others imports",
-        "lit_transformers/runs/code.py",
+        "lit_transformers/source_code.py",
         "        pending.extend(read(file, package_of(name, file))[1])\n    return files",
         "    return files",
         (f"{TASKS}lightning_runs.py::test_the_key_covers_the_module_and_what_it_imports_of_its_folder",),
@@ -4283,7 +4283,7 @@ FAULTS = (
     Fault(
         "plugins",
         "the key of a run leaves out what a package imports relatively",
-        "lit_transformers/runs/code.py",
+        "lit_transformers/source_code.py",
         "sorted({absolute(name, package) for name in imports(tree)})",
         "sorted(set(imports(tree)))",
         (f"{PLUGINS}the_key_of_a_run_covers_what_a_package_imports_relatively",),
