@@ -9,7 +9,16 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import GetPydanticSchema, InstanceOf, WrapValidator
 
-from ablations.arms import Arm, Design, configure, list_arms, require_distinct, select
+from ablations.arms import (
+    Arm,
+    Design,
+    configure,
+    list_arms,
+    require_distinct,
+    require_no_seeds,
+    require_settable,
+    select,
+)
 from lit_transformers.config import Config, ConfigError, NonNegative, Positive, PositiveFloat, nearest
 from lit_transformers.records.plan import Contrast, Margin, Metric, Source
 from lit_transformers.records.schema import Checked, Name
@@ -247,17 +256,21 @@ class Ablation(Checked):
         return list_arms(self.design, self.factors, self.arms)
 
     def resolve(self, scale: str = "demo", changes: Mapping[str, Any] | None = None) -> Resolved:
-        """Resolves the arms at a scale; ``changes`` are overrides of the baseline, such as those of ``--set``.
+        """Resolves the arms at a scale; ``changes`` are overrides of all arms, such as those of ``--set``.
 
-        An arm's own overrides win over both, so a knob that is varied keeps its levels.
+        An arm's own overrides win over those of the scale, so a knob that is varied keeps its levels. Raises
+        ConfigError for changes of what the study plans itself.
         """
         size = self.scale(scale)
         arms, left_out = self._select_arms(size, scale)
         try:
+            require_no_seeds(size.overrides)
             baseline = self.baseline.override(size.overrides)
         except ConfigError as error:
             raise error.under(f"scales.{scale}.overrides") from None
-        baseline = baseline.override(changes or {})
+        if changes:
+            require_settable(changes, baseline, arms)
+            baseline = baseline.override(changes)
         configs = {arm.name: configure(baseline, arm, self.factors) for arm in arms}
         require_distinct(arms, configs)
         metric = replace(self.metric, margin=size.margin or self.metric.margin)

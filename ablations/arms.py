@@ -6,15 +6,30 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from lit_transformers.config import Config, ConfigError, nearest
+from lit_transformers.config import Config, ConfigError, nearest, plain_leaves
 
-__all__ = ["Arm", "Design", "Factors", "Overrides", "configure", "list_arms", "require_distinct", "select"]
+__all__ = [
+    "Arm",
+    "Design",
+    "Factors",
+    "Overrides",
+    "configure",
+    "list_arms",
+    "require_distinct",
+    "require_no_seeds",
+    "require_settable",
+    "seed_overrides",
+    "select",
+]
 
 Design = Literal["product", "one_factor", "leave_one_out", "explicit"]
 Overrides = Mapping[str, Any]
 Factors = Mapping[str, Mapping[str, Overrides]]
 
 C = TypeVar("C", bound=Config)
+
+SEEDS = ("seed", "data.seed")
+"""The paths that the seed of a run sets."""
 
 
 class Arm(NamedTuple):
@@ -138,6 +153,7 @@ def select(arms: Sequence[Arm], selector: str, place: str) -> list[Arm]:
 def configure(baseline: C, arm: Arm, factors: Factors) -> C:
     """Returns the arm's config. Raises ConfigError that names factor, level and path of an invalid override."""
     try:
+        require_no_seeds(arm.overrides)
         return baseline.override(arm.overrides)
     except ConfigError as error:
         place = f"arms.{arm.name}"
@@ -145,6 +161,49 @@ def configure(baseline: C, arm: Arm, factors: Factors) -> C:
             if _concerns_path(factors[factor][level], error.path):
                 place = f"factors.{factor}.{level}"
         raise ConfigError(str(error), place) from None
+
+
+def seed_overrides(config: Config, seed: int) -> dict[str, int]:
+    """Returns the overrides of a seed: of the weights and of the order of the data, so that seeds vary both."""
+    return {path: seed for path, _ in config.leaves() if path in SEEDS}
+
+
+def require_settable(changes: Overrides, baseline: Config, arms: Sequence[Arm]) -> None:
+    """Raises ConfigError for changes of what a study plans itself, its seeds and what its arms vary: they would hold
+    for some runs, or for none.
+
+    baseline: the config that is changed.
+    """
+    require_no_seeds(changes)
+    changed, named = baseline.override(changes), dict(plain_leaves(changes))
+    for arm in arms:
+        for varied in arm.overrides:
+            places = [path for path in named if path == varied or path.startswith(f"{varied}.")]
+            if places or _value_at(changed, varied) != _value_at(baseline, varied):
+                raise ConfigError(
+                    f"cannot be set, for the arms of the study differ in it: {arm.name!r} keeps its own value; "
+                    "write the values that are to be compared into the study",
+                    (places or [varied])[0],
+                )
+
+
+def require_no_seeds(overrides: Overrides) -> None:
+    """Raises ConfigError for overrides of a seed, which a study plans itself."""
+    for path, _ in plain_leaves(overrides):
+        if path in SEEDS:
+            raise ConfigError(
+                "cannot be set, for a study plans its seeds: give their number by --seeds N or seeds=N, and the first "
+                "one by seeds=Looks(N, first_seed=...) in the study",
+                path,
+            )
+
+
+def _value_at(config: Config, path: str) -> Any:
+    """Returns the value at a path; None where there is no such path."""
+    try:
+        return config.get(path)
+    except ConfigError:
+        return None
 
 
 def _concerns_path(overrides: Overrides, path: str) -> bool:

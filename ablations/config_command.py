@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -36,7 +36,7 @@ def config(
         name = f"{target}, scale {scale}, {arm or 'the baseline'}" if _is_study(target) else target
         print_config(first, path, name)
         return
-    if _is_study(target) and _arms_of(target, scale, {})[0].calls(other):
+    if _is_study(target) and _arms_of(target, scale)[0].calls(other):
         second = _config_of(target, scale, other, changes)[1]
     else:
         second = _config_of(other, scale, None, changes)[1]
@@ -53,7 +53,7 @@ def baseline_of(target: str, others: Iterable[str]) -> Config:
     if not _is_study(target):
         suggestion = nearest(target, (*catalog.all_names(), *others))
         raise ConfigError(f"no run, no kind and no study of this name; {suggestion}", target)
-    labels, configs = _arms_of(target, "demo", {})
+    labels, configs = _arms_of(target, "demo")
     return configs[labels.baseline]
 
 
@@ -62,15 +62,18 @@ def _config_of(
 ) -> tuple[str, Config | type[Config]]:
     """Returns the path and the config of a study's arm, before budgets are matched, or of what else is named."""
     values = parse_assignments(changes or [])
-    if not _is_study(target):
-        path, config = read_target(target)
-        return path, with_values(config, values) if values else config
-    labels, configs = _arms_of(target, scale, values)
-    return "", configs[labels.find(arm) if arm else labels.baseline]
+    path, config = read_target(target) if not _is_study(target) else ("", _arm_of(target, scale, arm))
+    return path, with_values(config, values) if values else config
 
 
-def _arms_of(target: str, scale: str, values: Mapping[str, Any]) -> tuple[ArmLabels, Mapping[str, Config]]:
+def _arm_of(target: str, scale: str, arm: str | None) -> Config:
+    """Returns the config of a study's arm, by its name; that of the baseline without one."""
+    labels, configs = _arms_of(target, scale)
+    return configs[labels.find(arm) if arm else labels.baseline]
+
+
+def _arms_of(target: str, scale: str) -> tuple[ArmLabels, Mapping[str, Config]]:
     """Returns the labels of a study's arms, and their configs by name."""
     study = catalog.load(catalog.find(target))
-    resolved = study.resolve(scale, values)
+    resolved = study.resolve(scale)
     return label_arms(resolved.arms, study.design, resolved.arms[0].name), resolved.configs

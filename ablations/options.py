@@ -43,7 +43,7 @@ Scale = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Override the baseline, e.g. model.dim=64. Repeatable."),
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a path of all arms, e.g. model.dim=64. Repeatable."),
 ]
 Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.", show_default="the study's own")]
 Until = Annotated[

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from ablations.ablation import Ablation, Published, Resolved
-from ablations.arms import require_distinct, select
+from ablations.arms import require_distinct, seed_overrides, select
 from ablations.matching import match_arms
 from ablations.probing import measured_spending
 from lit_transformers.cli.amounts import count
@@ -41,7 +41,7 @@ from lit_transformers.trust import remember
 from sweeps.ledger.ticket import Ticket
 from sweeps.store import shown_address
 
-__all__ = ["PlannedStudy", "Request", "as_typed", "existing_plan", "make_plan", "seed_overrides"]
+__all__ = ["PlannedStudy", "Request", "as_typed", "existing_plan", "make_plan"]
 
 Tuned = Mapping[str, Mapping[str, Plain]]
 MOST_SEEDS = 1_000
@@ -323,11 +323,6 @@ def _list_runs(
         configs_by_key |= {key: config.to_dict() for key, config in zip(keys, seeded, strict=True)}
         runs_by_arm[arm.name] = tuple(map(PlannedRun, numbers, keys))
     return configs_by_key, runs_by_arm
-
-
-def seed_overrides(config: Config, seed: int) -> dict[str, int]:
-    """Returns the overrides of a seed: of the weights and of the order of the data, so that seeds vary both."""
-    return {path: seed for path, _ in config.leaves() if path in ("seed", "data.seed")}
 
 
 def _contrasts(ablation: Ablation, resolved: Resolved) -> tuple[Contrast, ...] | None:

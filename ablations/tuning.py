@@ -49,9 +49,11 @@ def prepare(study: str, request: Request, runs: Path = Path("runs"), *, own: boo
     path = catalog.find(study)
     ablation = catalog.load(path)
     _require_tunable(ablation, own=own)
+    if SPLIT in request.changes:
+        raise ConfigError(f"cannot be set: values are selected on {SELECTED_ON} and reported on {REPORTED_ON}", SPLIT)
     planned = make_plan(path.stem, ablation, request, runs=runs, typed=study)
     resolved = ablation.resolve(request.scale, request.changes)
-    fixed = {name for arm in resolved.arms for name in arm.overrides if not is_own(name)}
+    fixed = {name for arm in resolved.arms for name in arm.overrides if not is_own(name)} | {*request.changes}
     runner = type(ablation.baseline)
     arms = []
     for arm, planned_arm in zip(resolved.arms, planned.plan.arms, strict=True):

@@ -131,7 +131,8 @@ def _requested_run(
 
     Raises ConfigError for an unknown arm or an invalid seed.
     """
-    from ablations.plan import make_plan, seed_overrides
+    from ablations.arms import seed_overrides
+    from ablations.plan import make_plan
 
     path = catalog.find(study)
     ablation = catalog.load(path)

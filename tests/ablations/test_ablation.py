@@ -104,9 +104,28 @@ def test_the_margin_of_a_scale_takes_the_place_of_the_metrics() -> None:
     assert make_plan("study", study, Request("gpu")).plan.metric.margin == margins[0]
 
 
-def test_what_is_set_on_the_command_line_changes_the_baseline_and_leaves_the_levels() -> None:
-    resolved = ablation().resolve(changes={"model.mixer.memory": 5})
-    assert [config.get("model.mixer.memory") for config in resolved.configs.values()] == [5, 5, 0, 0]
+def test_what_is_set_on_the_command_line_holds_for_all_arms() -> None:
+    for changes in ({"training.steps": 5}, {"training": {"steps": 5}}):
+        resolved = ablation().resolve(changes=changes)
+        assert {config.get("training.steps") for config in resolved.configs.values()} == {5}
+
+
+PLANNED: list[tuple[dict[str, Any], str]] = [
+    ({"seed": 5}, "seed: cannot be set, for a study plans its seeds: give their number by --seeds N"),
+    ({"seed": 0}, "seed: cannot be set, for a study plans its seeds"),
+    ({"data": {"seed": 3}}, "data.seed: cannot be set, for a study plans its seeds"),
+    ({"model.mixer.memory": 5}, "model.mixer.memory: cannot be set, for the arms of the study differ in it: 'recur"),
+    ({"model.mixer": {"memory": 5}}, "model.mixer.memory: cannot be set, for the arms"),
+    ({"model.mixer.encoding": "relative"}, "model.mixer.encoding: cannot be set, for the arms"),
+    ({"model": {"mixer": {"encoding": None}}}, "model.mixer.encoding: cannot be set, for the arms"),
+]
+
+
+@pytest.mark.parametrize(("changes", "line"), PLANNED)
+def test_what_a_study_plans_itself_cannot_be_set(changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ablation().resolve(changes=changes)
+    assert str(caught.value).startswith(line)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -122,6 +141,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"contrasts": 3}, "contrasts: input should be"),
     ({"factors": {"a": {"x": {}}}}, "factors.a: a factor needs two levels or more"),
     ({"factors": {"a b": {"x": {}, "y": {}}}}, "factors.a b: a name has no space"),
+    ({"factors": {"a": {"x": {}, "y": {"seed": 1}}}}, "factors.a.y: seed: cannot be set, for a study plans its seeds"),
+    ({"scales": {"demo": Scale(overrides={"data": {"seed": 1}})}}, "scales.demo.overrides.data.seed: cannot be set"),
     ({"factors": {"a": {"x": {"seed": 1}, "y": {}}}}, "factors.a.x: the first level is the baseline's"),
     ({"factors": {"a": {"x": {}, "y": {}}}}, "factors.a.y: overrides nothing"),
     ({"factors": {"a": {"x": {}, "y": {"model.mixr.memory": 1}}}}, "factors.a.y: model.mixr: ModelConfig has no field"),
@@ -132,7 +153,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"factors": {"a": {"x": {}, "y": {"model.heads": 3}}}}, "factors.a.y: model: width 16 does not divide by heads 3"),
     ({"factors": {"a": {"x": {}, "y": {"model.width": 16}}}}, "same run: model.width changes nothing there"),
-    ({"factors": {"a": {"x": {}, "y": {"seed": 1}, "z": {"seed": 1}}}}, "arms 'a=y' and 'a=z' are the same run"),
+    ({"factors": {"a": {"x": {}, "y": {"training.steps": 9}, "z": {"training.steps": 9}}}}, "arms 'a=y' and 'a=z' are the same run"),
     (
         {"factors": {"a": {"x": {}, "y": {"seed": 1}}, "b": {"x": {}, "y": {"seed": 2}}}},
         "factors a and b both set seed",

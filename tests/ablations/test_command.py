@@ -273,6 +273,7 @@ def test_a_run_that_is_stopped_says_how_to_go_on(study: Path, tmp_path: Path) ->
     assert finishes(tmp_path / "runs") == [1] * 3
 
 
+SEEDS = "study memory_helps: seed: cannot be set, for a study plans its seeds: give their number by --seeds N"
 WRONG = [
     (("run", "xl_recurence"), "no study 'xl_recurence'"),
     (("run", "nowhere.py"), "nowhere.py: there is no such file"),
@@ -282,7 +283,11 @@ WRONG = [
     ),
     (("run", "STUDY", "--set", "model.width=wide"), "model.width: input should be a valid integer; got 'wide'"),
     (("run", "STUDY", "--set", "model.width"), "write path=value, not 'model.width'"),
-    (("run", "STUDY", "--set", "model.mixer.memory=0"), "are the same run: model.mixer.memory changes nothing there"),
+    (
+        ("run", "STUDY", "--set", "model.mixer.memory=0"),
+        "model.mixer.memory: cannot be set, for the arms of the study differ",
+    ),
+    *(((verb, "STUDY", "--set", "seed=5"), SEEDS) for verb in ("run", "report", "tune", "agent")),
     (("run", "STUDY", "--scale", "huge"), "no scale 'huge'"),
     (("run", "STUDY", "--seeds", "0"), "--seeds"),
     (("run", "STUDY", "--slurm", "partition=gpu"), "--slurm: is for runs on a cluster; add --launcher slurm"),

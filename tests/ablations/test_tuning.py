@@ -56,6 +56,13 @@ def test_what_one_arm_varies_no_arm_searches(tmp_path: Path) -> None:
     assert {arm.config.get(WARMUP) for arm in tuning.arms} == {4, 9}
 
 
+def test_what_is_set_on_the_command_line_no_arm_searches(tmp_path: Path) -> None:
+    tuning = prepare(write(tmp_path), Request(assignments=(f"{RATE}=0.5",)))
+    assert {(*arm.space, arm.config.get(RATE)) for arm in tuning.arms} == {(WARMUP, 0.5)}
+    with pytest.raises(ConfigError, match="split: cannot be set: values are selected on validation and reported on"):
+        prepare(write(tmp_path), Request(assignments=("data.evaluation.split=test",)))
+
+
 def test_the_winners_are_measured_on_the_test_split_over_the_studys_seeds(tmp_path: Path) -> None:
     tuning = prepare(write(tmp_path), Request())
     outcomes = [tuning_result(arm.name, **{RATE: 10.0 ** -(n + 1), WARMUP: n + 2}) for n, arm in enumerate(tuning.arms)]
