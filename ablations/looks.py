@@ -1,6 +1,7 @@
 """The looks of a study: which seeds its arms have at the present one, and which at the next.
 
-The looks that were taken stand in the study's ``plan.json``, so that a study goes on where it was.
+The looks that were taken stand in the study's ``plan.json``, so that a study goes on where it was. They are looks at
+runs: an arm whose configs, data or code have changed since begins at the first one, and with the baseline all arms do.
 """
 
 from __future__ import annotations
@@ -8,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ablations.plan import PlannedStudy, existing_plan
+from ablations.plan import PlannedStudy, changed_arms, existing_plan, reported_plan
 from lit_transformers.config import ConfigError
-from lit_transformers.records.plan import LookPlan, Plan, plan_path
+from lit_transformers.records.plan import LookPlan, Plan
 
 if TYPE_CHECKING:
     from reports.judge.comparisons import Comparison
 
-__all__ = ["at_present_look", "next_look", "with_look_taken"]
+__all__ = ["arms_begun_anew", "at_present_look", "next_look", "with_look_taken"]
 
 
 def at_present_look(planned: PlannedStudy, runs: Path, seeds: int | None) -> PlannedStudy:
@@ -27,38 +28,63 @@ def at_present_look(planned: PlannedStudy, runs: Path, seeds: int | None) -> Pla
     own where they are more than those of an earlier report. Raises ConfigError where the study states other looks than
     when the first one was taken, or another metric, margin, arms, contrasts or effects.
     """
-    previous = existing_plan(runs, planned.folder)
-    earlier = _looks_so_far(previous, runs) if previous else None
+    history = _history(planned, runs)
+    earlier = history.looks if history else None
     stated = planned.plan.looks
     counts = {arm.name: len(arm.runs) for arm in planned.plan.arms}
     if stated is None:
-        if previous is None or earlier is None or (previous.looks is None and planned.plan.seeds <= earlier.taken[-1]):
+        if history is None or (history.plan.looks is None and planned.plan.seeds <= history.looks.taken[-1]):
             return planned
-        stated = LookPlan(earlier.planned if len(earlier.planned) == 1 else (planned.plan.seeds,))
+        stated = LookPlan(history.looks.planned if len(history.looks.planned) == 1 else (planned.plan.seeds,))
     if earlier is not None and earlier.planned != stated.planned:
         raise ConfigError(
             f"a look was taken when the looks {_text(earlier.planned)} were planned, and now they are "
             f"{_text(stated.planned)}; state those again, or remove that folder to begin anew",
             str(runs / "studies" / planned.folder),
         )
-    if earlier is not None and previous and (changes := _changes(previous, planned.plan)):
+    if history is not None and (changes := _changes(history.plan, planned.plan)):
         raise ConfigError(
             f"a look was taken, and then {' and '.join(changes)} changed; undo that, or rename the study to begin anew",
             str(runs / "studies" / planned.folder),
         )
     if seeds is None and planned.plan.looks is not None:
-        past = {arm.name: len(arm.runs) for arm in previous.arms} if previous and earlier else {}
+        past = {arm.name: len(arm.runs) for arm in history.plan.arms} if history else {}
+        past |= dict.fromkeys(history.anew if history else (), stated.planned[0])
         counts = {arm: min(past.get(arm, stated.planned[0]), most) for arm, most in counts.items()}
     return planned.with_seeds(counts, LookPlan(stated.planned, earlier.taken if earlier else ()))
 
 
-def _looks_so_far(previous: Plan, runs: Path) -> LookPlan | None:
-    """Returns the looks of an earlier plan, or None where none was taken. A report without a plan of looks is one; of
-    one seed it has no verdict, and is none."""
-    if previous.looks is not None:
-        return previous.looks if previous.looks.taken else None
-    has_report = plan_path(runs, previous.folder).with_name("report").is_dir()
-    return LookPlan((previous.seeds,), (previous.seeds,)) if has_report and previous.seeds > 1 else None
+def arms_begun_anew(planned: PlannedStudy, runs: Path) -> list[str]:
+    """Returns the arms of a plan of looks that begin at the first one though others were taken, because their configs,
+    data or code have changed since."""
+    previous = existing_plan(runs, planned.folder)
+    if planned.plan.looks is None or previous is None or previous.looks is None or not previous.looks.taken:
+        return []
+    history = _history(planned, runs)
+    return list(history.anew) if history else [arm.name for arm in planned.plan.arms]
+
+
+class History(NamedTuple):
+    """An earlier plan of a study of the same runs, the looks that were taken, and the arms that begin anew."""
+
+    plan: Plan
+    looks: LookPlan
+    anew: tuple[str, ...]
+
+
+def _history(planned: PlannedStudy, runs: Path) -> History | None:
+    """Returns what was looked at before; None where no look was taken, or it was one at other runs. A report without a
+    plan of looks is one; of one seed it has no verdict, and is none."""
+    previous = existing_plan(runs, planned.folder)
+    if previous is None or previous.looks is None:
+        previous = reported_plan(runs, planned.folder)
+    looks = previous.looks if previous else None
+    if previous and looks is None and previous.seeds > 1:
+        looks = LookPlan((previous.seeds,), (previous.seeds,))
+    if previous is None or looks is None or not looks.taken:
+        return None
+    anew = changed_arms(previous, planned.plan)
+    return None if planned.plan.baseline in anew else History(previous, looks, tuple(anew))
 
 
 def _changes(previous: Plan, plan: Plan) -> list[str]:
@@ -79,27 +105,37 @@ def _changes(previous: Plan, plan: Plan) -> list[str]:
 
 
 def with_look_taken(plan: Plan) -> Plan:
-    """Returns a plan whose runs have all ended with its look among those taken, and the planned ones before it."""
+    """Returns a plan whose runs have all ended with its look among those taken."""
     if plan.looks is None:
         return plan
-    passed = {seeds for seeds in plan.looks.planned if seeds <= plan.seeds}
-    taken = tuple(sorted(passed | {*plan.looks.taken, plan.seeds}))
-    return replace(plan, looks=replace(plan.looks, taken=taken))
+    return replace(plan, looks=replace(plan.looks, taken=tuple(sorted({*plan.looks.taken, plan.seeds}))))
 
 
-def next_look(whole: PlannedStudy, plan: Plan, comparisons: Iterable[Comparison]) -> PlannedStudy | None:
+def next_look(
+    whole: PlannedStudy, plan: Plan, comparisons: Iterable[Comparison], *, last: int | None = None
+) -> PlannedStudy | None:
     """Returns the study at its next planned look: with more seeds for the arms of unresolved comparisons. None where
     all comparisons are decided or no look is left.
 
+    An arm that failed at a look, and was repaired, gets the seeds of the looks that the others had one after another.
     whole: the study with the seeds of all looks. plan: that of the present look. comparisons: its judged comparisons.
+    last: the number of seeds of the last look that is taken.
     """
     assert plan.looks is not None
-    later = [seeds for seeds in plan.looks.planned if seeds > plan.seeds]
-    arms = {arm for comparison in comparisons if comparison.verdict == "unresolved" for arm in comparison.weights}
-    if not later or not arms:
+    counts = {arm.name: len(arm.runs) for arm in plan.arms}
+    looks = [seeds for seeds in plan.looks.planned if last is None or seeds <= last]
+    later: dict[int, set[str]] = {}
+    for comparison in comparisons:
+        fewest = min((counts[arm] for arm in comparison.weights), default=0)
+        following = next((seeds for seeds in looks if seeds > fewest), None)
+        if comparison.verdict == "unresolved" and following is not None:
+            later.setdefault(following, set()).update(comparison.weights)
+    if not later:
         return None
-    counts = {arm.name: later[0] if arm.name in arms else len(arm.runs) for arm in plan.arms}
-    return whole.with_seeds(counts, plan.looks)
+    seeds = min(later)
+    return whole.with_seeds(
+        {arm: max(count, seeds) if arm in later[seeds] else count for arm, count in counts.items()}, plan.looks
+    )
 
 
 def _text(looks: Iterable[int]) -> str:

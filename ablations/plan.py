@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from ablations.probing import measured_spending
 from lit_transformers.cli.amounts import count
 from lit_transformers.config import Config, ConfigError, MissingFileError, Plain, parse_assignments
 from lit_transformers.plugins import plugin_arguments
+from lit_transformers.records.files import RESULTS
 from lit_transformers.records.floors import Floors, write_floors
 from lit_transformers.records.plan import (
     Contrast,
@@ -41,7 +43,7 @@ from lit_transformers.trust import remember
 from sweeps.ledger.ticket import Ticket
 from sweeps.store import shown_address
 
-__all__ = ["PlannedStudy", "Request", "as_typed", "existing_plan", "make_plan"]
+__all__ = ["PlannedStudy", "Request", "as_typed", "changed_arms", "existing_plan", "make_plan", "reported_plan"]
 
 Tuned = Mapping[str, Mapping[str, Plain]]
 MOST_SEEDS = 1_000
@@ -122,13 +124,14 @@ class PlannedStudy:
         return replace(self, plan=replace(self.plan, arms=arms, looks=looks, protocol=protocol))
 
     def require_all_seeds(self, runs: Path) -> None:
-        """Raises ConfigError where this plan's report would replace a report of more seeds."""
-        previous = existing_plan(runs, self.folder)
-        has_report = plan_path(runs, self.folder).with_name("report").is_dir()
-        if has_report and previous is not None and previous.seeds > self.plan.seeds:
+        """Raises ConfigError where this plan's report would replace a report of more seeds of the same runs."""
+        reported = reported_plan(runs, self.folder)
+        if reported is None or self.plan.baseline in changed_arms(reported, self.plan):
+            return
+        if reported.seeds > self.plan.seeds:
             raise ConfigError(
-                f"a report of {previous.seeds} seeds stands there, and this one would be of {self.plan.seeds}; "
-                f"ask for --seeds {previous.seeds}, or remove that folder",
+                f"a report of {reported.seeds} seeds stands there, and this one would be of {self.plan.seeds}; "
+                f"ask for --seeds {reported.seeds}, or remove that folder",
                 str(runs / "studies" / self.folder),
             )
 
@@ -162,6 +165,25 @@ def existing_plan(runs: Path, folder: str) -> Plan | None:
     except (OSError, ValueError, RecursionError):
         return None
     return plan if plan.folder == folder and all(arm.runs for arm in plan.arms) else None
+
+
+def reported_plan(runs: Path, folder: str) -> Plan | None:
+    """Returns the plan of the report that stands in a folder; None where there is none, or it cannot be read."""
+    path = plan_path(runs, folder).with_name("report") / RESULTS
+    try:
+        with path.open(encoding="utf-8") as lines:
+            return parse_plan(json.loads(lines.readline())["plan"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def changed_arms(previous: Plan, plan: Plan) -> list[str]:
+    """Returns the arms of a plan whose runs have other configs, data or code than in an earlier plan of the study: whose
+    keys differ for a seed that both have."""
+    keys = {(arm.name, run.seed): run.key for arm in previous.arms for run in arm.runs}
+    return [
+        arm.name for arm in plan.arms if any(keys.get((arm.name, run.seed), run.key) != run.key for run in arm.runs)
+    ]
 
 
 def as_typed(words: Sequence[str], runs: Path) -> str:

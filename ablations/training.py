@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ablations.context import keep_context
 from ablations.floors import missing_floors
-from ablations.looks import at_present_look, next_look
+from ablations.looks import arms_begun_anew, at_present_look, next_look
 from ablations.plan import PlannedStudy
 from ablations.results import comparisons_of, write_report
 from lit_transformers.config import ConfigError
@@ -182,14 +182,19 @@ def take_looks(
 
     whole: the study with the seeds of all its looks, of which the present one comes first. seeds: those that were
     requested, as of ``at_present_look``. console: shows how runs stand; report: what the report says. until_decided:
-    takes one planned look after another, until all comparisons are decided, no look is left, or time is up. unmatched:
-    gives verdicts between arms whose budgets differ, too.
+    takes one planned look after another, until all comparisons are decided, no look is left, or time is up; otherwise
+    no look is taken beyond the present one, to which arms come that were repaired. unmatched: gives verdicts between
+    arms whose budgets differ, too.
     Raises ConfigError where looks are to be taken of a study that states none, and Stopped where a signal stopped runs.
     """
     if until_decided and whole.plan.looks is None:
         raise ConfigError("it states no looks to take; write seeds=Looks(3, 6, 10, 16) in it", f"study {whole.study}")
     planned = at_present_look(whole, runs, seeds)
     planned.require_all_seeds(runs)
+    if anew := arms_begun_anew(whole, runs):
+        changed = "all arms" if len(anew) == len(whole.plan.arms) else ", ".join(anew)
+        text = f"configs, data or code have changed since a look was taken: of {changed} the looks begin anew"
+        console.print(f"{whole.study}: {text}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     while True:
         rows = train_study(planned, runs, settings, console)
         keep_context(runs, planned, console)
@@ -197,9 +202,12 @@ def take_looks(
         if settings.deadline is not None and time.monotonic() > settings.deadline:
             console.print("time is up; run the same command to go on", style="yellow")
             return plan, rows
-        if not until_decided or plan.looks is None or plan.seeds not in plan.looks.taken:
+        if plan.looks is None or plan.seeds not in plan.looks.taken:
             return plan, rows
-        later = next_look(whole, plan, comparisons_of(runs, plan, unmatched=unmatched))
+        if not until_decided and min(len(arm.runs) for arm in plan.arms) == plan.seeds:
+            return plan, rows  # nobody lags behind the present look
+        last = None if until_decided else plan.seeds
+        later = next_look(whole, plan, comparisons_of(runs, plan, unmatched=unmatched), last=last)
         if later is None:
             return plan, rows
         planned = later

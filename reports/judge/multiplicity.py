@@ -114,11 +114,19 @@ def cost_of_added_looks(looks: LookPlan | None) -> str | None:
     last = looks_taken(looks)[-1]
     assert last.seeds is not None
     width = quantile(last.seeds - 1, LEVEL * last.share) / quantile(last.seeds - 1, LEVEL)
-    earlier = " and ".join(str(seeds) for seeds in looks.taken[:-1])
+    share = (
+        f"this one has {last.share:.0%} of the error, and its intervals are {width:.2f} times as wide as with "
+        f"{last.seeds} seeds from the start."
+    )
+    earlier = " and ".join(map(str, looks.taken[:-1]))
+    if not earlier:
+        planned = " and ".join(map(str, looks.planned))
+        return (
+            f"The looks were planned at {planned} seeds, and the first one was taken by hand at {last.seeds}: {share}"
+        )
     both = LEVEL * (1 + sum(1 / (len(looks.planned) + number) for number in range(1, len(added) + 1)))
     return (
-        f"Seeds were added by hand after a report of {earlier}, which counts as a look: this one has {last.share:.0%} "
-        f"of the error, and its intervals are {width:.2f} times as wide as with {last.seeds} seeds from the start. "
+        f"Seeds were added by hand after a report of {earlier}, which counts as a look: {share} "
         "Verdicts of an earlier report that are not among these no longer hold; those of all reports together err in "
         f"up to {both:.1%} of studies."
     )

@@ -153,7 +153,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"factors": {"a": {"x": {}, "y": {"model.heads": 3}}}}, "factors.a.y: model: width 16 does not divide by heads 3"),
     ({"factors": {"a": {"x": {}, "y": {"model.width": 16}}}}, "same run: model.width changes nothing there"),
-    ({"factors": {"a": {"x": {}, "y": {"training.steps": 9}, "z": {"training.steps": 9}}}}, "arms 'a=y' and 'a=z' are the same run"),
+    (
+        {"factors": {"a": {"x": {}, "y": {"training.steps": 9}, "z": {"training.steps": 9}}}},
+        "arms 'a=y' and 'a=z' are the same run",
+    ),
     (
         {"factors": {"a": {"x": {}, "y": {"seed": 1}}, "b": {"x": {}, "y": {"seed": 2}}}},
         "factors a and b both set seed",

@@ -123,6 +123,69 @@ def test_seeds_by_hand_after_a_report_are_a_look_of_their_own_and_more_of_the_sa
         assert "added by hand after a report of 2, which counts as a look" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
+def test_an_arm_that_failed_gets_its_seeds_when_it_is_repaired_and_a_changed_one_begins_anew(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, words = tmp_path / "runs", [str(study), "--runs", str(tmp_path / "runs")]
+    monkeypatch.setitem(SPREADS, "memory=0", 9.0)
+    finish_runs(study, runs, 6)
+    plan = make_plan("memory", catalog.load(study), Request(seeds=2)).plan
+    records = {path: path.read_text() for run in plan.arms[1].runs if (path := runs / run.key / "record.json")}
+    for path, text in records.items():
+        path.write_text(json.dumps(json.loads(text) | {"outcome": "failed", "reason": "no memory"}))
+    assert main(["run", *words, "--until", "decided"]) == 1
+    looks = {"planned": [2, 4, 6], "taken": [2, 4, 6]}
+    assert present(runs) == ({"baseline": 6, "memory=0": 2, "memory=4": 6}, looks)
+    for path, text in records.items():
+        path.write_text(text)
+    assert main(["run", *words]) == 0 and present(runs) == (dict.fromkeys(DIFFERENCES, 6), looks)
+    assert "begin anew" not in capsys.readouterr().out
+
+    monkeypatch.setitem(SPREADS, "memory=0", 1e-4)
+    study.write_text(STUDY.replace('"model.mixer.memory": 0', '"model.mixer.memory": 1'))
+    finish_runs(study, runs, 6)
+    assert main(["run", *words]) == 0
+    assert present(runs) == ({"baseline": 6, "memory=0": 2, "memory=4": 6}, looks)
+    assert "since a look was taken: of memory=0 the looks begin anew" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_looks_at_other_configs_are_not_those_of_the_study(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, words = tmp_path / "runs", [str(study), "--runs", str(tmp_path / "runs")]
+    finish_runs(study, runs, 4)
+    assert main(["run", *words]) == 0 and main(["run", *words, "--seeds", "4"]) == 0
+    assert present(runs) == (dict.fromkeys(DIFFERENCES, 4), {"planned": [2, 4, 6], "taken": [2, 4]})
+    study.write_text(STUDY.replace("RunConfig()", "RunConfig().override({'training.steps': 21})"))
+    finish_runs(study, runs, 2)
+    assert main(["run", *words]) == 0
+    assert present(runs) == (dict.fromkeys(DIFFERENCES, 2), {"planned": [2, 4, 6], "taken": [2]})
+    assert "since a look was taken: of all arms the looks begin anew" in capsys.readouterr().out
+
+
+def test_a_look_that_nobody_took_is_not_spoken_of(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By hand without a report before, and after a report of one seed with a plan of more that has not ended."""
+    runs, words = tmp_path / "runs", [str(study), "--runs", str(tmp_path / "runs")]
+    finish_runs(study, runs, 3)
+    assert main(["run", *words, "--seeds", "3"]) == 0
+    assert present(runs)[1] == {"planned": [2, 4, 6], "taken": [3]}
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "looks were planned at 2 and 4 and 6 seeds, and the first one was taken by hand at 3: this one" in printed
+    assert "added by hand" not in printed
+
+    study.write_text(STUDY.replace("Looks(2, 4, 6)", "2"))
+    runs, words = tmp_path / "second", [str(study), "--runs", str(tmp_path / "second")]
+    finish_runs(study, runs, 3)
+    assert main(["run", *words, "--seeds", "1"]) == 0
+    make_plan("memory", catalog.load(study), Request(seeds=2)).write(runs)  # as a command does that is stopped
+    assert main(["run", *words, "--seeds", "3"]) == 0 and present(runs)[1] is None
+    assert "by hand" not in capsys.readouterr().out
+
+
 def test_a_study_that_a_pilot_planned_has_seeds_of_its_own_and_keeps_them(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
