@@ -40,6 +40,10 @@ __all__ = [
 ]
 
 
+MEASURED = ("seconds", "memory")
+"""The budgets that are known only by measuring them."""
+
+
 @dataclass(frozen=True)
 class Match(Checked):
     """What makes the arms comparable: the baseline's tokens, parameters, training FLOPs, seconds or peak memory.
@@ -57,7 +61,7 @@ class Match(Checked):
     @property
     def measured(self) -> bool:
         """Whether the budget can be known only by measuring it."""
-        return self.on in ("seconds", "memory")
+        return self.on in MEASURED
 
     @property
     def allowed(self) -> float:

@@ -18,8 +18,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from ablations.ablation import MEASURED
 from ablations.inputs import StudyInputs
 from ablations.plan import PlannedStudy, Request
+from ablations.probing import measured_on
 from lit_transformers.config import Plain, canonical_hash
 from lit_transformers.plugins import plugins, source_files
 from lit_transformers.records.files import write_json
@@ -58,10 +60,13 @@ def cached_plan(
 
 
 def _stamp(plan: PlannedStudy) -> str:
-    """Returns a hash of what a plan is made by and of: code by its content, data by names, sizes and times of files."""
+    """Returns a hash of what a plan is made by and of: code by its content, data by names, sizes and times of files,
+    and the hardware where budgets are measured on it."""
     digest = hashlib.sha256()
     for path in (*_source_files(plan.runner), *source_files(), *map(Path, plan.sources)):
         digest.update(f"{path.resolve()}\0".encode() + path.read_bytes() + b"\0")
+    if plan.plan.match and plan.plan.match.on in MEASURED:
+        digest.update(canonical_hash(measured_on()).encode())
     for folder in _data_paths(plan.configs.values()):
         for line in _file_stamps(folder):
             digest.update(line.encode())

@@ -19,7 +19,7 @@ from ablations.plan import PlannedStudy
 from lit_transformers.records.files import RECORD
 from lit_transformers.records.machine import processor
 from lit_transformers.records.record import load_record
-from sweeps.launchers.share import cuda_devices
+from sweeps.launchers.share import cuda_devices, cuda_models
 from sweeps.process.call import call_forked
 
 __all__ = ["ASSUMED_RATE", "ENOUGH_SECONDS", "TimeEstimate", "estimate"]
@@ -101,7 +101,9 @@ def _rate(plan_runs: list[FinishedRun], runs: Path, needs_cuda: bool, runner: st
 
 
 def _finished_runs(records: Iterable[Path], needs_cuda: bool) -> Iterator[FinishedRun]:
-    """Yields the finished runs on the required hardware: this machine's processor, or a CUDA device."""
+    """Yields the finished runs on the required hardware: this machine's processor, or a CUDA device, of the models that
+    this machine has if it has any."""
+    models = cuda_models(cuda_devices()) if needs_cuda else ()
     for path in records:
         with suppress(OSError, ValueError, RecursionError, KeyError, TypeError, ZeroDivisionError):
             record = load_record(path)
@@ -111,7 +113,8 @@ def _finished_runs(records: Iterable[Path], needs_cuda: bool) -> Iterator[Finish
             hardware = record.environment["hardware"]
             rate = math.nan if flops is None else flops / training
             done = FinishedRun(rate, training, measured["seconds"], hardware)
-            is_wanted = " CPU, " not in hardware if needs_cuda else hardware == processor()
+            is_device = " CPU, " not in hardware and (not models or hardware in models)
+            is_wanted = is_device if needs_cuda else hardware == processor()
             if record.outcome == "finished" and is_wanted and training > 0:
                 yield done
 

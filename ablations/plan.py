@@ -178,8 +178,8 @@ def reported_plan(runs: Path, folder: str) -> Plan | None:
 
 
 def changed_arms(previous: Plan, plan: Plan) -> list[str]:
-    """Returns the arms of a plan whose runs have other configs, data or code than in an earlier plan of the study: whose
-    keys differ for a seed that both have."""
+    """Returns the arms whose runs have other configs, data or code than in an earlier plan of the study: those whose
+    keys differ for a seed that both plans have."""
     keys = {(arm.name, run.seed): run.key for arm in previous.arms for run in arm.runs}
     return [
         arm.name for arm in plan.arms if any(keys.get((arm.name, run.seed), run.key) != run.key for run in arm.runs)

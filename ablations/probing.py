@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,12 +17,13 @@ from typing import NamedTuple
 
 import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.startup import quick_imports
-from lit_transformers.config import Config, ConfigError, canonical_hash
+from lit_transformers.config import Config, ConfigError, Plain, canonical_hash
 from lit_transformers.records.files import write_json
+from lit_transformers.records.machine import processor, processor_model
 from lit_transformers.runner import load_runner
-from sweeps.launchers.share import cuda_devices
+from sweeps.launchers.share import cuda_devices, cuda_models
 
-__all__ = ["ProbedConfig", "measured_spending"]
+__all__ = ["ProbedConfig", "measured_on", "measured_spending"]
 
 STEPS = "training.steps"
 SECONDS = 300
@@ -39,7 +39,8 @@ class ProbedConfig(NamedTuple):
 def measured_spending(on: str, runner: str, folder: Path) -> Callable[[Config], float]:
     """Returns a function from a config to its time in seconds (``on`` is "seconds") or its memory in bytes.
 
-    Measurements are kept in ``folder`` by key and machine. Raises ConfigError for a run that cannot be done.
+    Measurements are kept in ``folder`` by key and by what they were measured on. Raises ConfigError for a run that
+    cannot be done.
     """
 
     def spending(config: Config) -> float:
@@ -50,9 +51,14 @@ def measured_spending(on: str, runner: str, folder: Path) -> Callable[[Config], 
     return spending
 
 
+def measured_on() -> list[Plain]:
+    """Returns what time and memory depend on beside the config: the models of the processor and of the CUDA devices."""
+    return [processor(), list(processor_model()), list(cuda_models(cuda_devices()))]
+
+
 def _probe(config: Config, runner: str, folder: Path) -> ProbedConfig:
     # The key leaves out on how many ranks a run is done, which its time depends on.
-    place = canonical_hash([platform.machine(), os.cpu_count(), list(cuda_devices()), config.to_dict()])
+    place = canonical_hash([measured_on(), config.to_dict()])
     path = folder / f"{load_runner(runner).run_key(config)}-{place}.json"
     with suppress(OSError, ValueError, TypeError):
         return ProbedConfig(**json.loads(path.read_text(encoding="utf-8")))

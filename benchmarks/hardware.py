@@ -13,6 +13,7 @@ import psutil
 import torch
 
 from lit_transformers.records.files import write_json
+from lit_transformers.records.machine import processor_model
 from lit_transformers.runs.environment import commit
 
 RESULTS = Path(__file__).with_name("results")
@@ -27,7 +28,7 @@ def describe(packages: tuple[str, ...] = ()) -> dict[str, Any]:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit(),
-        "processor": processor(),
+        "processor": processor_model()[0] or platform.machine(),
         "cores": psutil.cpu_count(),
         "threads": torch.get_num_threads(),
         "load": round(psutil.getloadavg()[0], 2),
@@ -38,15 +39,6 @@ def describe(packages: tuple[str, ...] = ()) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {package: installed(package) for package in dict.fromkeys((*EVERYWHERE, *packages))},
     }
-
-
-def processor() -> str:
-    """The processor's name, or the architecture where the system does not report a name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def driver() -> str | None:

@@ -146,9 +146,10 @@ def test_the_library_knows_no_study_no_report_and_meets_data_in_one_place() -> N
         assert module in MEETING, f"{module} imports {target}"
 
 
-def test_data_know_of_the_library_configs_batches_scores_and_source_code_alone() -> None:
+def test_data_know_of_the_library_configs_batches_scores_code_and_machine_alone() -> None:
     for module, target in crossings("datamodules"):
-        known = {f"lit_transformers.{name}" for name in ("config", "batch", "scores", "source_code")}
+        names = ("config", "batch", "scores", "source_code", "records.machine")
+        known = {f"lit_transformers.{name}" for name in names}
         assert target in known, f"{module} imports {target}"
 
 

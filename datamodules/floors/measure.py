@@ -22,6 +22,7 @@ from datamodules.rows.rows import RowData
 from datamodules.strings.generated import GeneratedData
 from datamodules.text.language import LanguageData
 from lit_transformers.config import canonical_hash
+from lit_transformers.records.machine import processor_model
 from lit_transformers.source_code import code_from_outside
 
 __all__ = ["floors", "measured_floors"]
@@ -50,9 +51,10 @@ floors.register(DenoisingData, denoising_floors)
 
 
 def measured_floors(data: Data, metric: str, batches: int) -> dict[str, float]:
-    """Returns ``floors``, from the cache where they were measured before. Raises DataError where there are none."""
+    """Returns ``floors``, from the cache where they were measured before, by the same code on the same model of
+    processor. Raises DataError where there are none."""
     code = code_from_outside(floors.dispatch(type(data)).__module__)
-    key = canonical_hash([VERSION, data.fingerprint, metric, batches, *([code] if code else ())], 32)
+    key = canonical_hash([VERSION, data.fingerprint, metric, batches, code, processor_model()], 32)
     folder = cache_folder() / "floors" / key
     if not (folder / VALUES).exists():
         values = floors(data, metric, batches)

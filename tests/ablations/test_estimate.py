@@ -104,3 +104,12 @@ def test_runs_that_were_done_on_a_device_elsewhere_are_worth_more_than_an_assump
     result = estimate(planned("cuda"), tmp_path)
     assert result.basis == f"from runs done on {H100}: 1 of other plans"
     assert without_the_rest(result.seconds)["a0"] == pytest.approx(FLOPS / 1e14)
+
+
+def test_of_two_models_of_a_device_the_one_that_is_here_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "cuda_devices", lambda: ("0",))
+    monkeypatch.setattr(estimates, "cuda_models", lambda devices: ("T4",))
+    for key in ("there", "there again"):
+        finish(tmp_path, key, 100.0, rate=1e14, hardware=H100)
+    finish(tmp_path, "here", 100.0, rate=1e12, hardware="T4")
+    assert estimate(planned("cuda"), tmp_path).basis == "from runs done on T4: 1 of other plans"

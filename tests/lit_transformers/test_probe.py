@@ -9,6 +9,7 @@ import pytest
 from forked import Forked
 from standin import run as standin
 
+from ablations import probing
 from ablations.probing import ProbedConfig, measured_spending
 from lit_transformers.runner import load_runner
 from lit_transformers.runs import RunConfig
@@ -37,3 +38,16 @@ def test_twice_the_steps_take_twice_as_long_by_one_measurement(tmp_path: Path) -
     seconds, config = measured_spending("seconds", standin.RunConfig.runner, tmp_path), standin.RunConfig()
     assert seconds(config.override({"training.steps": 60})) == 2 * seconds(config.override({"training.steps": 30})) > 0
     assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+@pytest.mark.parametrize("name", ["processor_model", "cuda_models"])
+def test_what_was_measured_on_another_model_is_measured_again(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measurements: list[RunConfig] = []
+    monkeypatch.setattr(probing, "_measure", lambda config, _: measurements.append(config) or ProbedConfig(1.0, 2.0))
+    seconds, config = measured_spending("seconds", standin.RunConfig.runner, tmp_path), standin.RunConfig()
+    for models in (("old",), ("new",), ("old",)):
+        monkeypatch.setattr(probing, name, lambda *devices, models=models: models)
+        seconds(config)
+    assert len(measurements) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import random
 import signal
 import subprocess
@@ -29,7 +30,7 @@ from standin_runs import (
 from waiting import wait_for, when
 
 from lit_transformers.config import ConfigError
-from sweeps.launchers.share import Share, memory_of, share_machine
+from sweeps.launchers.share import Share, cuda_models, memory_of, share_machine
 from sweeps.ledger.lock import is_locked, locked
 from sweeps.ledger.ticket import State
 from sweeps.survey import survey
@@ -284,6 +285,25 @@ def test_several_runs_share_a_device_where_its_memory_allows(monkeypatch: pytest
     assert share_machine(todo=12, cuda=True, memory=2 << 30).workers == 12
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-b")
     assert share_machine(todo=12, cuda=True, memory=2 << 30) == Share(2, 8, ("GPU-b",))
+
+
+def test_devices_are_known_by_their_models_and_others_by_the_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    nvidia_smi = tmp_path / "nvidia-smi"
+    lines = (
+        "GPU 0: NVIDIA A100-SXM4 (UUID: GPU-ab12-3)",
+        "  MIG 1g.5gb     Device  0: (UUID: MIG-cd)",
+        "GPU 1: T4 (UUID: GPU-ef)",
+    )
+    nvidia_smi.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    nvidia_smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    cuda_models.cache_clear()
+    named = cuda_models(("0", "GPU-ab12", "MIG-cd", "1"))
+    assert named == ("NVIDIA A100-SXM4", "NVIDIA A100-SXM4", "NVIDIA A100-SXM4 MIG 1g.5gb", "T4")
+    assert cuda_models(("7",)) == (f"7 of {platform.node()}",) and cuda_models(()) == ()
+    cuda_models.cache_clear()
 
 
 def test_a_lock_is_held_by_one_process_and_may_be_nested(tmp_path: Path) -> None:
