@@ -35,7 +35,8 @@ of the time at three and at five seeds, where a percentile bootstrap covers it a
 after Holm's correction over all comparisons of the study, contrasts, main effects and interactions alike, so that \
 at most 5 % of studies in which nothing differs have any verdict; an interval that just excludes zero may still be \
 unresolved. The smallest detectable difference is what so many seeds show four times out of five at the level which \
-that correction asks for; the seeds needed are those that would show the observed difference as often. Arms whose \
+that correction asks for; the seeds needed are those that would show the observed difference as often, of what is \
+open at a look to come, with that look's share of the error. Arms whose \
 matched budgets, planned or measured, lie further apart than the study allows get no verdict."""
 
 EQUALITY = """\

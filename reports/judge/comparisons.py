@@ -18,12 +18,23 @@ from reports.judge.comparability import incomparable
 from reports.judge.evidence import Evidence, gather
 from reports.judge.fairness import mismatch
 from reports.judge.known import LEAST, learned_too_little
-from reports.judge.multiplicity import WHOLE, Look, cost_of_added_looks, error_shares, looks_taken, step_down
+from reports.judge.multiplicity import (
+    WHOLE,
+    Look,
+    cost_of_added_looks,
+    error_shares,
+    looks_ahead,
+    looks_taken,
+    step_down,
+)
 from reports.judge.statistics import LEVEL, PairedDifference, estimate
 from reports.read.records import Study
 
 Kind = Literal["contrast", "main effect", "interaction"]
 Verdict = Literal["better", "worse", "equal", "differs", "unresolved"]
+
+_STEPS = 10
+"""The parts of an interval at whose ends the seeds that are needed are computed."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +43,8 @@ class Comparison:
 
     ``reason`` says why there is no estimate or no verdict. ``adjusted`` is the p-value after Holm's correction and
     ``level`` the level that the uncorrected p-value has to lie below; ``equality`` and ``equality_level`` are the same
-    of the statement that the difference lies within ``margin``, and None without one. ``documents`` is the number of
+    of the statement that the difference lies within ``margin``, and None without one. ``ahead`` are the looks that may
+    decide what is open, with their shares as multiples of that of the present one. ``documents`` is the number of
     documents that the estimate was resampled over, 0 where none were. ``estimate`` and ``margin`` are in units of the
     metric or, where the metric compares by ratio, of its natural logarithm. ``factors`` are those of an effect.
     """
@@ -50,6 +62,7 @@ class Comparison:
     equality: float | None = None
     equality_level: float | None = None
     factors: tuple[str, ...] = ()
+    ahead: tuple[Look, ...] = ()
 
     @property
     def detectable(self) -> float | None:
@@ -59,16 +72,43 @@ class Comparison:
     @property
     def seeds_needed(self) -> int | None:
         """The number of seeds that would detect the observed difference, or that it lies within the margin, with a
-        power of 0.8, whichever is smaller.
+        power of 0.8, whichever is smaller; of what is open, at the next look that would.
 
         None where it cannot be computed or where no number of seeds would.
         """
         if self.estimate is None:
             return None
-        numbers = [self.estimate.seeds_needed(self.level)]
+        if not self.ahead:
+            return self._seeds_at(1.0)
+        fewest = self.estimate.seeds + 1
+        for look in self.ahead:
+            needed = self._seeds_at(look.share)
+            if needed is not None and (look.seeds is None or needed <= look.seeds):
+                return look.seeds or max(needed, fewest)
+            fewest = (look.seeds or 0) + 1
+        return None
+
+    def _seeds_at(self, share: float) -> int | None:
+        """Returns the number of seeds that would decide at a share of the present levels, or None."""
+        assert self.estimate is not None
+        numbers = [self.estimate.seeds_needed(self.level * share)]
         if self.margin is not None and self.equality_level is not None:
-            numbers.append(self.estimate.seeds_within(self.margin, self.equality_level))
+            numbers.append(self.estimate.seeds_within(self.margin, self.equality_level * share))
         return min((number for number in numbers if number is not None), default=None)
+
+    @property
+    def seeds_range(self) -> tuple[int | None, int | None]:
+        """The smallest and the largest number of seeds that would be needed if the difference were another one within
+        its interval; None where no number of seeds would do."""
+        if self.estimate is None or self.estimate.interval is None:
+            return self.seeds_needed, self.seeds_needed
+        low, high = self.estimate.interval
+        differences = [low + (high - low) * step / _STEPS for step in range(_STEPS + 1)]
+        if low < 0 < high:
+            differences.append(0.0)
+        needed = [replace(self, estimate=replace(self.estimate, difference=one)).seeds_needed for one in differences]
+        numbers = [number for number in needed if number is not None]
+        return min(numbers, default=None), None if None in needed else max(numbers)
 
 
 def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Comparison, ...]:
@@ -86,7 +126,9 @@ def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Co
     if cost := cost_of_added_looks(study.plan.looks):
         notes.append(cost)
     measured = [[_measure(one, study, evidence, unmatched, look) for one in planned] for look in looks]
-    return tuple(_judge(measured, looks, study.plan.metric.goal, margin))
+    judged = _judge(measured, looks, study.plan.metric.goal, margin)
+    ahead = tuple(look._replace(share=look.share / looks[-1].share) for look in looks_ahead(study.plan.looks))
+    return tuple(replace(one, ahead=ahead) if one.verdict == "unresolved" else one for one in judged)
 
 
 def _margin(study: Study, notes: list[str]) -> float | None:

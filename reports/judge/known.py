@@ -1,7 +1,10 @@
-"""How much an arm has learned of what can be known of its data, where their truth is known.
+"""How much each arm has learned of what can be known of its data, where their truth is known.
 
 The share of an arm is how far its mean has come from the value of who knows nothing of its data to the best possible
-one. Where no arm that reads the same data has come to ``LEAST``, all were trained too little to be told apart: they are
+one. That is one of all that the source may give. What is measured is a sample of it, whose own best value lies above or
+below, so that a share may exceed one: by chance where its interval reaches one.
+
+Where no arm that reads the same data has come to ``LEAST``, all were trained too little to be told apart: they are
 close to nothing, and "equal" would be true of any two networks that were trained for a moment. A comparison of such
 arms is not asked. Where one has come further, training sufficed, and that another one carries nothing is an answer.
 
@@ -11,13 +14,16 @@ A quarter is half of what the least trained baseline of the published studies ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from lit_transformers.records.reference import Reference
+from reports.judge.evidence import Evidence, gather
+from reports.judge.statistics import LEVEL, ConfidenceInterval, estimate
 from reports.read.records import Study
 
-__all__ = ["LEAST", "learned_too_little", "share"]
+__all__ = ["LEAST", "KnownShare", "known_shares", "learned_too_little", "share"]
 
 LEAST = 0.25
 """The least share of what can be known that some arm has to have learned of the data of a comparison."""
@@ -58,3 +64,37 @@ def _readers(study: Study, arm: str) -> list[str]:
 def _data(study: Study, arm: str) -> Any:
     records = [run.record for run in study.finished(arm) if run.record]
     return records[0].config.get("data") if records else None
+
+
+class KnownShare(NamedTuple):
+    """A share of what can be known, with its 95 % interval over seeds and documents; None for a single seed."""
+
+    share: float
+    interval: ConfidenceInterval | None
+
+
+def known_shares(study: Study, references: Mapping[str, Sequence[Reference]]) -> dict[str, KnownShare]:
+    """Returns the share of every arm with a finished run and with ``references``, those of its data by its name."""
+    ends = {arm: (known[0].value, known[-1].value) for arm, known in references.items() if known}
+    ends = {arm: (first, last) for arm, (first, last) in ends.items() if first != last}
+    evidence = gather(study, []) if ends else Evidence({})
+    shares = {arm: _share(arm, study, evidence, *known) for arm, known in ends.items()}
+    return {arm: share for arm, share in shares.items() if share is not None}
+
+
+def _share(arm: str, study: Study, evidence: Evidence, first: float, last: float) -> KnownShare | None:
+    """Returns the share of an arm, by the value of who knows nothing and the best possible one; None without a run."""
+    mean, seeds = study.mean_of(arm), evidence.seeds([arm])
+    if mean is None:
+        return None
+    share = (first - mean) / (first - last)
+    if evidence.without_value([arm], seeds) or evidence.without_interval([arm], seeds):
+        return KnownShare(share, None)
+    values = evidence.pairs({arm: 1.0}, seeds)
+    variances = estimate(values, evidence.at_documents({arm: 1.0}, seeds)).variances
+    if variances is None:
+        return KnownShare(share, None)
+    middle, width = sum(values) / len(values), variances.half_width(LEVEL)
+    ends = (math.exp(end) if evidence.ratio else end for end in (middle - width, middle + width))
+    low, high = sorted((first - end) / (first - last) for end in ends)
+    return KnownShare(share, ConfidenceInterval(low, high))

@@ -37,6 +37,7 @@ __all__ = [
     "cost_of_added_looks",
     "error_shares",
     "look_shares",
+    "looks_ahead",
     "looks_taken",
     "spent",
     "step_down",
@@ -100,6 +101,16 @@ def looks_taken(looks: LookPlan | None) -> tuple[Look, ...]:
         return (WHOLE,)
     shares = look_shares(looks)
     return tuple(Look(seeds, shares[seeds]) for seeds in looks.taken)
+
+
+def looks_ahead(looks: LookPlan | None) -> tuple[Look, ...]:
+    """Returns the looks that a study can take next: those that are left of the planned ones, each with its share of the
+    error, and then one that is added by hand, at any number of seeds."""
+    if looks is None:
+        return (Look(None, 1 / 2),)
+    shares, last = look_shares(looks), max(looks.taken, default=0)
+    left = tuple(Look(seeds, shares[seeds]) for seeds in looks.planned if seeds > last)
+    return (*left, Look(None, 1 / (len(shares) + 1)))
 
 
 def added_looks(looks: LookPlan) -> list[int]:

@@ -135,7 +135,14 @@ def _addition(findings: Findings, verdict: Verdict, group: Sequence[Comparison],
     nearest = min(group, key=lambda candidate: (seeds_or_infinity(candidate), -_size(candidate)))
     of_these = "" if len(group) == 1 else f" on {names[nearest.name]}"
     number, comma, otherwise = (seeds_needed(nearest) or "").partition(", ")
-    return f"; a verdict{of_these} would take {number} seeds{comma}{otherwise}" if number else ""
+    return f"; a verdict{of_these} would take {number} seeds{comma}{otherwise}{_range(nearest)}" if number else ""
+
+
+def _range(comparison: Comparison) -> str:
+    """Returns how many seeds a verdict would take at the least and at the most, by the interval of the difference; the
+    observed one alone promises more than it holds."""
+    fewest, most = ("over 1,000" if number is None else str(number) for number in comparison.seeds_range)
+    return "" if fewest == most else f" ({fewest} to {most} by its interval)"
 
 
 def _signed_difference(findings: Findings, comparison: Comparison) -> str:
@@ -272,7 +279,7 @@ def _detectable_texts(findings: Findings, comparison: Comparison) -> Iterator[st
         return
     detectable = fixed(findings.as_printed(comparison.detectable), findings.difference_decimals)
     yield f"so many seeds show a {'ratio' if findings.ratio else 'difference'} of {detectable} or more"
-    yield f"seeds needed for this one: {seeds_needed(comparison)}"
+    yield f"seeds needed for this one: {seeds_needed(comparison)}{_range(comparison)}"
 
 
 def costs_text(findings: Findings, comparison: Comparison, level: str = "95 % interval ") -> str:

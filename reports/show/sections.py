@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,7 +18,7 @@ from reports.judge.comparisons import Comparison
 from reports.judge.costs import is_measured
 from reports.judge.fairness import cost_of, environments, mean_cost, provenance, spent
 from reports.judge.generalization import GeneralizationGap, generalization_gap
-from reports.judge.known import learned_too_little, share
+from reports.judge.known import KnownShare, known_shares, learned_too_little, share
 from reports.judge.matrix import DECODING_STATE, Matrix, accuracy_matrix
 from reports.judge.significance import bleu_tests
 from reports.judge.statistics import ConfidenceInterval
@@ -79,6 +79,11 @@ class Findings:
         plan = self.study.plan
         references = {arm.name: arm.references or plan.references for arm in plan.arms}
         return {arm: known for arm, known in references.items() if known}
+
+    @cached_property
+    def shares(self) -> Mapping[str, KnownShare]:
+        """By arm, how much it knows of what can be known of its data."""
+        return known_shares(self.study, self.references)
 
     @property
     def floors(self) -> dict[str, Floors]:
@@ -303,10 +308,10 @@ def results(findings: Findings) -> Table:
         finished, planned = study.finished(arm.name), study.of(arm.name)
         name = Cell(arm.name, label=study.plan.labels.marked(arm.name))
         mean = _mean_cell(finished, planned)
-        share = [_share_cell(findings.references.get(arm.name, ()), mean.value)] if findings.references else []
+        share = [_share_of_arm(findings.shares.get(arm.name))] if findings.references else []
         rows.append((name, mean, *share, Cell(_seeds_text(finished, planned))))
     goal = "lower" if findings.metric.goal == "minimize" else "higher"
-    notes = (f"A {goal} value is better.", floor_text(findings), provenance(study))
+    notes = (f"A {goal} value is better.", *_about_shares(findings), floor_text(findings), provenance(study))
     return Table("results", "Results", columns, tuple(rows), notes, findings.metric.title)
 
 
@@ -424,6 +429,36 @@ def ranking(findings: Findings) -> Table:
     notes = ("An interval is of that mean alone: whether two means differ is for the paired differences to say.",)
     title = f"Mean over {len(matrix.tasks)} levels of {matrix.columns}"
     return Table("ranking", title, columns, tuple(rows), notes, findings.metric.title)
+
+
+def _share_of_arm(known: KnownShare | None) -> Cell:
+    """Returns the share of what can be known that an arm knows, with half of its interval."""
+    if known is None:
+        return Cell()
+    low, high = known.interval or (None, None)
+    return Cell(known.share, None if low is None or high is None else (high - low) / 2, low, high)
+
+
+def _about_shares(findings: Findings) -> Iterator[str]:
+    """Yields what the shares of what can be known are, and what it means that some exceed it."""
+    shares, label = findings.shares, findings.study.plan.labels.alone
+    if not shares:
+        return
+    without = [label(arm) for arm, known in shares.items() if known.interval is None]
+    none = f"; there is none for {', '.join(without)}" if without else ""
+    yield f"Beside the share of what can be known stands half of its 95 % interval, over seeds and documents{none}."
+    above = {arm: known.interval for arm, known in shares.items() if known.share > 1}
+    certain = [label(arm) for arm, interval in above.items() if interval and interval.low > 1]
+    other = [label(arm) for arm, interval in above.items() if not interval or interval.low <= 1]
+    if other:
+        yield (
+            f"More than 100 %, as far as can be told by chance: {', '.join(other)}. The best possible value is that of "
+            "all that the source may give, and what is measured is a sample of it."
+        )
+    if certain:
+        yield (
+            f"More than 100 %, and not by chance: {', '.join(certain)}. Look for what the data or the metric give away."
+        )
 
 
 def _share_cell(references: Sequence[Reference], value: float | str | None) -> Cell:

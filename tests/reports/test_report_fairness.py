@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy import stats
 from study_on_disk import BYTES, key_of, name_of, product_arms, write_json, write_plan, write_product, write_run
 
 from lit_transformers.records.files import RESULTS
@@ -148,6 +150,35 @@ def test_what_can_be_known_stands_beside_what_each_arm_knows(tmp_path: Path) -> 
     share = results.headings().index("Of what can be known")
     for row in results.rows:
         assert isinstance(row[1].value, float) and row[share].value == pytest.approx((3 - row[1].value) / 2)
+
+
+@pytest.mark.parametrize(
+    ("best", "seeds", "note"),
+    [
+        (2.0, 3, "More than 100 %, as far as can be told by chance: "),
+        (2.5, 3, "More than 100 %, and not by chance: "),
+        (2.5, 1, "More than 100 %, as far as can be told by chance: "),
+        (1.0, 3, None),
+    ],
+)
+def test_a_share_of_what_can_be_known_has_an_interval_and_more_than_all_is_explained(
+    tmp_path: Path, best: float, seeds: int, note: str | None
+) -> None:
+    references = [{"name": "nothing", "value": 3.0}, {"name": "all", "value": best}]
+    write_plan(tmp_path, product_arms()[::2], seeds=seeds, design="explicit", references=references)
+    for arm in (ON, OFF):
+        for seed in range(seeds):
+            write_run(tmp_path, arm, seed, (1.99 + 0.1 * (seed - 1)) * BYTES * math.log(2))
+    results = table(tmp_path, "results")
+    cell = results.rows[0][results.headings().index("Of what can be known")]
+    assert isinstance(cell.value, float) and (cell.spread is None) == (seeds == 1)
+    if cell.spread is not None:
+        half = stats.t.ppf(0.975, 2) * 0.1 / math.sqrt(3) / (3 - best)
+        assert cell.spread == pytest.approx(half, rel=1e-3)
+    notes = " ".join(results.notes)
+    assert "Beside the share of what can be known stands half of its 95 % interval" in notes
+    assert ("there is none for" in notes) == (seeds == 1)
+    assert note in notes if note else "More than 100 %" not in notes
 
 
 def test_arms_that_ended_early_are_named_with_their_steps(tmp_path: Path) -> None:

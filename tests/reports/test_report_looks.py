@@ -122,6 +122,34 @@ def test_seeds_that_were_added_by_hand_cost_what_the_report_says(tmp_path: Path)
     assert "Looks at the results were planned at 3 seeds an arm, and taken at 3, 6. Every look has a share" in page
 
 
+def test_the_seeds_that_a_verdict_takes_are_those_of_a_look_to_come_at_its_own_share(tmp_path: Path) -> None:
+    """As often as is said: at the look that is named, the observed difference is decided at that look's level."""
+    write_two_arms(tmp_path, NEARLY[:3], {"planned": LOOKS, "taken": (3,)})
+    first = compare_two(tmp_path)
+    assert first.verdict == "unresolved" and first.seeds_needed == 6
+    assert [look.seeds for look in first.ahead] == [6, 10, 16, None]
+    write_two_arms(tmp_path, (0.1, 0.3, -0.1), {"planned": (3, 6), "taken": (3,)})
+    beyond = compare_two(tmp_path)
+    assert beyond.seeds_needed and beyond.seeds_needed > 6, "by hand, after all looks that were planned"
+    write_two_arms(tmp_path, (0.1, 0.3, -0.1), None)
+    once = compare_two(tmp_path)
+    assert once.estimate and once.seeds_needed and once.seeds_needed == once.estimate.seeds_needed(0.025)
+    assert once.seeds_needed > (once.estimate.seeds_needed(0.05) or 0), "seeds by hand are a look"
+    fewest, most = once.seeds_range
+    assert fewest is not None and 3 < fewest < once.seeds_needed and most is None
+
+
+@pytest.mark.parametrize("looks", [None, {"planned": LOOKS, "taken": (3,)}, {"planned": (2,), "taken": (2, 3)}])
+def test_what_is_open_always_needs_more_seeds_than_it_has(
+    tmp_path: Path, looks: dict[str, Sequence[int]] | None
+) -> None:
+    for spread in (0.001, 0.02, 0.1, 0.14, 0.2, 0.5):
+        write_two_arms(tmp_path, (0.1, 0.1 + spread, 0.1 - spread), looks)
+        comparison = compare_two(tmp_path)
+        if comparison.verdict == "unresolved":
+            assert comparison.seeds_needed is None or comparison.seeds_needed > 3
+
+
 class Simulated(NamedTuple):
     """A difference with the p-values that it has at one look."""
 
