@@ -271,7 +271,8 @@ class Ablation(Checked):
             require_no_seeds(size.overrides)
             baseline = self.baseline.override(size.overrides)
         except ConfigError as error:
-            raise error.under(f"scales.{scale}.overrides") from None
+            place = f"scales.{scale}.overrides"
+            raise ConfigError(error.reason, f"{place}.{error.path}" if error.path else place) from None
         if changes:
             require_settable(changes, baseline, arms)
             baseline = baseline.override(changes)

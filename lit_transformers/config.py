@@ -17,7 +17,9 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from types import NoneType, UnionType
@@ -72,6 +74,7 @@ __all__ = [
     "named_by",
     "nearest",
     "parse_assignments",
+    "paths_within",
     "plain_leaves",
     "plain_of",
     "reason_of",
@@ -167,15 +170,36 @@ LONGEST = 1000
 
 
 class ConfigError(ValueError):
-    """A config that cannot be made: ``path`` names the place, ``reason`` the fault and its remedy."""
+    """A config that cannot be made: ``path`` names the place, ``reason`` the fault and its remedy.
 
-    def __init__(self, reason: str, path: str = "") -> None:
-        self.reason, self.path = reason, path
+    advice: where in the reason names stand that are relative to ``path``'s beginning, as that of a field which is to be
+    set is. They get the same prefixes as the path, so that they can be set as they stand.
+    """
+
+    def __init__(self, reason: str, path: str = "", advice: Sequence[int] = ()) -> None:
+        self.reason, self.path, self.advice = reason, path, tuple(advice)
         super().__init__(shortened(f"{path}: {reason}" if path else reason))
 
     def under(self, head: str) -> ConfigError:
-        """Returns the same error with ``head`` prepended to its path, as seen from one level further up the tree."""
-        return ConfigError(self.reason, f"{head}.{self.path}" if self.path else head)
+        """Returns the same error with ``head`` prepended to its path and to the names in its advice, as seen from one
+        level further up the tree."""
+        prefix, reason = f"{head}.", self.reason
+        advice = [start + number * len(prefix) for number, start in enumerate(self.advice)]
+        for start in advice:
+            reason = f"{reason[:start]}{prefix}{reason[start:]}"
+        return type(self)(reason, f"{prefix}{self.path}" if self.path else head, advice)
+
+    def within(self, config: Config) -> ConfigError:
+        """Returns the same error with the full paths of a whole config in place of those of the part that raised it,
+        in its path and in its advice; a name that is not to be found stays as it is."""
+        paths = list(_paths(config))
+        path = _full_path(self.path, paths) or self.path
+        reason = self.reason
+        for start, name in reversed([*_advised(reason)]):
+            full = _nearby(name, path, paths)
+            if full:
+                reason = f"{reason[:start]}{full}{reason[start + len(name) :]}"
+        return type(self)(reason, path)
 
 
 class MissingFileError(ConfigError):
@@ -246,9 +270,12 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, hint in field_types(type(self)).items():
-            object.__setattr__(self, name, _parse(getattr(self, name), hint, name))
+            object.__setattr__(self, name, _parse(getattr(self, name), hint, name, _default_kind(type(self), name)))
         for conflict in self.conflicts():
-            raise ConfigError(conflict)
+            fields = field_types(type(self))
+            raise ConfigError(
+                conflict, advice=[start for start, name in _advised(conflict) if name.partition(".")[0] in fields]
+            )
 
     def conflicts(self) -> Iterator[str]:
         """Hook: yields a sentence for each impossible combination of fields. Yields nothing by default."""
@@ -264,7 +291,8 @@ class Config:
 
     @classmethod
     def from_dict(cls, plain: Plain) -> Self:
-        """Reads what ``to_dict`` wrote. A bare string names a kind with its defaults.
+        """Reads what ``to_dict`` wrote. A bare string names a kind with its defaults; a mapping without a kind is of
+        the kind of the field's default, or of the part that it replaces.
 
         Raises ConfigError: unknown kind or field, wrong type, value out of range, impossible combination.
         """
@@ -318,7 +346,7 @@ class Config:
             if dot:
                 nested.setdefault(head, {})[rest] = value
             else:
-                replacements[head] = _parse(value, hints[head], head)
+                replacements[head] = _parse(value, hints[head], head, self._kind_at(head))
         for head, changes in nested.items():
             child = replacements.get(head, getattr(self, head))
             if isinstance(child, Config):
@@ -335,6 +363,11 @@ class Config:
                     f"there is nothing below {head!r} to set: {current}; set {head} first", f"{head}.{first_name}"
                 )
         return dataclasses.replace(self, **replacements)  # type: ignore[type-var]
+
+    def _kind_at(self, name: str) -> str:
+        """Returns the kind of a part as it is now or, where there is none, by default."""
+        part = getattr(self, name)
+        return part.kind if isinstance(part, Config) else _default_kind(type(self), name)
 
     def get(self, path: str) -> Any:
         """Returns the value at a dotted path. Raises ConfigError where there is none."""
@@ -460,10 +493,17 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
     return TypeAdapter(hint, config=PydanticConfig(strict=True, arbitrary_types_allowed=True))
 
 
-def _parse(value: Any, hint: Any, path: str) -> Any:
-    """Checks a value against an annotation and returns it parsed; ``path`` is its place in errors."""
+def _default_kind(config: type[Config], name: str) -> str:
+    """Returns the kind of the default of a field, empty where it has none."""
+    default = config.__dataclass_fields__[name].default  # type: ignore[attr-defined]
+    return default.kind if isinstance(default, Config) else ""
+
+
+def _parse(value: Any, hint: Any, path: str, kind: str = "") -> Any:
+    """Checks a value against an annotation and returns it parsed; ``path`` is its place in errors. kind: that of a
+    mapping which names none."""
     try:
-        return _parse_config(value, hint) if _config_types(hint) else _parse_leaf(value, hint)
+        return _parse_config(value, hint, kind) if _config_types(hint) else _parse_leaf(value, hint)
     except ConfigError as error:
         raise error.under(path) from None
 
@@ -477,7 +517,7 @@ def _config_types(hint: Any) -> tuple[type[Config], ...]:
     return ()
 
 
-def _parse_config(value: Any, hint: Any) -> Any:
+def _parse_config(value: Any, hint: Any, kind: str) -> Any:
     allowed = _config_types(hint)
     members = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
     if value is None and NoneType in members:
@@ -490,7 +530,69 @@ def _parse_config(value: Any, hint: Any) -> Any:
         return value
     if isinstance(value, Config):
         raise ConfigError(f"wants a {' or '.join(t.__name__ for t in allowed)}, not a {type(value).__name__}")
+    if isinstance(value, Mapping) and "kind" not in value and kind in allowed[0].kinds:
+        value = {"kind": kind, **value}
     return allowed[0].from_dict(value)
+
+
+VERBS = "set|make|drop|lower|raise|correct|change|widen|shorten|leave|empty|move"
+"""What is done to a field, with which the advice in a reason begins."""
+_ADVICE = re.compile(
+    rf"(?:\b(?:{VERBS}) |(?:,? or |,? and |, )(?:(?:{VERBS}) )?)(?P<name>[a-z_]+(?:\.[a-z_]+)*)\b(?![(\w])"
+)
+
+
+def _advised(reason: str) -> Iterator[tuple[int, str]]:
+    """Yields where names stand in the advice of a reason which may be those of fields, from its first verb on: "set
+    depth: 2, or halting: null"."""
+    first = re.search(rf"\b(?:{VERBS}) ", reason)
+    if first:
+        yield from ((match.start("name"), match["name"]) for match in _ADVICE.finditer(reason, first.start()))
+
+
+@contextmanager
+def paths_within(config: Config) -> Iterator[None]:
+    """Gives the full paths of a whole config to errors that its parts raise inside, of which each knows itself alone:
+    ``mixer.head_dim`` becomes ``model.mixer.head_dim``, which ``--set`` takes."""
+    try:
+        yield
+    except ConfigError as error:
+        raise error.within(config) from None
+
+
+def _paths(config: Config, prefix: str = "") -> Iterator[str]:
+    """Yields the path of every part and field of a config."""
+    for name in field_types(type(config)):
+        yield f"{prefix}{name}"
+        value = getattr(config, name)
+        if isinstance(value, Config):
+            yield from _paths(value, f"{prefix}{name}.")
+
+
+def _full_path(path: str, paths: Sequence[str]) -> str | None:
+    """Returns the first path that is this one or ends with it or, where none does, with its names in their order."""
+    if not path or path in paths or path.partition(".")[0] in paths:
+        return path or None
+    names = path.split(".")
+    for full in paths:
+        if full.endswith(f".{path}"):
+            return full
+    for full in paths:
+        parts = iter(full.split("."))
+        if full.rpartition(".")[2] == names[-1] and all(name in parts for name in names):
+            return full
+    return None
+
+
+def _nearby(name: str, path: str, paths: Sequence[str]) -> str | None:
+    """Returns the full path of a name in an advice on a path: a field beside it, of a part around it or, of a name with
+    dots, wherever it is."""
+    while path:
+        path = path.rpartition(".")[0]
+        full = f"{path}.{name}" if path else name
+        if full in paths:
+            return full
+    return _full_path(name, paths) if "." in name else None
 
 
 def _parse_leaf(value: Any, hint: Any) -> Any:

@@ -108,6 +108,9 @@ def _mapping(config: type[Config], definitions: dict[str, Plain]) -> dict[str, P
     for field in dataclasses.fields(config):  # type: ignore[arg-type]
         default = default_of(field)
         properties[field.name] = _field(hints[field.name], definitions)
+        if isinstance(default, Config) and default.kind:
+            without_kind = {"allOf": [_reference(type(default), definitions), {"not": {"required": ["kind"]}}]}
+            properties[field.name] = {"anyOf": [properties[field.name], without_kind]}
         if field.name in docs:
             properties[field.name]["description"] = docs[field.name]
         if default is REQUIRED:

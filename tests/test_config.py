@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,13 +14,18 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datamodules import PairDataConfig
+from lit_transformers.batch import LanguageDescription, PairDescription, Vocabulary
 from lit_transformers.config import Config, ConfigError, canonical_hash, parse_assignments
 from lit_transformers.encodings import EncodingConfig, HuangConfig, LearnedRelativeConfig, ShawConfig, XLConfig
 from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.mixers import AttentionConfig, MixerConfig
-from lit_transformers.models import LanguageModelConfig, ModelConfig
+from lit_transformers.models import EncoderDecoderConfig, LanguageModelConfig, ModelConfig
 from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
+from lit_transformers.runs import RunConfig
 from lit_transformers.stacks import SharedConfig
+from lit_transformers.tasks import Seq2SeqConfig
+from lit_transformers.training.config import AdamWConfig, SGDConfig, TrainingConfig
 
 MODEL = LanguageModelConfig(
     mixer=AttentionConfig(encoding=XLConfig(), memory=4), positions=SinusoidalConfig(), stack=SharedConfig()
@@ -194,6 +200,59 @@ def test_a_part_is_replaced_and_its_new_fields_are_set_in_one_go() -> None:
 def test_a_value_on_the_command_line_is_what_a_person_means(text: str, value: object) -> None:
     parsed = parse_assignments([text])["a"]
     assert parsed == value and type(parsed) is type(value)
+
+
+def test_a_mapping_without_a_kind_is_of_the_kind_that_is_there() -> None:
+    for plain in ({"optimizer": {"learning_rate": 0.1}}, {"optimizer": {"kind": "adamw", "learning_rate": 0.1}}):
+        assert TrainingConfig.from_dict(plain).optimizer == AdamWConfig(learning_rate=0.1)
+    sgd = TrainingConfig(optimizer=SGDConfig())
+    assert sgd.override({"optimizer": {"learning_rate": 0.1}}).optimizer == SGDConfig(learning_rate=0.1)
+    assert sgd.override({"optimizer": {"kind": "adamw"}}).optimizer == AdamWConfig()
+    with pytest.raises(ConfigError, match=r"^positions.kind: needs a kind"):
+        LanguageModelConfig(positions={"max_length": 3})  # type: ignore[arg-type]
+
+
+VOCABULARY = Vocabulary(size=9, boundary=8, unit="word", byte_lengths=None)
+ADVICE: dict[str, tuple[dict[str, Any], str]] = {
+    "of a part": ({"model.mixer.same_length": True, "model.mixer.memory": 0}, "model.mixer: same_length gives"),
+    "of a combination": (
+        {"training.strategy": "fsdp", "training.devices": 1},
+        "training: strategy fsdp cuts a network over several devices; set training.devices too, or training.strategy "
+        "to ddp",
+    ),
+    "deep": (
+        {"model.mixer": {"kind": "lsra", "branches": "attention", "fraction": 0.2}},
+        "model.mixer: branches: attention has all the channels; drop model.mixer.fraction, or set "
+        "model.mixer.branches: both",
+    ),
+    "when it is built": (
+        {"model.dim": 65},
+        "model.mixer.head_dim: dim 65 is not divisible by 8 heads; set model.mixer.head_dim",
+    ),
+    "around it": (
+        {"model.depth": 1, "model.stack": {"kind": "universal", "halting": {}}},
+        "model.stack.halting: one step leaves nothing to decide; set model.depth: 2, or model.stack.halting: null",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_what_is_advised_can_be_set_as_it_stands(name: str) -> None:
+    changes, line = ADVICE[name]
+    data = SimpleNamespace(description=LanguageDescription.for_probe(VOCABULARY, 8))
+    with pytest.raises(ConfigError) as caught:
+        RunConfig().override(changes).build_task(data)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(line)
+
+
+def test_a_mixer_of_a_decoder_is_named_by_its_own_field() -> None:
+    for field in ("decoder_mixer", "cross_mixer"):
+        mixer = AttentionConfig(head_dim=8) if field == "cross_mixer" else AttentionConfig()
+        others = {"mixer": AttentionConfig(head_dim=8), "decoder_mixer": mixer, "cross_mixer": AttentionConfig()}
+        run = RunConfig(model=EncoderDecoderConfig(dim=65, **others), task=Seq2SeqConfig(), data=PairDataConfig())  # type: ignore[arg-type]
+        data = SimpleNamespace(description=PairDescription.for_probe(VOCABULARY, 8))
+        with pytest.raises(ConfigError, match=f"^model.{field}.head_dim: .*; set model.{field}.head_dim$"):
+            run.build_task(data)  # type: ignore[arg-type]
 
 
 def test_configs_are_equal_by_content_and_told_apart_by_type() -> None:

@@ -271,7 +271,7 @@ class IndexedDocuments(Documents):
         self.folder, self.split = folder, split
         if not len(self):
             raise DataError(
-                f"source: no document falls to the split {split!r}; give it a larger fraction, more files, "
+                f"data.source: no document falls to the split {split!r}; give it a larger fraction, more files, "
                 "or cut one large file in order (data.source.splits=order)"
             )
 

@@ -139,7 +139,7 @@ def _undecodable(document: Document, error: UnicodeDecodeError) -> DataError:
     place = f"{document.name.rpartition('@')[0] or document.name if document.offset else document.name}"
     return DataError(
         f"{place}: byte {document.offset + error.start} is not UTF-8 ({error.reason}); "
-        "set tokenizer.errors=replace, or tokenizer=bytes"
+        "set data.tokenizer.errors=replace, or data.tokenizer=bytes"
     )
 
 
@@ -417,10 +417,10 @@ def _pretrained(path: Path) -> str:
             Model.from_str(serialised)  # the library cannot read all that it writes
             return serialised
     except Exception as error:  # the library raises Exception itself
-        raise DataError(f"{path}: cannot be read as a tokenizer ({error}); correct tokenizer.path") from None
+        raise DataError(f"{path}: cannot be read as a tokenizer ({error}); correct data.tokenizer.path") from None
     lines = text.removesuffix("\n").split("\n")  # a piece may be another character that ends a line
     if "[UNK]" not in lines:
-        raise DataError(f"{path}: has no symbol [UNK], so it is no vocabulary of BERT; correct tokenizer.path")
+        raise DataError(f"{path}: has no symbol [UNK], so it is no vocabulary of BERT; correct data.tokenizer.path")
     is_special = re.compile(r"\[[A-Z0-9]+\]").fullmatch
     is_cased = any(piece != piece.lower() and not is_special(piece) for piece in lines)
     return str(_word_pieces({piece: number for number, piece in enumerate(lines)}, not is_cased).to_str())

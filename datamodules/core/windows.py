@@ -37,7 +37,7 @@ class Endless:
 
     def __init__(self, count: int, seed: int) -> None:
         if not count:
-            raise DataError("source: there is no example to train on; use other data")
+            raise DataError("data.source: there is no example to train on; use other data")
         self.count, self.seed = count, seed
 
     def epoch(self, place: int) -> tuple[int, int]:

@@ -206,10 +206,10 @@ class DenoisingData(TextData):
         symbols, folder = config.symbols(self.tokenizer), self.store.folder_of(split)
         reader = DamagedReader(folder, config.packing, config.length, damage, symbols, config.variants, seed)
         if not reader.total:
-            raise DataError(f"source: the split {split!r} has no sentence, so no row of packing {config.packing}")
+            raise DataError(f"data.source: the split {split!r} has no sentence, so no row of packing {config.packing}")
         if damage.permutes and int((reader.packed.last - reader.packed.first).max()) < 2:
             raise DataError(
-                f"source: no row of {config.length} symbols in the split {split!r} has two sentences to permute; "
+                f"data.source: no row of {config.length} symbols in the split {split!r} has two sentences to permute; "
                 "make data.length larger, use other documents, or another data.noise"
             )
         return reader

@@ -68,8 +68,8 @@ class ListOpsConfig(SyntheticConfig, kind="listops"):
             if label is not None and len(symbols) >= self.shortest:
                 return Example(np.array(symbols, np.int64), label)
         raise DataError(
-            f"source: of {TRIES:,} lists none has {self.shortest} to {self.longest} symbols; "
-            "widen shortest and longest, or change depth or arguments"
+            f"data.source: of {TRIES:,} lists none has {self.shortest} to {self.longest} symbols; "
+            "widen data.source.shortest and data.source.longest, or change data.source.depth or data.source.arguments"
         )
 
     def grow(self, chance: Random, symbols: list[int], level: int) -> int | None:

@@ -59,7 +59,9 @@ class LabelledRecordsConfig(TextExamplesConfig, RecordsConfig, kind="labelled_te
         corpus = self.indexed(decisive, (self.text, self.label), self._example)
         for split in ("train", "validation"):
             if not corpus.count(split):
-                raise DataError(f"source: no example in the split {split!r}; correct data.source.path or splits")
+                raise DataError(
+                    f"data.source: no example in the split {split!r}; correct data.source.path or data.source.splits"
+                )
         return corpus
 
     def build(self) -> LabelledTexts:

@@ -80,7 +80,7 @@ class ReviewsConfig(ExamplesConfig, kind="reviews"):
         place = f"{member.name}:{row + 1}"
         text, label = _text_and_label(line, place)
         if label not in self.labels:
-            raise DataError(f"{place}: the label {label!r} is none of source.labels, {list(self.labels)}")
+            raise DataError(f"{place}: the label {label!r} is none of data.source.labels, {list(self.labels)}")
         split: Split = "test"
         if "train" in path.name:
             split = split_by_hash(text, self.held_out, 0.0)

@@ -76,7 +76,8 @@ class Cleaning(NamedTuple):
             counts |= _cut_counts(keep & long_source, keep & long_target)
         if not keep.any():
             reasons = "; ".join(f"{number:,} {outcome}" for outcome, number in counts.items() if number)
-            raise DataError(f"source: no pair of {split} is left ({reasons}); clean less, or correct data.source.path")
+            remedy = "clean less, or correct data.source.path"
+            raise DataError(f"data.source: no pair of {split} is left ({reasons}); {remedy}")
         cut = self._cut(lengths, keep) if self.overlong == "cut" else {}
         return Cleaned(None if keep.all() else np.flatnonzero(keep), counts, cut)
 

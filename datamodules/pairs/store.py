@@ -160,7 +160,7 @@ class StoredPairs(Pairs):
         counts = [f"{self.corpus.count(other):,} in {other}" for other in SPLITS if other != split]
         counts += [f"{count:,} {reason}" for reason, count in self.corpus.left_out.items()]
         remedy = "correct data.source.path, or what names the split or says how large it is"
-        return DataError(f"source: no pair in the split {split!r} ({', '.join(counts)}); {remedy}")
+        return DataError(f"data.source: no pair in the split {split!r} ({', '.join(counts)}); {remedy}")
 
     def _documents(self, split: Split) -> IndexedDocuments:
         if not self.corpus.count(split):

@@ -44,7 +44,9 @@ def minimal_pairs(
         parts = [encode_document(tokenizer, sentence) for sentence in sentences_of(Document("pair", text))]
         inputs = np.concatenate([[symbols.vocabulary.boundary], *parts, [symbols.separator]]).astype(np.int64)
         if len(inputs) > length:
-            raise DataError(f"evaluation.pairs: a pair has rows of {len(inputs)} tokens, and length is {length}")
+            raise DataError(
+                f"data.evaluation.pairs: a pair has rows of {len(inputs)} tokens, and data.length is {length}"
+            )
         targets = np.where(symbols.maskable[inputs], inputs, IGNORED)
         return ReadRow(number, inputs, targets, np.zeros_like(inputs), IGNORED, rule=rule)
 

@@ -65,7 +65,7 @@ class PhrasesConfig(Config):
         if not phrases:
             raise DataError(
                 f"data.noise.phrases: none of {sum(map(len, by_type.values()))} phrases can be written by tokenizer "
-                f"{tokenizer.kind}; set listed, or path to a file with a phrase a line"
+                f"{tokenizer.kind}; set data.noise.phrases.listed, or data.noise.phrases.path to a file"
             )
         return Phrases(phrases)
 

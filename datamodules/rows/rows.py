@@ -270,7 +270,7 @@ class RowData(TextData):
         if symbols.begins is None and any(noise.needs_words for noise in noises):
             raise DataError(
                 f"data.noise: the symbols of tokenizer {self.config.tokenizer.kind} do not tell where words begin; "
-                "set tokenizer to words, wordpiece or bpe, or another noise, without noise.whole_words"
+                "set data.tokenizer to words, wordpiece or bpe, or data.noise.whole_words to false"
             )
         return symbols
 
@@ -334,10 +334,10 @@ class RowData(TextData):
         rows = packed(self.store.folder_of(split), packing, config.length)
         if not len(rows.first):
             least = "no document of two sentences" if packing in PAIRS else "no sentence"
-            raise DataError(f"source: the split {split!r} has {least}, so no row of packing {packing}")
+            raise DataError(f"data.source: the split {split!r} has {least}, so no row of packing {packing}")
         if relation in ("next_sentence", "sentence_structure") and len(rows.documents) < 3:
             raise DataError(
-                f"source: the split {split!r} has one document, and no other document for a sentence that is not next; "
+                f"data.source: the split {split!r} has one document, and no other one for a sentence that is not next; "
                 "use more documents, a smaller data.source.piece, or another relation"
             )
         return RowReader(

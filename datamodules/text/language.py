@@ -160,8 +160,8 @@ class LanguageData(TextData):
             if total >= length:
                 return
         raise DataError(
-            f"source: the train split has {total} symbols, less than one segment of {length}; "
-            "use more text or a smaller segment_length"
+            f"data.source: the train split has {total} symbols, less than one segment of {length}; "
+            "use more text or a smaller data.segment_length"
         )
 
     def _print_what_is_measured(self) -> None:

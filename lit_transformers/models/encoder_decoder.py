@@ -3,6 +3,7 @@ their layers (Raffel et al. 2020, arXiv:1910.10683, section 3.2)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -122,7 +123,10 @@ class EncoderDecoder(PairNetwork):
                 parameter.requires_grad_(False)
         self.encoder = encoder.build_stack("bidirectional", pairs.source_length)
         self.encoder_norm = config.final_norm()
-        self.decoder = decoder.build_stack("causal", pairs.length, config.cross_mixer)
+        try:
+            self.decoder = decoder.build_stack("causal", pairs.length, config.cross_mixer)
+        except ConfigError as error:  # the decoder's stack is the config of a model, whose mixer is another field here
+            raise ConfigError(error.reason, re.sub(r"^mixer\b", "decoder_mixer", error.path)) from None
         self.decoder_norm = config.final_norm()
         config.initialise(self, self.tokens)
         if config.shared_stacks:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 from datamodules import Data, DataConfig, LanguageDataConfig
-from lit_transformers.config import Config, ConfigError, Seed
+from lit_transformers.config import Config, ConfigError, Seed, paths_within
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.records.reference import Reference
 from lit_transformers.tasks import CausalLMConfig, Task, TaskConfig
@@ -70,7 +70,8 @@ class RunConfig(Config):
 
     def build_task(self, data: Data) -> Task:
         """Builds the LightningModule for the description of the data."""
-        return self.measured_task.build(self.model, data.description, self.training)
+        with paths_within(self):
+            return self.measured_task.build(self.model, data.description, self.training)
 
 
 class Description(NamedTuple):
@@ -93,7 +94,8 @@ def describe(config: RunConfig, data: Data | None = None) -> Description:
     Raises ConfigError where a package is missing that the run will need.
     """
     config.measured_task.require_packages()
-    cost = config.task.cost(config.model, (data or config.data.build()).description)
+    with paths_within(config):
+        cost = config.task.cost(config.model, (data or config.data.build()).description)
     tokens = config.training.steps * config.tokens_per_step
     train_flops = config.task.passes() * cost.flops_per_token * tokens
     return Description(

@@ -10,7 +10,7 @@ import lightning as L
 from lit_transformers.class_path import class_path_of
 from lit_transformers.cli.cores import machine_memory
 from lit_transformers.cli.errors import first_line
-from lit_transformers.config import ConfigError, Plain
+from lit_transformers.config import ConfigError, Plain, paths_within
 from lit_transformers.models.cost import require_held
 from lit_transformers.plugins import load_plugins
 from lit_transformers.runs.config import RunConfig
@@ -65,9 +65,10 @@ def load(
         way_out = "; if a plug-in has it, name that with --plugin" if error.path.endswith("kind") else ""
         raise ConfigError(f"{error.reason}{way_out}", f"{checkpoint}: {error.path}") from None
     config = config.override(changes or {})
-    description = config.data.description_from(extra)
-    require_held(config.task.cost(config.model, description).parameters, machine_memory())
-    task = config.measured_task.build(config.model, description, config.training)
+    with paths_within(config):
+        description = config.data.description_from(extra)
+        require_held(config.task.cost(config.model, description).parameters, machine_memory())
+        task = config.measured_task.build(config.model, description, config.training)
     try:
         task.load_state_dict(checkpoint_data["state_dict"])
     except RuntimeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lit_transformers.config import Config, Dropout, Fraction, PositiveFloat
+from lit_transformers.config import Config, ConfigError, Dropout, Fraction, PositiveFloat
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Mode, QueryStream, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.stacks.feedforward import FeedForwardConfig, TransitionConfig
@@ -49,9 +50,12 @@ class BlockConfig(Config):
         mixer = self.mixer.build(shape)
         self.mixer.require(mode)
         self.feedforward.require(mode)
-        cross_mixer = cross.build(shape) if cross else None
-        if cross is not None:
-            cross.require("cross")
+        try:
+            cross_mixer = cross.build(shape) if cross else None
+            if cross is not None:
+                cross.require("cross")
+        except ConfigError as error:  # a mixer does not know that it is the cross mixer
+            raise ConfigError(error.reason, re.sub(r"^mixer\b", "cross_mixer", error.path)) from None
         return Block(self, shape, mixer, cross_mixer, mode)
 
     def build_adapter(self, name: str, sublayer: nn.Module, shape: Shape) -> Adapter | None:

@@ -279,7 +279,7 @@ def test_floors_know_words_as_the_score_of_the_run_does(tmp_path: Path) -> None:
     assert value(unnamed, "val/rougeL", "first sentence") == 0
 
 
-def test_a_floor_is_measured_once_for_the_same_data_metric_and_budget(
+def test_a_floor_is_measured_once_for_the_same_data_metric_budget_code_and_processor(
     play: LanguageDataConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("LIT_CACHE", str(tmp_path / "cache"))
@@ -288,11 +288,16 @@ def test_a_floor_is_measured_once_for_the_same_data_metric_and_budget(
     def measure_again(data: object, metric: str, batches: int) -> dict[str, float]:
         raise DataError("measured again")
 
+    measure_again.dispatch = floors.dispatch  # type: ignore[attr-defined]
     monkeypatch.setattr(measure, "floors", measure_again)
     assert measured_floors(play.build(), "bpb", 9) == values
     for data, metric, batches in ((play, "bpb", 8), (play, "nats", 9), (play.override({"batch_size": 3}), "bpb", 9)):
         with pytest.raises(DataError, match="measured again"):
             measured_floors(data.build(), metric, batches)
+    for name, other in (("code_from_outside", lambda module: "edited"), ("processor_model", lambda: ("another",))):
+        with monkeypatch.context() as changed, pytest.raises(DataError, match="measured again"):
+            changed.setattr(measure, name, other)
+            measured_floors(play.build(), "bpb", 9)
     [path] = (tmp_path / "cache").glob("floors/*/floors.json")
     path.write_text("[]")
     with pytest.raises(DataError, match=r"damaged cache; remove this folder and it is made again"):

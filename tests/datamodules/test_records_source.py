@@ -193,7 +193,9 @@ def test_a_line_without_a_text_or_a_label_is_named(tmp_path: Path, text: str, me
 
 def test_splits_that_are_not_there_and_labels_that_are_none_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("label,text\nbad,x\n")
-    with pytest.raises(DataError, match=r"no example in the split 'validation'; correct data.source.path or splits"):
+    with pytest.raises(
+        DataError, match=r"no example in the split 'validation'; correct data.source.path or data.source.splits"
+    ):
         labelled(tmp_path).build()
     with pytest.raises(ConfigError, match="labels are 2 to 256 different ones"):
         LabelledRecordsConfig(path="none", labels=("a", "a"))

@@ -414,7 +414,7 @@ def test_a_span_that_no_row_has_room_for_is_refused(kind: str) -> None:
 def test_minimal_pairs_that_cannot_be_made_or_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"evaluation\.pairs are made by rules, and source stdlib has none"):
         RowDataConfig(evaluation=RowEvaluationConfig(pairs=3))
-    with pytest.raises(DataError, match="a pair has rows of 17 tokens, and length is 16"):
+    with pytest.raises(DataError, match=r"a pair has rows of 17 tokens, and data.length is 16"):
         next(iter(config(length=16, **{"evaluation.pairs": 3}).build().val_dataloader()))
 
 
@@ -562,9 +562,7 @@ def test_a_relation_needs_two_segments_and_another_document(
     data_config = corpus(random_documents([[3, 3, 3]])).override({"packing": "segment_pair"})
     assert data_config.override({"relation": "sentence_order"}).build().reader("train", ()).total == 1
     for relation in ("next_sentence", "sentence_structure"):
-        with pytest.raises(
-            DataError, match=r"the split 'train' has one document, and no other document for a sentence"
-        ):
+        with pytest.raises(DataError, match=r"the split 'train' has one document, and no other one for a sentence"):
             data_config.override({"relation": relation}).build().prepare_data()
 
 
