@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from lit_transformers.config import ConfigError
 from sweeps.store import shown_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ablations.plan import Request
     from sweeps.launchers.local import Options, Summary
     from sweeps.ledger.ledger import Ledger
@@ -39,7 +37,7 @@ EQUIVALENTS = {
 """The options that divide this machine among runs, and what there is instead on each kind of cluster."""
 
 
-class RemoteLauncher(Protocol):
+class Launch(Protocol):
     """Does runs on other machines. begin: called when they have accepted the runs."""
 
     def __call__(
@@ -47,6 +45,13 @@ class RemoteLauncher(Protocol):
     ) -> Summary:
         """Returns when all runs have ended, or the command is stopped."""
         ...
+
+
+class RemoteLauncher(NamedTuple):
+    """What does runs on a cluster, and what raises ConfigError where the cluster is not to be reached."""
+
+    launch: Launch
+    require_available: Callable[[], None]
 
 
 def require_fitting(launcher: str, given: Mapping[str, Sequence[str] | None], local: Mapping[str, object]) -> None:
@@ -80,9 +85,10 @@ def _ray_launcher(options: Sequence[str], storage: str | None) -> RemoteLauncher
     """Returns what does runs on a Ray cluster. Raises ConfigError where Ray is not installed."""
     if find_spec("ray") is None:
         raise ConfigError("needs ray: pip install 'lit-transformers[ray]'", "--launcher ray")
-    from sweeps.launchers.ray_cluster import launch_on_ray, parse_ray_options
+    from sweeps.launchers.ray_cluster import launch_on_ray, parse_ray_options, require_answer
 
-    return partial(launch_on_ray, cluster=parse_ray_options(options, storage))
+    cluster = parse_ray_options(options, storage)
+    return RemoteLauncher(partial(launch_on_ray, cluster=cluster), partial(require_answer, cluster.address))
 
 
 def _slurm_launcher(
@@ -90,9 +96,10 @@ def _slurm_launcher(
 ) -> RemoteLauncher:
     """Returns what submits the jobs of a study and its report. Raises ConfigError where submitit is not installed."""
     try:
-        from sweeps.launchers.slurm import Cluster, launch_on_slurm, parse_parameters
+        from sweeps.launchers.slurm import Cluster, launch_on_slurm, parse_parameters, require_slurm
     except ModuleNotFoundError as error:
         raise ConfigError(f"needs {error.name}: pip install 'lit-transformers[cluster]'", "--launcher slurm") from None
     words = ["report", study, *request.arguments(), "--runs", shown_address(runs.resolve())]
     report = (sys.executable, "-m", "ablations", *words)
-    return partial(launch_on_slurm, cluster=Cluster(parse_parameters(parameters), storage, report))
+    cluster = Cluster(parse_parameters(parameters), storage, report)
+    return RemoteLauncher(partial(launch_on_slurm, cluster=cluster), require_slurm)

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -221,10 +221,10 @@ def train_study(planned: PlannedStudy, runs: Path, settings: LaunchSettings, con
 
     rows = survey_to_train(planned, runs, settings)
     todo = sum(not row.state.over for row in rows)
-    floors = missing_floors(runs, planned, todo, console)
+    floors = cache(partial(missing_floors, runs, planned, todo, console))
     if not todo:
-        if floors is not None:
-            planned.write(runs, floors)
+        if floors() is not None:
+            planned.write(runs, floors())
         return rows
     options = settings.options(planned, todo)
     if settings.remote is None:
@@ -232,7 +232,7 @@ def train_study(planned: PlannedStudy, runs: Path, settings: LaunchSettings, con
         work = remaining_work(estimate(planned, runs), ended, options.share.workers)
         console.print(f"{planned.study}: {work}", markup=False)
     board = Board(console, planned.metric, partial(preliminary_view, planned.plan), planned.plan.labels)
-    return _trained(runs, rows, options, settings, board, partial(planned.write, runs, floors))
+    return _trained(runs, rows, options, settings, board, floors, lambda: planned.write(runs, floors()))
 
 
 def train_left(
@@ -249,11 +249,12 @@ def train_left(
 
 def launch_rows(
     runs: Path, rows: list[Row], options: Options, settings: LaunchSettings, board: Board,
-    begin: Callable[[], None] = lambda: None,
+    prepare: Callable[[], object] = lambda: None, begin: Callable[[], None] = lambda: None,
 ) -> Summary:  # fmt: skip
     """Launches runs under the live table, on this machine or a cluster.
 
-    begin: called once the ledger is open and a cluster has accepted the runs.
+    prepare: called once the ledger is open and a cluster answers, for what takes long. begin: called once the cluster
+    has accepted the runs. Raises ConfigError, before either, where a ledger or a cluster is not to be reached.
     """
     from sweeps.launchers.local import launch
     from sweeps.ledger.ledger import Ledger
@@ -262,7 +263,10 @@ def launch_rows(
     try:
         warn(ledger.notes)
         if settings.remote is not None:
-            return settings.remote(runs, ledger, board, rows, options, begin=begin)
+            settings.remote.require_available()
+        prepare()
+        if settings.remote is not None:
+            return settings.remote.launch(runs, ledger, board, rows, options, begin=begin)
         begin()
         return launch(runs, ledger, board, rows, options)
     finally:
@@ -271,10 +275,10 @@ def launch_rows(
 
 def _trained(
     runs: Path, rows: list[Row], options: Options, settings: LaunchSettings, board: Board,
-    begin: Callable[[], None] = lambda: None,
+    prepare: Callable[[], object] = lambda: None, begin: Callable[[], None] = lambda: None,
 ) -> list[Row]:  # fmt: skip
     """Launches runs and returns their rows; those that stopped at the deadline are returned as they are."""
-    summary = launch_rows(runs, rows, options, settings, board, begin)
+    summary = launch_rows(runs, rows, options, settings, board, prepare, begin)
     if summary.stopped_by is not None and summary.stopped_by != signal.SIGALRM:
         raise Stopped(summary.stopped_by)
     return list(summary.rows)

@@ -24,6 +24,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
+import psutil
+
 from lit_transformers.config import ConfigError
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.plugins import VARIABLE, typed
@@ -45,7 +47,7 @@ from sweeps.live import Board, Row
 from sweeps.process.torchrun import import_path
 from sweeps.store import CREDENTIALS, address_of
 
-__all__ = ["RayCluster", "launch_on_ray", "parse_ray_options"]
+__all__ = ["RayCluster", "launch_on_ray", "parse_ray_options", "require_answer"]
 
 OPTION = "--ray"
 SUITE_ROOT = Path(__file__).resolve().parents[2]
@@ -157,7 +159,7 @@ def launch_on_ray(
     require_equal_parts(runs, cluster.nodes, rows, options, OPTION)
     watch = _RayWatch(runs.resolve(), ledger, board, options, cluster)
     ledger.attend(board.say, lambda: watch.stopped_by is None)
-    _require_answer(cluster.address)
+    require_answer(cluster.address)
     log = watch.runs / "studies" / options.study / "ray.txt"
     with handled_signals(watch), _connection(cluster, log) as driver:
         watch.nodes = driver.connect(
@@ -267,8 +269,10 @@ def _connection(cluster: RayCluster, log: Path) -> Iterator[_Driver]:
         driver.close()
 
 
-def _require_answer(address: str) -> None:
+def require_answer(address: str) -> None:
     """Raises ConfigError where nobody listens at the address of a head, for which Ray itself would wait a minute."""
+    if address == "auto" and not _is_started():
+        raise ConfigError(NO_ANSWER, f"{OPTION} address=auto")
     host, colon, port = address.rpartition(":")
     if not (colon and port.isdigit()) or "://" in address:
         return
@@ -276,6 +280,15 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, OverflowError):
         raise ConfigError(NO_ANSWER, f"{OPTION} address={address}") from None
+
+
+def _is_started() -> bool:
+    """Whether a cluster is to be found without an address: in the environment, by Ray's file, or by its processes."""
+    folder = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+    if os.environ.get("RAY_ADDRESS") or folder.exists():
+        return True
+    names = (process.info["name"] or "" for process in psutil.process_iter(["name"]))
+    return any(name.startswith(("gcs_server", "raylet")) for name in names)
 
 
 def _runtime_env(cluster: RayCluster, runs: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -48,7 +49,7 @@ from sweeps.live import Board, Row
 from sweeps.process.order import Spread
 from sweeps.store import address_of
 
-__all__ = ["Cluster", "launch_on_slurm", "parse_parameters"]
+__all__ = ["Cluster", "launch_on_slurm", "parse_parameters", "require_slurm"]
 
 LOOK_SECONDS = 2.0
 WARNING_SECONDS = 120
@@ -58,6 +59,7 @@ MAX_WARNINGS = 1000
 """How often a job may use up its time and be requeued."""
 JOBS = "jobs.json"
 OPTION = "--slurm"
+NO_SLURM = "there is no SLURM here: srun is not found; use --launcher local"
 
 
 class Cluster(NamedTuple):
@@ -242,7 +244,7 @@ def _executor(watch: _Watch) -> submitit.SlurmExecutor:
     try:
         executor = submitit.SlurmExecutor(watch.folder, max_num_timeout=MAX_WARNINGS)
     except RuntimeError:
-        raise ConfigError("there is no SLURM here: srun is not found; use --launcher local", "--launcher") from None
+        raise ConfigError(NO_SLURM, "--launcher") from None
     parameters = {"time": DEFAULT_MINUTES, "signal_delay_s": WARNING_SECONDS, **watch.cluster.parameters}
     if watch.cluster.nodes > 1:  # the run's process is on the first node, and starts its ranks on all of them
         parameters |= {"ntasks_per_node": 1, "srun_args": ["--nodes=1", "--ntasks=1"]}
@@ -253,6 +255,13 @@ def _executor(watch: _Watch) -> submitit.SlurmExecutor:
         **parameters,
     )
     return executor
+
+
+def require_slurm() -> None:
+    """Raises ConfigError where there is no SLURM, or it does not answer."""
+    if shutil.which("srun") is None:
+        raise ConfigError(NO_SLURM, "--launcher")
+    _queue()
 
 
 def _queue() -> dict[str, str]:

@@ -14,21 +14,27 @@ from rich.console import Console
 from standin.run import RUNNER, RunConfig, TrainingConfig, fit
 
 import ablations.context
+import ablations.estimate
 import ablations.floors
 import ablations.plan
 from ablations.ablation import Ablation, Margin, Metric
 from ablations.context import keep_context
 from ablations.floors import floors_of_published, missing_floors
+from ablations.launchers import RemoteLauncher
 from ablations.plan import PlannedStudy, Request, make_plan
+from ablations.training import LaunchSettings, train_study
 from lit_transformers.config import ConfigError
 from lit_transformers.records.context import ContextLoss, load_context
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.floors import floors_path, load_floors
-from lit_transformers.records.plan import parse_plan, plan_to_plain
+from lit_transformers.records.plan import parse_plan, plan_path, plan_to_plain
 from lit_transformers.records.reference import Reference
 from reports.publish import publish, publish_floors
 from reports.read.records import ReportError, load_study
 from reports.read.results import read_results
+from sweeps.launchers import slurm
+from sweeps.launchers.ray_cluster import launch_on_ray, require_answer
+from sweeps.ledger.storage import LedgerError
 
 STUDY = Ablation(
     question="Does it help?",
@@ -81,6 +87,28 @@ def test_they_are_measured_once_for_a_baseline(
     assert floors and floors.are_of(planned.plan) and [floor.value for floor in floors.values] == [3.5951, 2.1]
     assert printed(tmp_path, planned, 4) == printed(tmp_path, planned, 0) == "" and len(predictors.calls) == 1
     assert printed(tmp_path, make_plan("memory_helps", STUDY, Request(assignments=("training.steps=3",))), 0)
+
+
+def test_before_they_are_measured_a_launcher_or_a_storage_that_is_not_there_is_refused(
+    tmp_path: Path, planned: PlannedStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictors = Predictors(monkeypatch)
+    monkeypatch.setattr(ablations.estimate, "matrix_product_rate", lambda device: 1e10)
+    monkeypatch.setenv("PATH", str(tmp_path))  # where no SLURM is
+    monkeypatch.setattr(slurm, "_queue", dict)
+    ray = RemoteLauncher(launch_on_ray, partial(require_answer, "127.0.0.1:1"))
+    unavailable = {
+        "--ray address=127.0.0.1:1: no Ray cluster answers": LaunchSettings(remote=ray),
+        "--launcher: there is no SLURM here": LaunchSettings(remote=RemoteLauncher(launch_on_ray, slurm.require_slurm)),
+        "ledger nonsense": LaunchSettings(storage="nonsense://"),
+        "training.devices: asks for 99": LaunchSettings(),
+    }
+    for line, settings in unavailable.items():
+        many = {key: config | {"training": {"devices": 99}} for key, config in planned.configs.items()}
+        refused = replace(planned, configs=many) if "99" in line else planned
+        with pytest.raises((ConfigError, LedgerError), match=f"^{line}"):
+            train_study(refused, tmp_path, settings, Console(file=StringIO()))
+    assert not predictors.calls and not plan_path(tmp_path, planned.folder).exists()
 
 
 def test_of_other_data_that_arms_read_they_are_measured_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
