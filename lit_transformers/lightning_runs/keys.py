@@ -14,9 +14,10 @@ from lit_transformers.class_path import split_class_path
 from lit_transformers.config import Config, ConfigError, canonical_hash
 from lit_transformers.lightning_runs.arguments import class_paths, files_named
 from lit_transformers.lightning_runs.config import LightningRunConfig
-from lit_transformers.runs.code import files_of_project, hash_of_modules, hashes_of_project, modules_on_path
+from lit_transformers.runs.code import hash_of_modules, modules_on_path
 from lit_transformers.runs.folder import Identity
 from lit_transformers.runs.starting_weights import fingerprint
+from lit_transformers.source_code import files_of_project, hashes_of_project
 
 __all__ = ["ROOTS", "code_of", "data_content", "identity_of", "run_key", "source_files"]
 
