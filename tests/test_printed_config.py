@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -66,7 +67,7 @@ WRONG = {
     "an unknown field": {"model": {"kind": "language_model", "depht": 2}},
     "an unknown kind": {"model": {"kind": "language_model", "mixer": {"kind": "atention"}}},
     "a field of another kind": {"model": {"kind": "language_model", "mixer": {"kind": "attention", "window": 8}}},
-    "no kind": {"data": {"segment_length": 8}, "task": {"loss": "full"}, "model": {"dim": 8}},
+    "no kind where there is none by default": {"model": {"positions": {"max_length": 8}}},
     "out of range": {"training": {"steps": 0}},
     "another type": {"seed": "3"},
     "no choice": {"training": {"device": "gpu"}},
@@ -80,8 +81,16 @@ def test_the_schema_refuses_what_a_config_refuses(case: str) -> None:
     assert not Draft202012Validator(SCHEMA).is_valid(WRONG[case])
 
 
-def test_the_schema_takes_the_name_of_a_kind_for_its_defaults() -> None:
-    assert Draft202012Validator(SCHEMA).is_valid({"data": {"kind": "language", "tokenizer": "characters"}})
+@pytest.mark.parametrize(
+    "short",
+    [
+        {"data": {"kind": "language", "tokenizer": "characters"}},
+        {"data": {"segment_length": 8}, "task": {}, "model": {"dim": 8, "mixer": {"memory": 8}}},
+        {"training": {"optimizer": {"learning_rate": 0.1}}},
+    ],
+)
+def test_the_schema_takes_a_kind_by_its_name_and_a_mapping_of_the_kind_by_default(short: dict[str, Any]) -> None:
+    assert RunConfig.from_dict(short) and Draft202012Validator(SCHEMA).is_valid(short)
 
 
 def test_docs_are_of_one_field_each_and_of_bases_too() -> None:
