@@ -249,6 +249,8 @@ class Config:
     implied: ClassVar[str] = ""
     space: ClassVar[Mapping[str, Any]] = {}
     """The intervals or choices that a search may try, by field: see ``lit_transformers.space``."""
+    former: ClassVar[Mapping[str, str]] = {}
+    """Fields by the names that they had before, which plain data may still use."""
 
     def __init_subclass__(cls, kind: str = "", **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -314,7 +316,7 @@ class Config:
         for name in fields:
             if not isinstance(name, str):
                 raise ConfigError(f"a field's name is a string, not {name!r}")
-        return cast("Self", config_type(**fields))
+        return cast("Self", config_type(**{config_type.former.get(name, name): fields[name] for name in fields}))
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:

@@ -371,7 +371,28 @@ PRIVATE = {
         "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward",
     },
     "lit_transformers.cli.program": {"typer._completion_shared", "_completion_shared._completion_scripts"},
+    "lit_transformers.lightning_runs.loaders": {
+        "lightning.pytorch.loops.fetchers._DataLoaderIterDataFetcher",
+        "loader._iterator",
+        "trainer.fit_loop._data_fetcher",
+        "trainer.fit_loop._last_train_dl_reload_epoch",
+        "trainer.fit_loop.epoch_loop.val_loop._last_val_dl_reload_epoch",
+    },
     "lit_transformers.tasks.task": {"torch._foreach_div_"},
+    "lit_transformers.training.logged": {
+        "lightning.pytorch.trainer.connectors.logger_connector.result._Metadata",
+        "lightning.pytorch.trainer.connectors.logger_connector.result._ResultMetric",
+        "lightning.pytorch.trainer.connectors.logger_connector.result._Sync",
+        "metric._defaults",
+        "trainer._logger_connector",
+        "trainer.fit_loop.epoch_loop._results",
+    },
+    "lit_transformers.training.loop": {
+        "lightning.pytorch.loops.training_epoch_loop._TrainingEpochLoop",
+        "self.trainer.fit_loop._can_stop_early",
+        "self.trainer.fit_loop._restarting",
+        "trainer.fit_loop._should_accumulate",
+    },
     "sweeps.launchers.slurm": {"submitit.SlurmExecutor._valid_parameters"},
     "sweeps.ledger.storage": {"trial._trial_id"},
 }

@@ -1,7 +1,7 @@
 """Members of libraries that are not public and for which there is no other way: each is used in one place.
 
 A failure names the installed version, so that an upgrade which breaks one is known by its name. ``tests/test_house.py``
-lists them.
+lists them. Those of Lightning's loops are tested by what they are for, in ``test_lightning_equivalence.py``.
 """
 
 from __future__ import annotations

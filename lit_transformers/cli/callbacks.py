@@ -58,7 +58,7 @@ def callback_assignments(specifications: Iterable[str]) -> list[str]:
             raise ConfigError(f"{specification!r}: the arguments are no YAML: {error}", "--callback") from None
         if not isinstance(arguments, dict):
             raise ConfigError(f"{specification!r}: write module.Class or module.Class{{name: value}}", "--callback")
-        callbacks.append({"path": path.strip(), "arguments": arguments})
+        callbacks.append({"class_path": path.strip(), "init_args": arguments})
     return [f"training.callbacks={json.dumps(callbacks)}"] if callbacks else []
 
 

@@ -18,11 +18,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from lit_transformers.cli.errors import first_line
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.lightning_runs.config import LightningRunConfig
-from lit_transformers.lightning_runs.metrics import ExampleValues, LoggedNames
+from lit_transformers.lightning_runs.metrics import PREFIXES, ExampleValues, LoggedNames
 from lit_transformers.lightning_runs.train import LOSS, built, trainer_switches
 from lit_transformers.records.record import Gate
 from lit_transformers.runs.metrics import require_measured
 from lit_transformers.runs.train import quiet
+from lit_transformers.training.config import refuse_checkpoints
 
 __all__ = ["Cost", "FirstBatch", "check", "describe", "first_batch", "require_metric"]
 
@@ -128,7 +129,10 @@ def _first_batch(config: LightningRunConfig) -> FirstBatch:
 
 def _measured(config: LightningRunConfig, folder: Path) -> FirstBatch:
     module, data = built(config)
-    gradients, names, examples = _Gradients(), LoggedNames(), ExampleValues()
+    for callback in _configured(module):
+        refuse_checkpoints(type(callback), type(callback).__name__, f"configure_callbacks of {type(module).__name__}")
+    split = PREFIXES[config.data.evaluation.split]
+    gradients, names, examples = _Gradients(), LoggedNames(split), ExampleValues(split)
     trainer = _trainer(config, folder, [gradients])
     trainer.fit(module, data)
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
@@ -150,6 +154,12 @@ def _measured(config: LightningRunConfig, folder: Path) -> FirstBatch:
         metrics=tuple(sorted({**names.measured, **examples.means()})),
         unreadable=unreadable,
     )
+
+
+def _configured(module: L.LightningModule) -> Sequence[Callback]:
+    """Returns the callbacks that a module configures by itself."""
+    callbacks = module.configure_callbacks()
+    return [callbacks] if isinstance(callbacks, Callback) else callbacks
 
 
 def _trainer(config: LightningRunConfig, folder: Path, callbacks: list[Callback]) -> L.Trainer:

@@ -1,10 +1,10 @@
 """What a module logs, by the names that records have, and the values of single examples that it may hand over.
 
-A module that logs ``val_loss`` and ``test_loss``, or ``val/loss``, or in its validation ``loss``, has ``val/loss`` in
-its record: the metric of a study has one name, whichever split is measured.
+A module that logs ``val_loss``, ``val/loss`` or ``loss`` in its validation has ``val/loss`` in its record. Where the
+test split is measured, one that logs ``test_loss``, ``test/loss`` or ``loss`` in its test has ``test/loss``.
 
 ``validation_step`` and ``test_step`` may return, in a mapping, ``example_values``: the value of a metric for each
-example of the batch, by the metric's name in the record without ``val/``. Its mean is the metric, and intervals are
+example of the batch, by the metric's name in the record without the split. Its mean is the metric, and intervals are
 over examples too: ``return {"example_values": {"accuracy": (logits.argmax(1) == labels).float()}}``.
 """
 
@@ -22,27 +22,42 @@ from lightning.pytorch.callbacks import Callback
 from lit_transformers.config import ConfigError
 from lit_transformers.training.callbacks import Checkpointer, Interrupted
 
-__all__ = ["EXAMPLE_VALUES", "ExampleValues", "LoggedNames", "logged_in_record"]
+__all__ = ["EXAMPLE_VALUES", "PREFIXES", "ExampleValues", "LoggedNames", "logged_in_record"]
 
 EXAMPLE_VALUES = "example_values"
+PREFIXES = {"validation": "val", "test": "test"}
+"""What stands before a metric's name in a record, by the split that it was measured on."""
 PREFIX = re.compile(r"^(?:val|valid|validation|test)[/_.-](?=.)")
 
 
-def logged_in_record(logged: Mapping[str, Any]) -> dict[str, float]:
-    """Returns what was logged by its names in a record. Of two that would have the same, each is below its own."""
-    names = [name for name in logged if not name.endswith("_step")]
-    short = [PREFIX.sub("", name.removesuffix("_epoch")) for name in names]
+def logged_in_record(logged: Mapping[str, Any], split: str = "val") -> dict[str, float]:
+    """Returns what was logged by its names in a record, below the split. Of two that would have the same, each is below
+    its own.
+
+    What is logged for steps and for the epoch Lightning logs of a validation by two names, one of which ends in
+    ``_epoch``, and the other one counts. Names that a module has chosen stay, however they end.
+    """
+    names = [name for name in logged if not _is_fork(name, logged)]
+    short = [PREFIX.sub("", name) for name in names]
     return {
-        f"val/{name if short.count(name) == 1 else whole}": float(logged[whole])
+        f"{split}/{name if short.count(name) == 1 else whole}": float(logged[whole])
         for name, whole in zip(short, names, strict=True)
     }
 
 
+def _is_fork(name: str, logged: Mapping[str, Any]) -> bool:
+    """Whether Lightning has logged this value by another name too."""
+    whole, suffix, loader = name.partition("/dataloader_idx_")
+    other = f"{whole.removesuffix('_epoch')}{suffix}{loader}"
+    return other != name and other in logged and logged[other] is logged[name]
+
+
 class LoggedNames(Callback):
     """Adds to the metrics of a validation or a test their names in records, by which pruning, progress and curves know
-    them. ``measured`` holds those of the last one."""
+    them. ``measured`` holds those of the last one, split: their first word outside of training."""
 
-    def __init__(self) -> None:
+    def __init__(self, split: str = "val") -> None:
+        self.split = split
         self.before: dict[str, Any] = {}
         self.measured: dict[str, float] = {}
 
@@ -62,7 +77,7 @@ class LoggedNames(Callback):
         """Adds the names of what has changed since the start, which leaves out what training has logged."""
         metrics = trainer.callback_metrics
         logged = {name: value for name, value in metrics.items() if self.before.get(name) is not value}
-        self.measured = logged_in_record(logged)
+        self.measured = logged_in_record(logged, "val" if trainer.state.fn == "fit" else self.split)
         for name, value in self.measured.items():
             metrics[name] = torch.tensor(value)
 
@@ -70,11 +85,11 @@ class LoggedNames(Callback):
 class ExampleValues(Callback):
     """Collects the values of single examples of a measurement, and stops it where that is asked for.
 
-    ``values`` holds those of each metric, in the order of the examples.
+    ``values`` holds those of each metric, in the order of the examples. split: the first word of their names.
     """
 
-    def __init__(self, checkpointer: Checkpointer | None = None) -> None:
-        self.checkpointer = checkpointer
+    def __init__(self, split: str = "val", checkpointer: Checkpointer | None = None) -> None:
+        self.split, self.checkpointer = split, checkpointer
         self.values: dict[str, list[float]] = {}
 
     def on_validation_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
@@ -116,4 +131,4 @@ class ExampleValues(Callback):
 
     def means(self) -> dict[str, float]:
         """Returns the mean of each metric over its examples, by its name in a record."""
-        return {f"val/{name}": sum(values) / len(values) for name, values in self.values.items() if values}
+        return {f"{self.split}/{name}": sum(values) / len(values) for name, values in self.values.items() if values}

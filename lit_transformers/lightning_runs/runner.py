@@ -23,12 +23,13 @@ def _changes_nothing(config: LightningRunConfig, baseline: LightningRunConfig) -
 
 
 def _floors(config: LightningRunConfig, metric: str) -> Sequence[Reference]:
-    """Returns what the data module says of simple predictors: ``floors(NAME)``, values by name, of ``val/NAME``."""
+    """Returns what the data module says of simple predictors: ``floors(NAME)``, values by name, of ``val/NAME`` or
+    ``test/NAME``."""
     data = config.data.build()
     floors = getattr(data, "floors", None)
     if floors is None:
         raise ConfigError("the data module has no method floors, and nothing else is known of its data")
-    values = floors(metric.removeprefix("val/"))
+    values = floors(metric.removeprefix("val/").removeprefix("test/"))
     if not values:
         raise ConfigError(f"the data module knows no floor of {metric}")
     return tuple(Reference(name, float(value)) for name, value in values.items())

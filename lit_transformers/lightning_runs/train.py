@@ -23,11 +23,12 @@ from lit_transformers.config import Plain
 from lit_transformers.lightning_runs.config import LightningRunConfig
 from lit_transformers.lightning_runs.loaders import DataOrder
 from lit_transformers.lightning_runs.measured_batches import MeasuredBatches
-from lit_transformers.lightning_runs.metrics import ExampleValues, LoggedNames
+from lit_transformers.lightning_runs.metrics import PREFIXES, ExampleValues, LoggedNames
 from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS
 from lit_transformers.runs.documents import write_documents
-from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck, amid_update
+from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck
 from lit_transformers.training.checkpoints import TRAINING
+from lit_transformers.training.loop import UpdateLoop
 from lit_transformers.training.pruning import Bars, Pruned, Pruner
 from lit_transformers.training.ranks import is_first_rank, mean_over_ranks, node_count
 from lit_transformers.training.stopping import Stop
@@ -62,8 +63,9 @@ def train(
     order.attach(module if data is None else data)
     curves = Curves(config.training.log_every, tokens_per_step=0)
     extra = {"config": config.to_dict(), TRAINING: training_key}
-    checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, extra, stopping)
-    names, bars = LoggedNames(), Bars.read(directory)
+    checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, extra, stopping, order.is_held)
+    split = PREFIXES[config.data.evaluation.split]
+    names, bars = LoggedNames(split), Bars.read(directory)
     shown = TrainingLoss(curves, [DivergenceCheck(), *observers(curves)])
     callbacks: list[Callback] = [order, names, shown]
     if bars:
@@ -105,7 +107,8 @@ def measure(
 ) -> dict[str, float]:
     """Measures a trained module on the split of its config, and writes the values of single examples, if it hands over
     any. Returns the metrics by their names in a record."""
-    examples = ExampleValues(checkpointer)
+    L.seed_everything(config.seed, workers=True, verbose=False)  # a run that resumes after its training draws the same
+    examples = ExampleValues(names.split, checkpointer)
     trainer = single_trainer(config, directory, [examples, names, shown, batches, checkpointer])
     run = trainer.test if config.data.evaluation.split == "test" else trainer.validate
     run(module, datamodule=data, verbose=False)
@@ -140,19 +143,20 @@ def make_trainer(
 ) -> L.Trainer:
     """Returns a Trainer that follows the config."""
     training, arguments = config.training, config.trainer_arguments
-    accumulate = arguments.get("accumulate_grad_batches", 1)
-    return L.Trainer(
+    trainer = L.Trainer(
         max_steps=training.steps,
         accelerator={"cuda": "gpu"}.get(training.device, training.device),
         devices=training.devices // node_count(),
         num_nodes=node_count(),
         strategy="ddp" if training.devices > 1 else "auto",
-        val_check_interval=accumulate * (training.validate_every or training.steps + 1),
+        val_check_interval=training.validate_every or training.steps + 1,
         check_val_every_n_epoch=None,
         log_every_n_steps=training.log_every,
         callbacks=callbacks,
         **arguments | trainer_switches(directory, loggers),
     )
+    trainer.fit_loop.epoch_loop = UpdateLoop(trainer, training.validate_every)
+    return trainer
 
 
 def single_trainer(config: LightningRunConfig, directory: Path, callbacks: list[Callback]) -> L.Trainer:
@@ -170,29 +174,42 @@ def single_trainer(config: LightningRunConfig, directory: Path, callbacks: list[
 
 class TrainingLoss(Callback):
     """Adds the loss of training, and what validations measure, to the curves, and shows each step to other callbacks as
-    the library's own tasks show theirs. A step without a loss, as of several optimizers, adds no point."""
+    the library's own tasks show theirs. A step without a loss, as of several optimizers, adds no point.
+
+    A point is the mean over the batches since the update before, of which there are fewer at the end of an epoch.
+    """
 
     def __init__(self, curves: Curves, others: list[Callback]) -> None:
         self.curves, self.others = curves, others
         self.update: list[torch.Tensor] = []
+        self.step = 0
 
     def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.step = trainer.global_step
         for other in self.others:
             other.on_train_start(trainer, task)
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
         loss = outputs.get(LOSS) if isinstance(outputs, Mapping) else outputs
+        shown = {LOSS: math.nan, "nats": 0.0}
         if isinstance(loss, torch.Tensor):
-            self.update.append(loss.detach().float().mean())
-        step = trainer.global_step
-        if not amid_update(trainer, i):
-            # Lightning has divided each loss by the number of batches of the update.
-            total, self.update = sum(self.update, torch.zeros(())) if self.update else None, []
-            if total is not None and step % self.curves.every == 0:
-                self.curves.points.append((step, 0, "train/loss", float(mean_over_ranks(total))))
-        shown = {LOSS: loss, "nats": loss} if isinstance(loss, torch.Tensor) else {LOSS: math.nan, "nats": 0.0}
+            # Lightning has divided the loss by the number of batches of a whole update.
+            divided_by = trainer.accumulate_grad_batches if task.automatic_optimization else 1
+            loss = loss.detach().float().mean() * divided_by
+            self.update.append(loss)
+            shown = {LOSS: loss, "nats": loss}
+        if trainer.global_step != self.step:
+            self._end_update(trainer.global_step)
         for other in self.others:
             other.on_train_batch_end(trainer, task, shown, batch, i)
+
+    def _end_update(self, step: int) -> None:
+        """Adds a point where the update, or one of those of several optimizers, is one that a point is due at."""
+        losses, self.update = self.update, []
+        before, self.step = self.step, step
+        if losses and step // self.curves.every > before // self.curves.every:
+            mean = float(mean_over_ranks(torch.stack(losses).mean()))
+            self.curves.points.append((step, 0, "train/loss", mean))
 
     def on_before_optimizer_step(
         self, trainer: L.Trainer, task: L.LightningModule, optimizer: torch.optim.Optimizer
@@ -210,7 +227,8 @@ class TrainingLoss(Callback):
             other.on_validation_end(trainer, task)
 
     def state_dict(self) -> dict[str, Any]:
-        return self.curves.state_dict()
+        return self.curves.state_dict() | {"update": self.update}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.curves.load_state_dict(state)
+        self.update = list(state["update"])

@@ -72,7 +72,7 @@ def modules_of_callbacks(config: Config) -> Iterator[str]:
                 module = part.callback_type.__module__
                 if source(module) is None:
                     reason = "is in no file that other processes could import; write it into a module"
-                    raise ConfigError(f"{part.path} {reason}", "training.callbacks")
+                    raise ConfigError(f"{part.class_path} {reason}", "training.callbacks")
                 yield module
             elif isinstance(part, Config):
                 yield from modules_of_callbacks(part)

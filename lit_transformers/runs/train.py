@@ -31,6 +31,7 @@ from lit_transformers.training.averaging import Averager
 from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck
 from lit_transformers.training.checkpoints import TRAINING, read
 from lit_transformers.training.config import TrainingConfig
+from lit_transformers.training.loop import UpdateLoop
 from lit_transformers.training.pruning import Bars, Pruned, Pruner
 from lit_transformers.training.ranks import is_first_rank, node_count
 from lit_transformers.training.selection import Selection
@@ -143,7 +144,7 @@ def make_trainer(
     training: TrainingConfig, directory: Path, callbacks: list[L.Callback], loggers: Sequence[Logger] = ()
 ) -> L.Trainer:
     """Returns a Trainer that follows the config, with Lightning's optional features switched off."""
-    return L.Trainer(
+    trainer = L.Trainer(
         max_steps=training.steps,
         accelerator={"cuda": "gpu"}.get(training.device, training.device),
         devices=training.devices // node_count(),
@@ -164,6 +165,8 @@ def make_trainer(
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
+    trainer.fit_loop.epoch_loop = UpdateLoop(trainer, training.validate_every)
+    return trainer
 
 
 def strategy_of(training: TrainingConfig) -> str | ModelParallelStrategy:

@@ -9,8 +9,8 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from lit_transformers.training.callbacks import amid_update
 from lit_transformers.training.config import AverageConfig
+from lit_transformers.training.loop import amid_update
 
 __all__ = ["Averager"]
 
@@ -29,7 +29,7 @@ class Averager(Callback):
     @torch.no_grad()
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
         steps = int(trainer.max_steps)
-        if amid_update(trainer, i) or trainer.global_step not in self.config.places(steps):
+        if amid_update(trainer) or trainer.global_step not in self.config.places(steps):
             return
         for name, weight in task.named_parameters():
             self.sums[name] = weight + self.sums[name].to(weight.device) if name in self.sums else weight.clone()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from lightning.pytorch.callbacks import Callback
 from lit_transformers.config import Plain
 from lit_transformers.records.cells import cell_of
 from lit_transformers.records.files import replace_file
+from lit_transformers.training.logged import logged_state, set_logged_state
+from lit_transformers.training.loop import BetweenUpdates, amid_update
 from lit_transformers.training.ranks import from_all_ranks, mean_over_ranks
 from lit_transformers.training.stopping import Stop
 
@@ -32,11 +34,6 @@ class Diverged(RuntimeError):
 
 class Interrupted(RuntimeError):
     """The run was asked to stop. It has written a checkpoint from which it can be resumed."""
-
-
-def amid_update(trainer: L.Trainer, i: int) -> bool:
-    """Whether the update needs more batches after the one with index ``i``. No checkpoint is written in between."""
-    return (i + 1) % trainer.accumulate_grad_batches != 0
 
 
 def random_state() -> dict[str, torch.Tensor]:
@@ -69,7 +66,7 @@ class Curves(Callback):
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
         self.update.append(outputs)
-        if amid_update(trainer, i):
+        if amid_update(trainer):
             return
         if trainer.global_step % self.every == 0:
             self._add(trainer, "train/nats", float(self._mean([result["nats"] for result in self.update])))
@@ -119,24 +116,33 @@ def measured(trainer: L.Trainer) -> dict[str, float]:
     return {n: float(v) for n, v in trainer.callback_metrics.items() if n.startswith(("val/", "test/"))}
 
 
-class Checkpointer(Callback):
+class Checkpointer(BetweenUpdates):
     """Writes a checkpoint every ``seconds``, and once when asked to stop; ``extra`` is plain data stored with it.
 
-    Where a validation follows a step, the checkpoint is written after the validation, so a resumed run neither skips
-    nor repeats one.
+    It is written between two updates, and what Lightning does not restore is restored there, so a resumed run neither
+    leaves out nor repeats anything. is_held: whether a checkpoint would hold now how far the data were read; where it
+    would not, none is written, and a run that is stopped resumes from the one before.
     """
 
-    def __init__(self, path: Path, seconds: float, extra: Mapping[str, Plain], stop: Stop) -> None:
-        self.path, self.seconds, self.extra, self.stop = path, seconds, dict(extra), stop
+    def __init__(
+        self,
+        path: Path,
+        seconds: float,
+        extra: Mapping[str, Plain],
+        stop: Stop,
+        is_held: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.path, self.seconds, self.extra, self.stop, self.is_held = path, seconds, dict(extra), stop, is_held
         self.saved_at = time.monotonic()
         self.started: float | None = None
-        self.validated_at, self.earlier = 0, 0.0
-        self.ended = False
-        self.random: list[dict[str, torch.Tensor]] = []
+        self.validated_at, self.saved_step, self.earlier = 0, 0, 0.0
+        self.ended = self.trains = False
+        self.loaded: dict[str, Any] = {}
         self.ranks: list[dict[str, Plain]] = []
 
     def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.started = self.saved_at = time.monotonic()
+        self.trains = False
 
     def on_fit_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.earlier, self.started = self.spent(), None
@@ -145,12 +151,12 @@ class Checkpointer(Callback):
         """Seconds of training so far, validation within it and earlier attempts included."""
         return self.earlier + (0.0 if self.started is None else time.monotonic() - self.started)
 
-    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
-        every = int(trainer.val_check_interval) // trainer.accumulate_grad_batches
-        if amid_update(trainer, i) or trainer.global_step >= trainer.max_steps:
-            return
-        if not (every and trainer.global_step % every == 0):
+    def between_updates(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        if self.trains:
             self._save_if_due(trainer)
+            return
+        self.trains = True
+        self._restore(trainer, task)
 
     def on_validation_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.stop.listen()
@@ -161,8 +167,6 @@ class Checkpointer(Callback):
 
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.validated_at = trainer.global_step
-        if trainer.state.fn == "fit" and trainer.global_step < trainer.max_steps:
-            self._save_if_due(trainer)
 
     def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.save(trainer)
@@ -170,14 +174,28 @@ class Checkpointer(Callback):
     def on_save_checkpoint(self, trainer: L.Trainer, task: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["lit_transformers"] = self.extra
         checkpoint["random"] = from_all_ranks(random_state())
+        checkpoint["logged"] = from_all_ranks(logged_state(trainer, task))
+        if not task.automatic_optimization:  # the module may be amid an update that only it knows of
+            gradients = {name: parameter.grad for name, parameter in task.named_parameters()}
+            checkpoint["gradients"] = {name: value for name, value in gradients.items() if value is not None}
 
     def on_load_checkpoint(self, trainer: L.Trainer, task: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        self.random = checkpoint["random"]
+        self.loaded = {name: checkpoint[name] for name in ("random", "logged", "gradients") if name in checkpoint}
+        self.saved_step = checkpoint["global_step"]
 
     def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.stop.listen()
         trainer.should_stop |= self.ended
-        random_states, self.random = self.random, []
+
+    def _restore(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        """Restores, before the first batch, what Lightning does not restore of a checkpoint, if there is one."""
+        loaded, self.loaded = self.loaded, {}
+        random_states, logged = loaded.get("random", []), loaded.get("logged", [])
+        if len(logged) == trainer.world_size:
+            set_logged_state(trainer, task, logged[trainer.global_rank])
+        for name, gradient in loaded.get("gradients", {}).items():
+            parameter = task.get_parameter(name)
+            parameter.grad = gradient.to(parameter.device)
         is_drawn_from = bool(random_states) and not same_random_state(random_states[0], random_state())
         if len(random_states) == trainer.world_size:
             set_random_state(random_states[trainer.global_rank])
@@ -210,12 +228,15 @@ class Checkpointer(Callback):
 
     def _save_if_due(self, trainer: L.Trainer) -> None:
         stopping = self._agreed(trainer, self.stop())
-        if stopping or self._agreed(
+        due = stopping or self._agreed(
             trainer, trainer.is_global_zero and time.monotonic() - self.saved_at >= self.seconds
-        ):
+        )
+        if due and self.is_held():
             self.save(trainer)
         if stopping:
-            raise Interrupted(f"stopped at step {trainer.global_step}; run again to go on from here")
+            step = trainer.global_step
+            place = "here" if self.saved_step == step else f"step {self.saved_step}"
+            raise Interrupted(f"stopped at step {step}; run again to go on from {place}")
 
     def _agreed(self, trainer: L.Trainer, vote: bool) -> bool:
         """Whether any rank votes yes, so that either all of them act or none does."""
@@ -231,7 +252,7 @@ class Checkpointer(Callback):
             replace_file(self.path, lambda fresh: trainer.save_checkpoint(fresh))
         else:
             trainer.save_checkpoint(self.path)
-        self.saved_at = time.monotonic()
+        self.saved_at, self.saved_step = time.monotonic(), trainer.global_step
 
 
 class DivergenceCheck(Callback):

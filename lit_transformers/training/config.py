@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -203,36 +203,44 @@ class CallbackConfig(Config):
     """A Lightning callback that this library does not know. It may change every number of a run, so its class, its
     arguments and the source of its class are part of the run's key.
 
-    path: module:Class or module.Class, which can be imported; arguments: of the class, by name.
+    class_path: module:Class or module.Class, which can be imported; init_args: the arguments of the class, by name.
     """
 
-    path: str
-    arguments: dict[str, Plain] = field(default_factory=dict)
+    former: ClassVar[Mapping[str, str]] = {"path": "class_path", "arguments": "init_args"}
+
+    class_path: str
+    init_args: dict[str, Plain] = field(default_factory=dict)
 
     def conflicts(self) -> Iterator[str]:
-        split_class_path(self.path)
+        split_class_path(self.class_path)
         yield from ()
 
     @property
     def callback_type(self) -> type[Callback]:
         """The class. Raises ConfigError where it cannot be imported, or is no callback that a run can have."""
         try:
-            named = import_class(self.path)
+            named = import_class(self.class_path)
         except ConfigError as error:
-            raise ConfigError(f"{self.path} cannot be imported: {error}", "training.callbacks") from None
+            raise ConfigError(f"{self.class_path} cannot be imported: {error}", "training.callbacks") from None
         if not issubclass(named, Callback):
-            raise ConfigError(f"{self.path} is no class of Lightning callbacks", "training.callbacks")
-        if issubclass(named, Checkpoint):
-            reason = "a run writes its own checkpoint; training.keep says of which weights"
-            raise ConfigError(f"{self.path} writes checkpoints, and {reason}", "training.callbacks")
+            raise ConfigError(f"{self.class_path} is no class of Lightning callbacks", "training.callbacks")
+        refuse_checkpoints(named, self.class_path, "training.callbacks")
         return named
 
     def build(self) -> Callback:
         """Makes the callback. Raises ConfigError where its class refuses the arguments."""
         try:
-            return self.callback_type(**self.arguments)
+            return self.callback_type(**self.init_args)
         except (TypeError, ValueError, MisconfigurationException) as error:
-            raise ConfigError(f"{self.path} refuses its arguments: {error}", "training.callbacks") from None
+            raise ConfigError(f"{self.class_path} refuses its arguments: {error}", "training.callbacks") from None
+
+
+def refuse_checkpoints(callback_type: type[Callback], name: str, path: str) -> None:
+    """Raises ConfigError, at a path, for a class of callbacks that write checkpoints. A run resumes from its own alone
+    and measures the weights in it: what another one holds would be neither."""
+    if issubclass(callback_type, Checkpoint):
+        reason = "a run writes its own checkpoint, which it resumes from and measures; leave it out"
+        raise ConfigError(f"{name} writes checkpoints, and {reason}", path)
 
 
 class TrainingConfig(Config):

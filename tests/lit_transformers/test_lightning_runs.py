@@ -147,10 +147,19 @@ def test_a_class_path_that_is_left_empty_is_what_is_wrong(tmp_path: Path) -> Non
         read_run(tmp_path / "run.yaml")
 
 
-def test_names_of_a_record_are_the_same_for_all_splits() -> None:
+def test_names_of_a_record_are_the_same_however_a_module_names_its_split() -> None:
     assert logged_in_record({"val_loss": 1, "valid/acc": 2, "f1": 3}) == {"val/loss": 1, "val/acc": 2, "val/f1": 3}
-    assert logged_in_record({"test_loss": 1}) == {"val/loss": 1}
+    assert logged_in_record({"test_loss": 1}, "test") == {"test/loss": 1}
     assert logged_in_record({"val_loss": 1, "loss": 2}) == {"val/val_loss": 1, "val/loss": 2}
+
+
+def test_of_names_that_lightning_forks_one_counts_and_others_stay_however_they_end() -> None:
+    value, other = torch.tensor(1.0), torch.tensor(2.0)
+    forked = {"val_acc": value, "val_acc_epoch": value, "val_f1/dataloader_idx_0": other}
+    forked |= {"val_f1_epoch/dataloader_idx_0": other}
+    assert logged_in_record(forked) == {"val/acc": 1, "val/f1/dataloader_idx_0": 2}
+    chosen = {"time_step": value, "best_epoch": other, "loss": value, "loss_epoch": other}
+    assert logged_in_record(chosen) == {"val/time_step": 1, "val/best_epoch": 2, "val/loss": 1, "val/loss_epoch": 2}
 
 
 CALLBACK = """
@@ -187,7 +196,8 @@ def test_a_callback_and_a_class_written_with_a_colon_reach_a_run_by_the_command(
 def test_the_test_split_is_measured_where_it_is_asked_for(tmp_path: Path) -> None:
     one = run(NET.override({"data.evaluation.split": "test"}), tmp_path / "test")["record"]["metrics"]
     other = run(NET, tmp_path / "validation")["record"]["metrics"]
-    assert one.keys() == other.keys() and one != other
+    assert one.keys() == {"test/acc", "test/loss"} and other.keys() == {"val/acc", "val/loss"}
+    assert one["test/acc"] != other["val/acc"]
 
 
 def test_a_parameter_without_gradient_fails_a_gate_unless_it_is_named() -> None:
