@@ -31,6 +31,7 @@ from lit_transformers.lightning_runs.loaders import DataOrder
 from lit_transformers.lightning_runs.metrics import logged_in_record
 from lit_transformers.lightning_runs.runner import RUNNER
 from lit_transformers.training.callbacks import Interrupted
+from lit_transformers.training.config import CallbackConfig
 
 BORING = "lightning.pytorch.demos.boring_classes."
 NET = LightningRunConfig(
@@ -191,6 +192,35 @@ def test_a_callback_and_a_class_written_with_a_colon_reach_a_run_by_the_command(
     assert records[0]["key"] != records[1]["key"]
     with pytest.raises(ConfigError, match=r"trainer.callbacks: .* set training.callbacks"):
         NET.override({"trainer": {"callbacks": []}})
+
+
+SAVING = """
+from foreign_module import Net
+from lightning.pytorch.callbacks import ModelCheckpoint
+class Saving(Net):
+    def configure_callbacks(self):
+        return ModelCheckpoint()
+"""
+
+
+def test_callbacks_that_write_checkpoints_are_refused_wherever_they_are_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "saving_module.py").write_text(SAVING)
+    monkeypatch.syspath_prepend(tmp_path)
+    reason = "ModelCheckpoint writes checkpoints, and a run writes its own checkpoint"
+    with pytest.raises(ConfigError, match=f"configure_callbacks of Saving: {reason}"):
+        describe(NET.override({"model.class_path": "saving_module.Saving"}))
+    callback = CallbackConfig(class_path="lightning.pytorch.callbacks.ModelCheckpoint")
+    with pytest.raises(ConfigError, match=reason):
+        callback.build()
+
+
+def test_a_callback_is_named_as_a_module_is_and_as_it_was_before() -> None:
+    fields = {"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "val_loss"}}
+    before = {"path": fields["class_path"], "arguments": fields["init_args"]}
+    one, other = (NET.override({"training.callbacks": [callback]}) for callback in (fields, before))
+    assert one == other and one.to_dict()["training"]["callbacks"] == [fields]
 
 
 def test_the_test_split_is_measured_where_it_is_asked_for(tmp_path: Path) -> None:
