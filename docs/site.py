@@ -28,6 +28,7 @@ CONTENTS = """
 docs/quick_start
 docs/tutorials/first_study
 docs/tutorials/my_mixer
+docs/tutorials/my_lightning_module
 docs/tutorials/my_data
 docs/tutorials/my_cluster
 docs/ray

@@ -77,9 +77,8 @@ def open_loggers(config: LoggerConfig | None, directory: Path, record: Record) -
 
 
 class MissingPoints(Callback):
-    """Logs the points of a checkpoint's curves that loggers lack: a checkpoint is written before Lightning logs its
-    update, which a run that ends there never does. Learning rate, norm of the gradient and tokens are no such points.
-    """
+    """Logs the points of a checkpoint's curves that loggers lack, as where a run was killed before they were written.
+    Learning rate, norm of the gradient and tokens are no such points."""
 
     def __init__(self, curves: Curves, loggers: Sequence[Logger]) -> None:
         self.curves, self.loggers = curves, loggers
