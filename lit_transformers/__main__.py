@@ -60,10 +60,12 @@ def fit(
     from lit_transformers.cli.progress import shown
     from lit_transformers.config import parse_assignments
     from lit_transformers.runner import load_runner, runner_of
+    from lit_transformers.training.loader_processes import LoaderDied, set_loaders_apart
     from lit_transformers.training.ranks import is_first_rank
     from lit_transformers.trust import remember
 
     limit_threads()
+    set_loaders_apart()
     changes = [*(changes or ()), *callback_assignments(callbacks or ())]
     values, chosen = parse_assignments(changes), chosen_loggers(loggers)
     remember(values)
@@ -79,6 +81,9 @@ def fit(
         except runner.interrupted as stop:
             print(stop, file=sys.stderr)
             raise SystemExit(143) from None
+        except LoaderDied as death:
+            print(f"{death}; run again to go on from the last checkpoint", file=sys.stderr)
+            raise SystemExit(1) from None
     if not is_first_rank():
         raise SystemExit(record["outcome"] != "finished")
     for name, value in record["metrics"].items():

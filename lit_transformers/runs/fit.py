@@ -49,8 +49,8 @@ def fit(
     """Trains, measures, and writes the record, and returns it as its file holds it. That of a finished run is read.
 
     An error during the run is an outcome, not an exception: "failed" with the reason, or "invalid" where a gate fails.
-    Raises ConfigError or DataError before anything starts, also where the directory holds another run, and Interrupted
-    after SIGTERM, with a checkpoint written.
+    Raises ConfigError or DataError before anything starts, also where the directory holds another run, Interrupted
+    after SIGTERM, with a checkpoint written, and LoaderDied where a process that loads data was killed.
     keep_every: seconds between checkpoints. wandb_config: how the run is sent to Weights & Biases; None for not at all.
     logger_config: the loggers that it has besides.
     """

@@ -21,6 +21,7 @@ from lit_transformers.runs.folder import Identity, claim
 from lit_transformers.runs.loggers import LoggerConfig, open_loggers
 from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun, open_wandb_run, upload_finished_run
 from lit_transformers.training.callbacks import Interrupted
+from lit_transformers.training.loader_processes import LoaderDied, loader_death
 from lit_transformers.training.pruning import Pruned
 from lit_transformers.training.ranks import is_first_rank
 from lit_transformers.training.stopping import Stop, stop_requests
@@ -56,8 +57,8 @@ def recorded(
 
     blank: returns the record of a run that has only begun. check: returns its gates. work: trains and measures.
     An error during the run is an outcome, not an exception: "failed" with the reason, or "invalid" where a gate fails.
-    Raises ConfigError and ``faults``, which are of what was typed, also where the directory holds another run, and
-    Interrupted after SIGTERM, with a checkpoint written.
+    Raises ConfigError and ``faults``, which are of what was typed, also where the directory holds another run,
+    Interrupted after SIGTERM, with a checkpoint written, and LoaderDied.
     """
     finished = claim(directory, identity)
     if finished is not None:
@@ -65,7 +66,7 @@ def recorded(
         return record_to_plain(finished)
     directory.mkdir(parents=True, exist_ok=True)
     replace_file(directory / RUN, lambda fresh: fresh.write_text(identity.config.to_yaml(), encoding="utf-8"))
-    raised: tuple[type[BaseException], ...] = (Interrupted, KeyboardInterrupt, ConfigError, *faults)
+    raised: tuple[type[BaseException], ...] = (Interrupted, LoaderDied, KeyboardInterrupt, ConfigError, *faults)
     started, start_time = datetime.now(UTC), time.monotonic()
     record = blank()
     record.measured = {"started": started.isoformat(timespec="seconds")}
@@ -89,6 +90,8 @@ def recorded(
             record.outcome, record.reason, record.metrics = "pruned", str(end), end.metrics
             record.measured |= {"steps": end.step}
         except Exception as error:
+            if (death := loader_death(error)) is not None:
+                raise death from error
             traceback.print_exc()
             record.reason, record.resumable = reason(error), is_disk_full(error)
     ended_at = datetime.now(UTC).isoformat(timespec="seconds")

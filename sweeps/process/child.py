@@ -33,6 +33,8 @@ _SERVER = {
     "OPENBLAS_NUM_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # the ordinary check for a device would spoil CUDA for processes forked later
 }
+_NO_WARNING = "ignore:resource_tracker"
+"""Of the semaphores of loaders whose run was killed: the process that prints it is the one that removes them."""
 DEATH_SECONDS = 2.0
 """How long a server may take to end that was killed: its children are seen to lose it before that, and it refuses to
 start another process."""
@@ -54,7 +56,8 @@ def prepare_server(runner: str) -> None:
     forkserver_context = multiprocessing.get_context("forkserver")
     forkserver_context.set_forkserver_preload(["sweeps.process.preload"])
     with temporary_files() as variables:
-        environment = {**_SERVER, **variables, RUNNER: runner}
+        quiet = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), _NO_WARNING)))
+        environment = {**_SERVER, **variables, RUNNER: runner, "PYTHONWARNINGS": quiet}
         previous = {name: os.environ.get(name) for name in environment}
         handlers = {number: signal.signal(number, signal.SIG_IGN) for number in _IGNORED}
         os.environ.update(environment)
@@ -133,11 +136,11 @@ class Attempt:
         return self._process.exitcode
 
     def kill_reason(self) -> str | None:
-        """Returns what was killed from outside, the process, one of its ranks or its server; None where nothing was."""
+        """Returns what was killed from outside, the process, another one of the run or its server; None where nothing was."""
         if self.status == -signal.SIGKILL:
             return "its process was killed (signal 9)"
         if self.status == KILLED:
-            return "one of its ranks was killed"
+            return "one of its ranks or data loaders was killed"
         if self.status == _SERVER_DIED and _dies(self._server):
             return "the process that it was forked from was killed"
         return None

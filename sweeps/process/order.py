@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from lit_transformers.records.record import Record, parse_record
 from lit_transformers.runner import load_runner
+from lit_transformers.training.loader_processes import loader_death, set_loaders_apart
 from sweeps.ledger.ticket import Ticket
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ INTERRUPTED = 75
 BUSY = 76
 """Exit status of a process whose run directory is locked by another one."""
 KILLED = 77
-"""Exit status of a run of several ranks of which one, or torchrun itself, was killed."""
+"""Exit status of a run of which another process was killed: a data loader, or a rank or torchrun itself."""
 
 NEWS_SECONDS = 0.2
 """The shortest interval between two progress messages, so that they cost next to nothing."""
@@ -101,6 +102,7 @@ def perform(order: RunOrder, report: Callable[[Any], None] | None) -> Record | F
     try:
         runner = load_runner(order.runner)
         _apply_share(order)
+        set_loaders_apart()
         config = runner.config.from_dict(order.ticket.config)
         try:
             shown = {"wandb_config": _wandb_config(order), "logger_config": _logger_config(order)}
@@ -108,6 +110,8 @@ def perform(order: RunOrder, report: Callable[[Any], None] | None) -> Record | F
         except runner.interrupted:
             return None
     except Exception as error:
+        if (death := loader_death(error)) is not None:
+            return Fault(str(death), resumable=True, killed=True)
         traceback.print_exc()
         return Fault(_failure_reason(error), resumable=isinstance(error, ValueError))
 

@@ -25,8 +25,8 @@ LOCK_SECONDS = 20.0
 
 
 def work(order: RunOrder, connection: Connection) -> None:
-    """Does one run and exits: 0 with a record on disk, INTERRUPTED with a checkpoint, KILLED where a rank was killed,
-    BUSY with nothing done."""
+    """Does one run and exits: 0 with a record on disk, INTERRUPTED with a checkpoint, KILLED where a rank or a data
+    loader was killed, BUSY with nothing done."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the fork server ignores it and so would its children
     die_with_parent()
     order.directory.mkdir(parents=True, exist_ok=True)

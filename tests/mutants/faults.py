@@ -25,6 +25,7 @@ REPORT_RECORDS = "tests/reports/test_report_records.py::test_"
 TRUST = "tests/reliability/test_trust.py::test_"
 OWN = "tests/contracts/test_own_parts.py::test_a_part_of_ours_keeps_the_contract"
 BROKEN = "tests/contracts/test_own_parts.py::test_a_broken_part_is_noticed_and_its_line_says_the_way_out"
+LOADERS = "tests/lit_transformers/test_loader_processes.py::test_"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
 TASKS = "tests/lit_transformers/test_"
 MASKED = "tests/contracts/test_"
@@ -3226,6 +3227,46 @@ RUN_FAULTS = (
         "if self.status == _SERVER_DIED and _dies(self._server):",
         "if self.status is None:",
         (f"{LAUNCH}runs_go_on_by_themselves_when_their_server_or_all_but_the_command_is_killed",),
+    ),
+    Fault(
+        "launchers",
+        "a run fails for good whose data loader was killed",
+        "sweeps/process/order.py",
+        "            return Fault(str(death), resumable=True, killed=True)\n",
+        "            return Fault(str(death), resumable=False)\n",
+        (f"{LAUNCH}a_run_killed_from_outside_goes_on_by_itself",),
+    ),
+    Fault(
+        "launchers",
+        "the record of a run says that it failed where its data loader was killed",
+        "lit_transformers/runs/recording.py",
+        "                raise death from error\n",
+        "                pass\n",
+        (f"{LOADERS}a_run_whose_loader_is_killed_leaves_no_record_and_resumes_from_its_checkpoint",),
+    ),
+    Fault(
+        "launchers",
+        "what a worker raises itself counts as its death",
+        "lit_transformers/training/loader_processes.py",
+        'is_exchange = bool(frames) and "multiprocessing" in',
+        'is_exchange = bool(frames) or "multiprocessing" in',
+        (f"{LOADERS}an_error_of_ones_own_is_no_death_of_a_loader",),
+    ),
+    Fault(
+        "launchers",
+        "loaders get the signals that a terminal sends to the group of their run",
+        "lit_transformers/training/loader_server.py",
+        "os.setpgrp()\n",
+        "",
+        (f"{LOADERS}loaders_are_in_a_group_of_their_own_and_end_with_their_run",),
+    ),
+    Fault(
+        "launchers",
+        "loaders outlive a run that is killed",
+        "lit_transformers/training/loader_server.py",
+        "threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()\n",
+        "",
+        (f"{LOADERS}loaders_are_in_a_group_of_their_own_and_end_with_their_run",),
     ),
     Fault(
         "launchers",

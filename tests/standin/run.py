@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Client
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -54,7 +55,7 @@ class TrainingConfig(Config):
     devices: Positive = 1
     pause: NonNegativeFloat = 0.0
     fault: Literal[
-        "none", "nan", "memory", "raise", "kill", "kill always", "exit", "exit 255", "hang", "leak", "gate", "wait"
+        "none", "nan", "memory", "raise", "kill", "kill always", "loader", "exit", "exit 255", "hang", "leak", "gate", "wait"
     ] = "none"
 
 
@@ -208,6 +209,8 @@ def _break(fault: str, step: int, started: int) -> None:
         raise RuntimeError("something broke\nin two lines")
     if step == 5 and (fault == "kill always" or (fault == "kill" and started == 0)):
         os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "loader" and started == 0 and step == 5:
+        Client("nowhere")  # as where a worker is gone that a batch is taken from
     if fault.startswith("exit") and step == 2:
         os._exit(255 if fault == "exit 255" else 3)
     if fault == "hang" and started == 0 and step == 5:

@@ -79,10 +79,14 @@ def test_a_failed_run_is_repeated_only_when_asked(tmp_path: Path) -> None:
     assert log.read_text().count("RuntimeError: something broke") == 2
 
 
-def test_a_run_killed_from_outside_goes_on_by_itself(tmp_path: Path) -> None:
-    run_tickets, console = tickets(1, fault="kill"), Console(file=StringIO(), width=300)
+@pytest.mark.parametrize(
+    "fault,reason",
+    [("kill", "its process was killed (signal 9)"), ("loader", "one of its ranks or data loaders was killed")],
+)
+def test_a_run_killed_from_outside_goes_on_by_itself(tmp_path: Path, fault: str, reason: str) -> None:
+    run_tickets, console = tickets(1, fault=fault), Console(file=StringIO(), width=300)
     assert states(go(tmp_path / "runs", run_tickets, console=console)) == [State.FINISHED]
-    assert "plain, seed 0: its process was killed (signal 9); it goes on" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"plain, seed 0: {reason}; it goes on" in console.file.getvalue()  # type: ignore[attr-defined]
     assert metrics(tmp_path / "runs", run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
 
 
