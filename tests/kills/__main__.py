@@ -4,8 +4,9 @@
     python -m tests.kills --kills 1000 --folder /tmp/kills-postgres --postgres
     python -m tests.kills --kills 100 --folder /tmp/kills-real --real
 
-Each round is a study with two workers, of runs by one process and by two ranks. Its command, workers, ranks, torchrun,
-the process from which workers are forked, all but the command, or all of them get SIGKILL or SIGTERM: at any moment, or
+Each round is a study with two workers, of runs by one process and by two ranks, and with --real of runs whose data a
+process of their own loads. Its command, workers, ranks, torchrun, the process from which workers are forked, a loader of
+data or the process that loaders are forked from, all but the command, or all of them get SIGKILL or SIGTERM: at any moment, or
 as a run is claimed, or a checkpoint, a record or the report written. The command is started again when it has ended.
 When all runs have finished their records are compared, bit for bit but for what was measured of time and memory, with
 those of the same study that nobody disturbed. Stop it any time, and start it again to go on: counts are in the folder.
@@ -41,7 +42,9 @@ from ordeal import finished_records, living, run_command, what_training_left  # 
 
 MARK = "LIT_TESTS_KILLS"
 """The environment variable by which all processes of a command are known, whoever their parents are by then."""
-VICTIMS = ("run", "run", "rank", "server", "command", "torchrun", "all but the command", "all")
+VICTIMS = (
+    "run", "run", "rank", "server", "loader", "loader server", "command", "torchrun", "all but the command", "all",
+)  # fmt: skip
 FILES = {
     "claim": "*/lock",
     "checkpoint": "*/checkpoint.ckpt",
@@ -53,6 +56,7 @@ MOMENTS = ("any", "any", *FILES)
 WAIT_SECONDS = 60.0
 """How long a moment is waited for, and how long processes may take to end that lost their command."""
 SEEDS = 3
+LOADER_SERVER = "lit_transformers.training.loader_server"
 STUDY = """
 from ablations.ablation import Ablation, Metric
 from standin.run import RunConfig
@@ -79,7 +83,7 @@ class Study:
                 from standin.recurrence import write_study
 
                 corpus, module = folder / "corpus", "standin.frequent_checkpoints"
-                write_study(self.path, corpus, module=module, steps=40, seeds=SEEDS)
+                write_study(self.path, corpus, module=module, steps=40, seeds=SEEDS, workers=1)
             else:
                 self.path.write_text(STUDY.replace("SEEDS", str(SEEDS)))
         quiet = folder / "undisturbed"
@@ -125,8 +129,12 @@ class Round:
             return "command"
         if "torch.distributed.run" in words:
             return "torchrun"
+        parent = process.parent()
+        above = [] if parent is None else parent.cmdline()
         if "sweeps.process.rank" in words:
-            return "rank"
+            return "loader" if above == words else "rank"
+        if any(LOADER_SERVER in word for word in words):
+            return "loader" if above == words else "loader server"
         log = Path(f"/proc/{process.pid}/fd/1").readlink()
         if log.name == "log.txt" and log.is_relative_to(self.runs):
             return "run"

@@ -23,7 +23,11 @@ ABLATION = Ablation(
             dim=16, heads=2, depth=2, dropout=0.1, mixer=AttentionConfig(encoding=XLConfig(), memory=16)
         ),
         data=LanguageDataConfig(
-            source=FilesConfig(path=CORPUS), segment_length=16, batch_size=4, evaluation=EvaluationConfig(bytes=2000)
+            source=FilesConfig(path=CORPUS),
+            segment_length=16,
+            batch_size=4,
+            evaluation=EvaluationConfig(bytes=2000),
+            workers=WORKERS,
         ),
         training=TrainingConfig(steps=STEPS, log_every=20, device="cpu"),
     ),
@@ -35,10 +39,21 @@ ABLATION = Ablation(
 """
 
 
-def write_study(path: Path, corpus: Path, *, module: str = "lit_transformers.runs", steps: int, seeds: int) -> None:
-    """Writes a study of two arms with the given seeds and steps, whose baseline is a RunConfig of ``module``."""
+def write_study(
+    path: Path, corpus: Path, *, module: str = "lit_transformers.runs", steps: int, seeds: int, workers: int = 0
+) -> None:
+    """Writes a study of two arms with the given seeds and steps, whose baseline is a RunConfig of ``module``.
+
+    workers: processes that load the data of a run.
+    """
     write_corpus(corpus)
-    substitutions = {"MODULE": module, "CORPUS": repr(str(corpus)), "STEPS": str(steps), "SEEDS": str(seeds)}
+    substitutions = {
+        "MODULE": module,
+        "CORPUS": repr(str(corpus)),
+        "STEPS": str(steps),
+        "SEEDS": str(seeds),
+        "WORKERS": str(workers),
+    }
     text = _STUDY
     for name, value in substitutions.items():
         text = text.replace(name, value)

@@ -55,7 +55,19 @@ class TrainingConfig(Config):
     devices: Positive = 1
     pause: NonNegativeFloat = 0.0
     fault: Literal[
-        "none", "nan", "memory", "raise", "kill", "kill always", "loader", "exit", "exit 255", "hang", "leak", "gate", "wait"
+        "none",
+        "nan",
+        "memory",
+        "raise",
+        "kill",
+        "kill always",
+        "loader",
+        "exit",
+        "exit 255",
+        "hang",
+        "leak",
+        "gate",
+        "wait",
     ] = "none"
 
 
