@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -81,17 +82,26 @@ def work_table(
 
 
 def _cells(standing: ActiveRun) -> list[RenderableType]:
-    now, pulse = time.time(), standing.pulse
-    silent_seconds = now - standing.last_pulse
+    pulse = standing.pulse
+    silent_seconds = max(time.time() - standing.last_pulse, 0.0)
     is_silent = silent_seconds > SILENT_SECONDS
+    known_seconds = max(
+        standing.last_pulse - standing.since, 0.0
+    )  # by the clock of its machine, which may go otherwise
     phase = f"{pulse.phase}, attempt {standing.attempts}" if standing.attempts > 1 else pulse.phase
     return [
-        Text(f"silent for {clock(silent_seconds)}", style="bold yellow") if is_silent else Text(phase),
+        Text(_silence(standing, silent_seconds), style="bold yellow") if is_silent else Text(phase),
         f"{pulse.step}/{pulse.steps}" if pulse.steps else "",
         clock(_seconds_left(standing)),
         Text(f"{standing.host}:{standing.process}"),
-        clock(now - standing.since),
+        clock(known_seconds + (0.0 if is_silent else silent_seconds)),
     ]
+
+
+def _silence(standing: ActiveRun, seconds: float) -> str:
+    """Returns for how long a worker has been silent; of another machine by two clocks, which may differ."""
+    text = f"silent for {clock(seconds)}"
+    return text if standing.host == socket.gethostname() else f"{text}, if its clock is right"
 
 
 def _seconds_left(standing: ActiveRun) -> float | None:

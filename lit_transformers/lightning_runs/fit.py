@@ -41,8 +41,8 @@ def fit(
 
     An error during the run is an outcome, not an exception: "failed" with the reason, or "invalid" where a gate fails.
     Raises ConfigError before anything starts, also where the first batch cannot be trained or the directory holds
-    another run, Interrupted after SIGTERM, with a checkpoint written, and LoaderDied where a process that loads data was
-    killed. keep_every: seconds between checkpoints.
+    another run, Interrupted after SIGTERM, with a checkpoint written, and LoaderDied where a process that loads data
+    was killed. keep_every: seconds between checkpoints.
     """
     require_device(config)
     identity = identity_of(config)

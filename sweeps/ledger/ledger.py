@@ -199,10 +199,10 @@ class Ledger:
     @_retrying
     def reap(self) -> list[str]:
         """Releases the runs of owners that died; returns their keys."""
-        lost_trials = [trial for trial in self._running_trials() if self._is_lost(trial)]
-        for trial in lost_trials:
-            self._close_trial(trial_id(trial), "stopped", "its process died")
-        return [_key(trial) for trial in lost_trials]
+        lost_trials = {_key(trial): trial for trial in self._running_trials() if self._is_lost(trial)}
+        for trial in lost_trials.values():
+            self._close_trial(trial_id(trial), "stopped", self._why_lost(_owner(trial)))
+        return [*lost_trials]
 
     def enter(self, endings: Iterable[Ending]) -> None:
         """Adds runs that ended without this ledger: another ledger gave them out, or they were run without one."""
@@ -300,6 +300,13 @@ class Ledger:
         if owner.token == self._identity.token:
             return trial_id(trial) not in self._claims
         return owner.is_dead(machine()) or self._is_silent(trial)
+
+    def _why_lost(self, owner: Owner) -> str:
+        here = machine()
+        if owner.token == self._identity.token or owner.is_dead(here):
+            return "its process died"
+        silence = f"no sign of life for over {self.grace} s"
+        return f"its process is stopped (SIGSTOP): {silence}" if owner.is_halted(here) else f"its process: {silence}"
 
     def _is_silent(self, trial: FrozenTrial) -> bool:
         """Whether no pulse came for longer than the grace, by this machine's clock alone.

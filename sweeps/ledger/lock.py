@@ -6,6 +6,7 @@ the kernel drops them the moment it dies, however it dies.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["BusyError", "is_locked", "locked"]
+__all__ = ["BusyError", "LockError", "is_locked", "locked"]
 
 _depths: dict[str, int] = {}
 """How many times this process holds each lock. A record lock has no count, and the first close releases it."""
@@ -23,9 +24,16 @@ class BusyError(ValueError):
     """Another process holds the lock."""
 
 
+class LockError(ValueError):
+    """A file system gives no locks; the message names the file, the reason and the way out."""
+
+
 @contextmanager
 def locked(path: Path, patience: float = 0.0) -> Iterator[None]:
-    """Holds the lock; waits up to ``patience`` seconds for it, then raises BusyError. May be nested in one thread."""
+    """Holds the lock; waits up to ``patience`` seconds for it, then raises BusyError. May be nested in one thread.
+
+    Raises LockError where the file system gives no locks.
+    """
     name = str(path.resolve())
     if name in _depths:
         _depths[name] += 1
@@ -45,27 +53,31 @@ def locked(path: Path, patience: float = 0.0) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether another process holds the lock now."""
+    """Whether another process holds the lock now. Raises LockError where the file system gives no locks."""
     if not path.exists() or str(path.resolve()) in _depths:
         return False
     with path.open("a") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
+        return not _taken(file.fileno(), path)
+
+
+def _taken(descriptor: int, path: Path) -> bool:
+    """Takes the lock, unless another process holds it. Raises LockError where the file system gives none."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
+        raise LockError(
+            f"{path}: its file system gives no locks ({errno.errorcode.get(error.errno or 0, '?')}: {error.strerror}); "
+            "take a folder on another one, or mount it with locks (NFS: start its lock service, or local_lock=all "
+            "where one machine alone works in it)"
+        ) from None
+    return True
 
 
 def _acquire(descriptor: int, path: Path, patience: float) -> None:
     deadline = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if time.monotonic() >= deadline:
-                raise BusyError(
-                    f"{path}: another process (not {os.getpid()}) is at work here; wait for it or stop it"
-                ) from None
-            time.sleep(0.02)
-        else:
-            return
+    while not _taken(descriptor, path):
+        if time.monotonic() >= deadline:
+            raise BusyError(f"{path}: another process (not {os.getpid()}) is at work here; wait for it or stop it")
+        time.sleep(0.02)

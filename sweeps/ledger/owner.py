@@ -42,6 +42,15 @@ class Owner(NamedTuple):
         except psutil.NoSuchProcess:
             return True
 
+    def is_halted(self, here: Machine) -> bool:
+        """Whether the process is known to be stopped, as by SIGSTOP or Ctrl-Z, so that it sends no sign of life."""
+        if (self.host, self.numbering) != here:
+            return False
+        try:
+            return bool(psutil.Process(self.process).status() == psutil.STATUS_STOPPED)
+        except psutil.NoSuchProcess:
+            return False
+
 
 def machine() -> Machine:
     """Returns the machine that this process runs on."""

@@ -19,7 +19,8 @@ import optuna
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, GrpcStorageProxy, RDBStorage, get_storage
 from optuna.trial import FrozenTrial
-from sqlalchemy.engine import make_url
+from sqlalchemy import event
+from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from sweeps.addresses import without_secrets
@@ -42,6 +43,8 @@ BUSY_SECONDS = 5
 RETRY_SECONDS = 0.5
 FIRST_SECONDS = 10.0
 """How long a server may take to answer for the first time: it may be starting at the same time as the worker."""
+READ_ONLY = "25006"
+"""PostgreSQL's code of the error by which a server refuses to write: since a failover it follows another one."""
 TABLE_RACES = 20
 """How often opening is tried again while another worker creates the tables."""
 
@@ -147,7 +150,7 @@ class StorageConnection:
             return 0.0
         if self._was_reached:
             return self.patience
-        temporary_errors = ("starting up", "shutting down", "refused", "failed to connect")
+        temporary_errors = ("starting up", "shutting down", "refused", "failed to connect", "read-only")
         return FIRST_SECONDS if any(phrase in str(cause).lower() for phrase in temporary_errors) else 0.0
 
     def _explain(self, error: BaseException) -> str:
@@ -191,7 +194,8 @@ def _is_outage(error: Any) -> bool:
     if _is_remote(error):  # UNKNOWN: the proxy is available and its database is not
         return error.code().name in ("UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "CANCELLED")
     is_connection_error = type(error).__name__ in ("OperationalError", "InterfaceError")
-    return isinstance(error, DBAPIError) and (is_connection_error or error.connection_invalidated)
+    is_read_only = getattr(getattr(error, "orig", None), "sqlstate", None) == READ_ONLY
+    return isinstance(error, DBAPIError) and (is_connection_error or error.connection_invalidated or is_read_only)
 
 
 def _is_remote(error: Any) -> bool:
@@ -259,7 +263,9 @@ def _open_database(address: Address) -> RDBStorage:
     template = address.url.replace("{", "{{").replace("}", "}}")  # Optuna formats it; a password may have braces
     for attempt in range(TABLE_RACES):
         try:
-            return RDBStorage(template, engine_kwargs=options)
+            database = RDBStorage(template, engine_kwargs=options)
+            event.listen(database.engine, "handle_error", _leave_read_only_server)
+            return database
         except NoSuchModuleError:
             raise LedgerError(f"{address.name}: not a kind of database that is known here") from None
         except (SQLAlchemyError, StorageInternalError, AssertionError) as error:
@@ -269,6 +275,12 @@ def _open_database(address: Address) -> RDBStorage:
                 raise
             time.sleep(0.1 * (1 + attempt % 3))
     raise AssertionError("the last attempt returns or raises")
+
+
+def _leave_read_only_server(context: ExceptionContext) -> None:
+    """Drops all connections to a server that has become read-only: the next ones may reach the one that is not."""
+    if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+        context.is_disconnect = True
 
 
 def _open_file(path: Path) -> sqlite3.Connection:

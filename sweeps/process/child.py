@@ -136,7 +136,7 @@ class Attempt:
         return self._process.exitcode
 
     def kill_reason(self) -> str | None:
-        """Returns what was killed from outside, the process, another one of the run or its server; None where nothing was."""
+        """Returns what was killed from outside, the process, another one of the run or its server; None for nothing."""
         if self.status == -signal.SIGKILL:
             return "its process was killed (signal 9)"
         if self.status == KILLED:

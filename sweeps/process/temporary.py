@@ -14,7 +14,7 @@ from functools import cache
 from multiprocessing.util import Finalize
 from pathlib import Path
 
-from sweeps.ledger.lock import BusyError, locked
+from sweeps.ledger.lock import BusyError, LockError, locked
 
 __all__ = ["temporary_files", "temporary_folder"]
 
@@ -69,7 +69,7 @@ def temporary_folder() -> Path | None:
 
 def _remove_abandoned(folder: Path) -> None:
     """Removes the folder of a command of this user, unless it lives; any other folder stays as it is."""
-    with suppress(BusyError, OSError):
+    with suppress(BusyError, LockError, OSError):
         if (folder / LOCK).is_file() and folder.stat().st_uid == os.getuid():
             with locked(folder / LOCK):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -135,9 +135,11 @@ def _supervise(order: RunOrder, ranks: _Ranks, meeting: Meeting, agent: subproce
         for source in wait([meeting.listener, *ranks.connections], timeout=POLL_SECONDS):
             if isinstance(source, Connection):
                 ranks.receive(source)
-            elif (connection := meeting.accept()) is not None:
-                connected += 1
-                ranks.add_rank(connection, order)
+            else:
+                meeting.let_in()
+        for connection in meeting.admitted():
+            connected += 1
+            ranks.add_rank(connection, order)
         if agent.poll() is not None:
             deadline = min(deadline, time.monotonic() + ORPHAN_SECONDS)
         elif ranks.fault or (connected == order.ticket.ranks and not ranks.connections):

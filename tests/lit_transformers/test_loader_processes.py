@@ -51,7 +51,7 @@ def lose_end() -> None:
 
 
 def caught(act: Callable[[], object]) -> Exception:
-    with pytest.raises(Exception) as raised:  # noqa: PT011
+    with pytest.raises(Exception) as raised:
         act()
     return raised.value
 
@@ -123,7 +123,8 @@ from lit_transformers.training.loader_processes import set_loaders_apart
 
 if __name__ == "__main__":
     set_loaders_apart()
-    loaders = [multiprocessing.get_context(kind).Process(target=time.sleep, args=(600,)) for kind in ("forkserver", "fork")]
+    kinds = map(multiprocessing.get_context, ("forkserver", "fork"))
+    loaders = [kind.Process(target=time.sleep, args=(600,)) for kind in kinds]
     for loader in loaders:
         loader.start()
     print(json.dumps([loader.pid for loader in loaders]), flush=True)

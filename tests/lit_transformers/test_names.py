@@ -6,6 +6,7 @@ import io
 import re
 import time
 
+import pytest
 from rich.console import Console
 
 from ablations import catalog
@@ -35,6 +36,17 @@ def test_a_table_breaks_a_name_between_its_words() -> None:
     assert isinstance(console.file, io.StringIO)
     lines = [line.split()[0] for line in console.file.getvalue().splitlines()[1:]]
     assert lines == ["noise=infilling_and_", "permutation"]
+
+
+@pytest.mark.parametrize("ahead", [4000.0, -4000.0])
+def test_times_of_a_machine_whose_clock_goes_otherwise_are_not_negative(ahead: float) -> None:
+    console, now = Console(file=io.StringIO(), width=160), time.time() + ahead
+    run = ActiveRun("0" * 16, "arm", 0, "study", "node-17", 31_415, now - 60, now, Pulse("fit", 1, 2), 1)
+    console.print(work_table([run]))
+    assert isinstance(console.file, io.StringIO)
+    row = console.file.getvalue().splitlines()[1]
+    assert row.rstrip().endswith(" 1:00") and "-" not in row.replace("node-17", "")
+    assert ("silent for 1:06:40, if its clock is right" in row) == (ahead < 0)
 
 
 def test_a_table_of_work_breaks_no_word_at_80_columns() -> None:

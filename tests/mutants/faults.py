@@ -26,6 +26,10 @@ TRUST = "tests/reliability/test_trust.py::test_"
 OWN = "tests/contracts/test_own_parts.py::test_a_part_of_ours_keeps_the_contract"
 BROKEN = "tests/contracts/test_own_parts.py::test_a_broken_part_is_noticed_and_its_line_says_the_way_out"
 LOADERS = "tests/lit_transformers/test_loader_processes.py::test_"
+SECRETS = (
+    "tests/sweeps/test_slurm.py::"
+    "test_a_rank_that_does_not_know_the_secret_is_not_let_in_and_a_silent_client_not_waited_for"
+)
 LEDGER = "tests/sweeps/test_ledger.py::test_"
 TASKS = "tests/lit_transformers/test_"
 MASKED = "tests/contracts/test_"
@@ -3213,6 +3217,38 @@ RUN_FAULTS = (
         ("tests/sweeps/test_launch.py::test_a_lock_is_held_by_one_process_and_may_be_nested",),
     ),
     Fault(
+        "ledger",
+        "a file system that gives no locks counts as a lock that another process holds",
+        "sweeps/ledger/lock.py",
+        "if error.errno in (errno.EACCES, errno.EAGAIN):",
+        "if error.errno:",
+        (f"{LAUNCH}a_file_system_without_locks_is_named_and_not_waited_for",),
+    ),
+    Fault(
+        "ledger",
+        "of a process that is stopped the ledger says that it died",
+        "sweeps/ledger/ledger.py",
+        "if owner.token == self._identity.token or owner.is_dead(here):",
+        "if owner.token:",
+        (f"{LEDGER}a_stopped_process_is_silent_and_has_not_died",),
+    ),
+    Fault(
+        "ledger",
+        "a server that became read-only ends every command",
+        "sweeps/ledger/storage.py",
+        "        context.is_disconnect = True\n",
+        "        pass\n",
+        ("tests/sweeps/test_workers.py::test_a_server_that_has_become_read_only_is_waited_for",),
+    ),
+    Fault(
+        "ledger",
+        "the time of a run counts from the clock of this machine to that of another",
+        "sweeps/status.py",
+        "clock(known_seconds + (0.0 if is_silent else silent_seconds)),",
+        "clock(time.time() - standing.since),",
+        ("tests/lit_transformers/test_names.py::test_times_of_a_machine_whose_clock_goes_otherwise_are_not_negative",),
+    ),
+    Fault(
         "launchers",
         "a command that is killed as it requests a process leaves a traceback of its server",
         "sweeps/process/preload.py",
@@ -4372,13 +4408,19 @@ FAULTS = (
     ),
     Fault(
         "sweeps",
+        "a client that says nothing keeps the ranks of a run from connecting",
+        "sweeps/process/meeting.py",
+        "Thread(target=self._examine, args=(client,), daemon=True).start()",
+        "self._examine(client)",
+        (SECRETS,),
+    ),
+    Fault(
+        "sweeps",
         "whoever connects to the socket of a run is one of its ranks",
         "sweeps/process/meeting.py",
         "if not self.secret:",
         "if self.secret or not self.secret:",
-        (
-            "tests/sweeps/test_slurm.py::test_a_rank_on_another_node_that_does_not_know_the_secret_of_its_run_is_not_let_in",
-        ),
+        (SECRETS,),
     ),
     Fault(
         "sweeps",

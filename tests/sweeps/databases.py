@@ -31,6 +31,15 @@ class Server(NamedTuple):
             connection.execute(f"CREATE DATABASE {name}")
         return f"{self.url.rpartition('/')[0]}/{name}"
 
+    def write_only_if(self, allowed: bool) -> None:
+        """Lets all sessions write, or none, as on a server that follows another one after a failover."""
+        import psycopg
+
+        options = "-c default_transaction_read_only=off"
+        with psycopg.connect(self.url.replace("+psycopg", ""), autocommit=True, options=options) as connection:
+            connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {'off' if allowed else 'on'}")
+            connection.execute("SELECT pg_reload_conf()")
+
     def restart(self) -> None:
         """Restarts the server as after a crash: connections break, and for a moment nothing answers."""
         subprocess.run([SCRIPT, "restart", self.folder], check=True, timeout=90)

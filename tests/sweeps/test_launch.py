@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -31,7 +32,7 @@ from waiting import wait_for, when
 
 from lit_transformers.config import ConfigError
 from sweeps.launchers.share import Share, cuda_models, memory_of, share_machine
-from sweeps.ledger.lock import is_locked, locked
+from sweeps.ledger.lock import LockError, is_locked, locked
 from sweeps.ledger.ticket import State
 from sweeps.survey import survey
 
@@ -308,6 +309,22 @@ def test_devices_are_known_by_their_models_and_others_by_the_machine(
     assert named == ("NVIDIA A100-SXM4", "NVIDIA A100-SXM4", "NVIDIA A100-SXM4 MIG 1g.5gb", "T4")
     assert cuda_models(("7",)) == (f"7 of {platform.node()}",) and cuda_models(()) == ()
     cuda_models.cache_clear()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO])
+def test_a_file_system_without_locks_is_named_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    (tmp_path / "lock").touch()
+    monkeypatch.setattr("sweeps.ledger.lock.fcntl.lockf", refuse)
+    message = rf"lock: its file system gives no locks \({errno.errorcode[number]}: .*take a folder on another one"
+    with pytest.raises(LockError, match=message):
+        is_locked(tmp_path / "lock")
+    with pytest.raises(LockError, match=message), locked(tmp_path / "lock", patience=1000):
+        pass
 
 
 def test_a_lock_is_held_by_one_process_and_may_be_nested(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -15,11 +16,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import optuna
+import psutil
 import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
 from sweeps.ledger.ledger import LOOK_SECONDS, Ending, Ledger, LedgerError, Pulse
-from sweeps.ledger.owner import Machine
+from sweeps.ledger.owner import Machine, Owner, machine
 from sweeps.ledger.storage import StorageConnection, find_address
 from sweeps.ledger.ticket import Ticket
 
@@ -128,6 +130,31 @@ def test_the_run_of_a_machine_that_fell_silent_is_given_to_the_next(
     elsewhere.release(claim, "too late")
     assert ledger.beat({new_claim: Pulse()}) == []
     assert elsewhere.claim(TICKETS[0]) is None
+
+
+def test_a_stopped_process_is_silent_and_has_not_died(
+    clock: Clock, ledger: Ledger, elsewhere: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of another machine's process nothing is known but its silence."""
+    assert elsewhere.claim(TICKETS[0]) is not None and elsewhere.claim(TICKETS[1]) is not None
+    ledger.reap()
+    clock.go_on(1.5)
+    monkeypatch.setattr(Owner, "is_halted", lambda owner, here: True)
+    assert set(ledger.reap()) == {"key0", "key1"}
+    (end,) = {trial.user_attrs["end"]["reason"] for trial in trials(tmp_path)}
+    assert end == "its process is stopped (SIGSTOP): no sign of life for over 1 s"
+    monkeypatch.undo()
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        owner = Owner(*machine(), process.pid, psutil.Process(process.pid).create_time(), "", "", "")
+        assert not owner.is_halted(machine())
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        assert owner.is_halted(machine()) and not owner.is_dead(machine())
+        assert not owner._replace(host="another").is_halted(machine())
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_beating_owner_keeps_its_run(clock: Clock, tmp_path: Path, elsewhere: Ledger) -> None:

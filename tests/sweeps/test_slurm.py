@@ -30,6 +30,7 @@ from sweeps.launchers.share import Share
 from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board
+from sweeps.process import meeting as meeting_module
 from sweeps.process.meeting import SECRET, connected, meeting_point
 from sweeps.survey import survey
 
@@ -219,22 +220,26 @@ def test_the_ranks_on_a_node_share_its_cores_and_nodes_that_cannot_share_the_ran
         go(tmp_path, [ticket], nodes=3)
 
 
-def test_a_rank_on_another_node_that_does_not_know_the_secret_of_its_run_is_not_let_in(
+def test_a_rank_that_does_not_know_the_secret_is_not_let_in_and_a_silent_client_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(meeting_module, "SECRET_SECONDS", 5.0)
     with meeting_point(socket.gethostname()) as meeting, ThreadPoolExecutor(1) as rank:
+        host, _, port = meeting.address.rpartition(":")
+        silent = socket.create_connection((host, int(port)))
         monkeypatch.setenv(SECRET, "a guess")
         guess = rank.submit(connected, meeting.address)
         assert meeting.accept() is None
         with pytest.raises(AuthenticationError):
-            guess.result()
+            guess.result(timeout=30)
         monkeypatch.setenv(SECRET, meeting.secret)
         connection = rank.submit(connected, meeting.address)
         accepted = meeting.accept()
         assert accepted is not None
         accepted.send("order")
-        assert connection.result().recv() == "order"
+        assert connection.result(timeout=30).recv() == "order"
         accepted.close()
+        silent.close()
 
 
 def test_parameters_are_what_submitit_calls_them() -> None:

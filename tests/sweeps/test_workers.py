@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from databases import SCRIPT, Server, proxy
 from standin.run import RunConfig, fit
-from waiting import when
+from waiting import wait_for, when
 
 from ablations.__main__ import main
 from ablations.catalog import load
@@ -128,6 +128,28 @@ def test_a_server_that_is_away_is_waited_for_and_said(tmp_path: Path, postgres: 
     assert ledger.beat({claim: Pulse()}) == []
     assert starting.wait() == 0
     assert "waiting for it, up to 300 s" in messages[0] and "is back after" in messages[1]
+    ledger.close()
+
+
+@pytest.mark.slow
+def test_a_server_that_has_become_read_only_is_waited_for(tmp_path: Path, postgres: Server) -> None:
+    messages: list[str] = []
+    ledger = Ledger(tmp_path, postgres.database())
+    ledger.attend(messages.append, lambda: True)
+    claim = ledger.claim(Ticket("key", "arm", 0, {}))
+    assert claim is not None
+    engine = ledger._storage._backend.engine  # type: ignore[attr-defined]
+
+    def session() -> int:
+        with engine.connect() as connection:
+            return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar())
+
+    before = session()
+    postgres.write_only_if(False)
+    with when(lambda: messages, lambda: postgres.write_only_if(True)):
+        wait_for(lambda: ledger.beat({claim: Pulse()}) == [] and messages)
+    assert "read-only transaction; waiting for it, up to 300 s" in messages[0] and "is back after" in messages[1]
+    assert session() != before, "a connection to the read-only server is kept"
     ledger.close()
 
 
