@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from ablations import catalog
 from ablations.cache import cached_plan
@@ -18,10 +17,11 @@ from ablations.looks import at_present_look
 from ablations.plan import PlannedStudy, Request, make_plan
 from ablations.training import Stopped, err
 from lit_transformers.cli.completion import completed_from
+from lit_transformers.cli.console import SteadyConsole
 from sweeps.ledger.ticket import State
 from sweeps.live import Row
 
-out = Console()
+out = SteadyConsole()
 SCALES = ("demo", "hour", "gpu", "paper")
 """The scales that a study usually has."""
 

@@ -17,6 +17,7 @@ from ablations.floors import missing_floors
 from ablations.looks import arms_begun_anew, at_present_look, next_look
 from ablations.plan import PlannedStudy
 from ablations.results import comparisons_of, write_report
+from lit_transformers.cli.console import SteadyConsole
 from lit_transformers.config import ConfigError
 from lit_transformers.records.plan import Plan
 from sweeps.launchers.limits import parse_bytes, parse_seconds
@@ -42,7 +43,7 @@ __all__ = [
     "warn",
 ]
 
-err = Console(stderr=True)
+err = SteadyConsole(stderr=True)
 
 
 class Limits(NamedTuple):
@@ -95,6 +96,7 @@ class LaunchSettings:
             self.limits.memory,
             self.deadline,
             self.loggers,
+            parameters={arm: cost["parameters"] for arm, cost in planned.costs.items()},
         )
 
     def _share(self, planned: PlannedStudy, todo: int) -> Share:

@@ -50,7 +50,7 @@ def fit(
 
     Example: python -m lit_transformers fit runs/3f2a9c0e11d2b470/run.yaml --to /tmp/again
     """
-    from rich.console import Console
+    from lit_transformers.cli.console import SteadyConsole
 
     with quick_imports():
         from lit_transformers.cli.run_file import read_run
@@ -59,6 +59,7 @@ def fit(
     from lit_transformers.cli.cores import limit_threads
     from lit_transformers.cli.progress import shown
     from lit_transformers.config import parse_assignments
+    from lit_transformers.records.files import LOG
     from lit_transformers.runner import load_runner, runner_of
     from lit_transformers.training.loader_processes import LoaderDied, set_loaders_apart
     from lit_transformers.training.ranks import is_first_rank
@@ -72,7 +73,7 @@ def fit(
     config = read_run(run).override(values)
     runner = load_runner(runner_of(config))
     wandb_config = WandbConfig() if chosen.wandb == "offline" else None
-    with shown(Console(stderr=True)) as report:
+    with shown(SteadyConsole(stderr=True)) as report:
         try:
             progress, logger_config = report if is_first_rank() else None, LoggerConfig(chosen.names)
             record = runner.fit(
@@ -89,7 +90,8 @@ def fit(
     for name, value in record["metrics"].items():
         print(f"{name} {value:.6f}")
     if record["outcome"] != "finished":
-        print(f"{record['outcome']}: {record['reason']}", file=sys.stderr)
+        see = f"; see {(directory or run.parent) / LOG}" if record["outcome"] == "failed" else ""
+        print(f"{record['outcome']}: {record['reason']}{see}", file=sys.stderr)
         raise SystemExit(1)
 
 

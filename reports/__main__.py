@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import lit_transformers.cli.search_path  # noqa: F401  # isort: split
+from lit_transformers.cli.console import SteadyConsole
 from lit_transformers.cli.plugin_option import with_plugins
 from lit_transformers.cli.program import is_script, program_name
 from lit_transformers.config import ConfigError, parse_assignments
@@ -54,7 +54,7 @@ app = typer.Typer(
     add_completion=is_script("reports"),
     pretty_exceptions_enable=False,
 )
-out, err = Console(), Console(stderr=True)
+out, err = SteadyConsole(), SteadyConsole(stderr=True)
 
 Folder = Annotated[Path, typer.Option("--in", metavar="DIR", help="Where studies are published.")]
 Side = Annotated[str, typer.Argument(help="A run's key, a study's name, or the folder of either.")]

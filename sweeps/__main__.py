@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.commands import run_command
+from lit_transformers.cli.console import SteadyConsole
 from lit_transformers.cli.program import is_script, program_name
 from sweeps.options import Runs, Storage
 
@@ -63,7 +63,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-out = Console()
+out = SteadyConsole()
 
 Host = Annotated[
     str, typer.Option("--host", help="Where to listen. The proxy asks for no password: a private network.")

@@ -174,6 +174,7 @@ def test_reports_read_records_and_know_no_model_and_no_study() -> None:
     for module, target in crossings("reports"):
         names = (
             "cli.amounts",
+            "cli.console",
             "cli.cores",
             "cli.names",
             "cli.plugin_option",

@@ -5,9 +5,13 @@ from __future__ import annotations
 import errno
 from collections.abc import Collection, Sequence
 
-import typer
-from rich.console import Console
 
+import re
+from collections.abc import Sequence
+
+import typer
+
+from lit_transformers.cli.console import SteadyConsole
 from lit_transformers.cli.help_text import filled
 from lit_transformers.cli.plugin_option import with_plugins, without_plugins
 from lit_transformers.config import shortened
@@ -26,6 +30,13 @@ def run_command(
     load: bool = False,
     reading: Collection[str] = (),
 ) -> int:
+
+
+SURROGATES = re.compile("[\udc80-\udcff]")
+"""How Python writes bytes of names that are no UTF-8."""
+
+
+def run_command(commands: typer.Typer, name: str, arguments: Sequence[str] | None, *, load: bool = False) -> int:
     """Runs a command and returns its exit status. Bad input ends in one line on standard error.
 
     load: whether plug-ins are imported before any command runs. reading: the commands that only read.
@@ -46,13 +57,16 @@ def run_command(
 def message_of(error: ValueError | OSError) -> str | None:
     """Returns the line that a command prints of an error which what was typed, a file or the machine has caused; None
     for one that is a fault of the program."""
+    if isinstance(error, UnicodeEncodeError) and SURROGATES.search(error.object):
+        name = error.object.encode("utf-8", "backslashreplace").decode()
+        return shortened(f"{name}: holds a name that is no UTF-8; rename the folder or the file")
     if isinstance(error, OSError):
-        cause = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+        cause = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
         return shortened(f"{error.filename or 'output'}: {cause}; nothing that was finished is lost")
     return shortened(str(error)) if type(error).__module__.split(".")[0] in OWN else None
 
 
 def complain(message: str) -> int:
     """Prints one line on standard error and returns exit status 2."""
-    Console(stderr=True).print(f"error: {shortened(message)}", markup=False, highlight=False, soft_wrap=True)
+    SteadyConsole(stderr=True).print(f"error: {shortened(message)}", markup=False, highlight=False, soft_wrap=True)
     return 2

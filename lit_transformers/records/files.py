@@ -21,6 +21,9 @@ RECORD = "record.json"
 CHECKPOINT = "checkpoint.ckpt"
 """The last state of a run, from which it can be resumed."""
 
+LOG = "log.txt"
+"""What a run's processes print, and the traceback of its error."""
+
 CURVES = "metrics.csv"
 """A run's metrics by step."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import platform
 import resource
 import subprocess
@@ -16,6 +15,7 @@ from lit_transformers.cli.errors import first_line
 from lit_transformers.config import Plain
 from lit_transformers.records.machine import processor
 from lit_transformers.training.callbacks import Diverged
+from lit_transformers.training.room import what_is_full
 
 
 def environment(device: str, library: str) -> dict[str, Plain]:
@@ -57,18 +57,7 @@ def reason(error: Exception) -> str:
         return f"not-a-number: {error}"
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return "out of memory"
-    if is_disk_full(error):
-        return "the disk is full"
-    return f"{type(error).__name__}: {first_line(error)}"
-
-
-def is_disk_full(error: Exception) -> bool:
-    """Whether the error can be fixed by freeing disk space: such a run resumes when it is started again.
-
-    torch's own writer only reports that a write failed, so its error is recognised by its message.
-    """
-    is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-    return is_full or (isinstance(error, RuntimeError) and "PytorchStreamWriter failed writing" in str(error))
+    return what_is_full(error) or f"{type(error).__name__}: {first_line(error)}"
 
 
 def peak_memory() -> int:

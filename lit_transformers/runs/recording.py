@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +16,11 @@ from lightning.pytorch.loggers import Logger
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.records.files import RUN, replace_file
 from lit_transformers.records.measurement import Measurement
+
+
+from lit_transformers.records.files import LOG, RUN, replace_file
 from lit_transformers.records.record import Gate, Record, record_to_plain, write_record
-from lit_transformers.runs.environment import is_disk_full, peak_memory, reason
+from lit_transformers.runs.environment import peak_memory, reason
 from lit_transformers.runs.folder import Identity, claim
 from lit_transformers.runs.loggers import LoggerConfig, open_loggers
 from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun, open_wandb_run, upload_finished_run
@@ -24,6 +28,7 @@ from lit_transformers.training.callbacks import Interrupted
 from lit_transformers.training.loader_processes import LoaderDied, loader_death
 from lit_transformers.training.pruning import Pruned
 from lit_transformers.training.ranks import is_first_rank
+from lit_transformers.training.room import checkpoint_bytes, lack_of_room, what_is_full
 from lit_transformers.training.stopping import Stop, stop_requests
 
 __all__ = ["Results", "recorded"]
@@ -57,18 +62,21 @@ def recorded(
 
     blank: returns the record of a run that has only begun. check: returns its gates. work: trains and measures.
     An error during the run is an outcome, not an exception: "failed" with the reason, or "invalid" where a gate fails.
-    Raises ConfigError and ``faults``, which are of what was typed, also where the directory holds another run,
+    Raises ConfigError and ``faults``, which are of what was typed, also where the directory holds another run or its
+    disk has no room for a checkpoint,
     Interrupted after SIGTERM, with a checkpoint written, and LoaderDied.
     """
     finished = claim(directory, identity)
     if finished is not None:
         upload_finished_run(wandb_config, directory, finished)
         return record_to_plain(finished)
+    record = blank()
+    if lack := lack_of_room(directory, checkpoint_bytes(record.cost.get("parameters"), record.config["training"])):
+        raise ConfigError(lack)
     directory.mkdir(parents=True, exist_ok=True)
     replace_file(directory / RUN, lambda fresh: fresh.write_text(identity.config.to_yaml(), encoding="utf-8"))
     raised: tuple[type[BaseException], ...] = (Interrupted, LoaderDied, KeyboardInterrupt, ConfigError, *faults)
     started, start_time = datetime.now(UTC), time.monotonic()
-    record = blank()
     record.measured = {"started": started.isoformat(timespec="seconds")}
     loggers = open_loggers(logger_config, directory, record)
     with stop_requests() as stopping, open_wandb_run(wandb_config, directory, record) as wandb_run:
@@ -92,11 +100,17 @@ def recorded(
         except Exception as error:
             if (death := loader_death(error)) is not None:
                 raise death from error
-            traceback.print_exc()
-            record.reason, record.resumable = reason(error), is_disk_full(error)
+            _log_traceback(directory, error)
+            record.reason, record.resumable = reason(error), what_is_full(error) is not None
     ended_at = datetime.now(UTC).isoformat(timespec="seconds")
     record.measured |= {"ended": ended_at, "peak_memory_bytes": peak_memory()}
     record.measured.setdefault("seconds", time.monotonic() - start_time)
     if is_first_rank():
         write_record(directory, record)
     return record_to_plain(record)
+
+
+def _log_traceback(directory: Path, error: Exception) -> None:
+    """Writes the traceback of a run's error to its log, as far as there is room for it."""
+    with suppress(OSError), (directory / LOG).open("a", encoding="utf-8") as log:
+        traceback.print_exception(error, file=log)

@@ -13,6 +13,7 @@ import re
 import traceback
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 __all__ = ["LoaderDied", "loader_death", "set_loaders_apart"]
 
@@ -65,5 +66,5 @@ def _is_of_processes(error: EOFError | OSError) -> bool:
     """Whether an error was raised where processes exchange something or are started, and another one may have caused
     it. Those of a worker are raised again by torch, with a text that says so."""
     frames = traceback.extract_tb(error.__traceback__)
-    is_exchange = bool(frames) and "multiprocessing" in frames[-1].filename.replace("\\", "/").split("/")
+    is_exchange = bool(frames) and "multiprocessing" in Path(frames[-1].filename).parts
     return is_exchange and getattr(error, "errno", None) not in OUT_OF_RESOURCES

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
@@ -17,15 +17,17 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, Protocol
 
+from lit_transformers.records.files import LOG
+from lit_transformers.training.room import checkpoint_bytes, lack_of_room
 from sweeps.launchers.limits import write_bytes, write_seconds
 from sweeps.launchers.share import Share
 from sweeps.ledger.ledger import Ending, Ledger, Pulse
 from sweeps.ledger.lock import is_locked
 from sweeps.ledger.records import read_record, write_failure
-from sweeps.ledger.ticket import State
+from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row
 from sweeps.process.child import Attempt, LaunchError
-from sweeps.process.order import BUSY, INTERRUPTED, News, RunOrder, Spread
+from sweeps.process.order import BUSY, FULL, HEADER, INTERRUPTED, News, RunOrder, Spread
 from sweeps.survey import close
 
 __all__ = ["CHECKPOINT_SECONDS", "MAX_STOPS", "LaunchError", "Options", "Summary", "handled_signals", "launch"]
@@ -45,7 +47,8 @@ class Options(NamedTuple):
 
     time_limit: seconds of one attempt at a run; memory_limit: bytes that all processes of a run may hold together.
     deadline: the monotonic time at which all runs stop, as by a SIGALRM. loggers: by which each run is shown, besides
-    Weights & Biases. spread: the nodes of the ranks of a run.
+    Weights & Biases. spread: the nodes of the ranks of a run. parameters: of the network of each arm, by which the room
+    of its checkpoint is known beforehand.
     """
 
     runner: str
@@ -59,6 +62,7 @@ class Options(NamedTuple):
     deadline: float | None = None
     loggers: tuple[str, ...] = ()
     spread: Spread = Spread()
+    parameters: Mapping[str, float | None] = {}
 
 
 class Summary(NamedTuple):
@@ -92,7 +96,8 @@ class _Job:
 
 @dataclass
 class _Launch:
-    """The state of one command's runs."""
+    """The state of one command's runs. lack: why no run is claimed, for want of room on the disk; is_full: whether that
+    was so for a run that was done, so that none is claimed any more."""
 
     runs: Path
     ledger: Ledger
@@ -103,6 +108,8 @@ class _Launch:
     stops: dict[str, int] = field(default_factory=dict)
     stopped_by: int | None = None
     kill_now: bool = False
+    lack: str | None = None
+    is_full: bool = False
     memory_checked: float = 0.0
 
 
@@ -110,7 +117,8 @@ def launch(runs: Path, ledger: Ledger, board: Board, rows: list[Row], options: O
     """Does every waiting run, in order, and returns when all have ended or a signal arrives.
 
     A run that fails stops no other. A run that another command holds is waited for, and taken over if that command
-    dies. On SIGINT, SIGTERM or SIGUSR2 the runs write their checkpoints and are returned to the ledger.
+    dies. On SIGINT, SIGTERM or SIGUSR2 the runs write their checkpoints and are returned to the ledger. Raises
+    LaunchError where the disk has no room for the checkpoint of a run, when those that have it are through.
     """
     state = _Launch(runs, ledger, board, options, rows)
     ledger.attend(board.say, lambda: state.stopped_by is None)
@@ -144,6 +152,8 @@ def _run_loop(state: _Launch) -> None:
             _stop_runs(state)
         if not state.jobs and (state.stopped_by is not None or all(row.state.over for row in state.rows)):
             return
+        if not state.jobs and state.lack is not None:
+            raise LaunchError(state.lack)
         if now - last_beat > state.ledger.heartbeat:
             _send_heartbeat(state)
             last_beat = now
@@ -163,7 +173,22 @@ def _fill_workers(state: _Launch) -> None:
         if row.state == State.ELSEWHERE and _close_by_record(state, row):
             continue
         if row.state in (State.WAITING, State.ELSEWHERE):
+            if not _has_room(state, row):
+                return
             _claim_and_start(state, row)
+
+
+def _has_room(state: _Launch, row: Row) -> bool:
+    """Whether the disk has room for the checkpoint of a run and of those in progress."""
+    if not state.is_full:
+        rows = [row, *(job.row for job in state.jobs)]
+        state.lack = lack_of_room(state.runs, sum(_checkpoint_bytes(state.options, one.ticket) for one in rows))
+    return state.lack is None
+
+
+def _checkpoint_bytes(options: Options, ticket: Ticket) -> int:
+    training = ticket.config.get("training")
+    return checkpoint_bytes(options.parameters.get(ticket.arm), training if isinstance(training, dict) else {})
 
 
 def _claim_and_start(state: _Launch, row: Row) -> None:
@@ -311,6 +336,7 @@ def _fail(state: _Launch, job: _Job, reason: str, *, resumable: bool) -> None:
         write_failure(state.runs, row.ticket, reason, resumable=resumable, time_limit=job.exceeded_limit)
     except OSError as error:
         row.reason = f"{reason}; its record cannot be written: {error.strerror}"
+    _note_fullness(state, row)
     state.ledger.settle(job.claim, "failed", row.reason)
 
 
@@ -349,15 +375,35 @@ def _close_by_record(state: _Launch, row: Row) -> bool:
     if row.state == State.ELSEWHERE and record.may_resume(state.options.time_limit):
         return False
     close(row, record, state.options.metric)
+    _note_fullness(state, row)
     return True
+
+
+def _note_fullness(state: _Launch, row: Row) -> None:
+    """Ends claiming where the disk or shared memory was full for a run: the next would be trained and lost, too."""
+    if row.state == State.FAILED and row.reason is not None and " is full" in row.reason:
+        advice = "no further run is begun; make room and run the same command again, nothing that was finished is lost"
+        state.lack, state.is_full = f"{state.runs}: {row.reason}; {advice}", True
 
 
 def _exit_reason(status: int | None, directory: Path) -> str:
     if status is not None and status < 0:
         return f"killed (signal {-status})"
+    if status == FULL:
+        return "the disk is full"
     if status == 0:
         return "it left no record under its key: code or data changed while it ran; run the command again"
-    return f"its process ended with status {status}; see {directory / 'log.txt'}"
+    where = f"see {directory / LOG}" if _has_output(directory / LOG) else "its log holds nothing of it"
+    return f"its process ended with status {status}; {where}"
+
+
+def _has_output(log: Path) -> bool:
+    """Whether a log holds more of its last attempt than the line that begins it."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
+    except OSError:
+        return False
+    return bool(lines) and not lines[-1].startswith(HEADER)
 
 
 def _close_attempts(state: _Launch) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -15,13 +16,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from lit_transformers.records.record import Record, parse_record
 from lit_transformers.runner import load_runner
 from lit_transformers.training.loader_processes import loader_death, set_loaders_apart
+from lit_transformers.training.room import what_is_full
 from sweeps.ledger.ticket import Ticket
 
 if TYPE_CHECKING:
     from lit_transformers.runs.loggers import LoggerConfig
     from lit_transformers.runs.wandb_logging import WandbConfig
 
-__all__ = ["BUSY", "INTERRUPTED", "KILLED", "Fault", "News", "RunOrder", "Spread", "first_line", "perform", "reporter"]
+__all__ = [
+    "BUSY",
+    "FULL",
+    "HEADER",
+    "INTERRUPTED",
+    "KILLED",
+    "Fault",
+    "News",
+    "RunOrder",
+    "Spread",
+    "first_line",
+    "perform",
+    "reporter",
+]
 
 INTERRUPTED = 75
 """Exit status of a run that was asked to stop and left a checkpoint."""
@@ -29,6 +44,12 @@ BUSY = 76
 """Exit status of a process whose run directory is locked by another one."""
 KILLED = 77
 """Exit status of a run of which another process was killed: a data loader, or a rank or torchrun itself."""
+
+FULL = 78
+"""Exit status of a process that can write nothing, for the disk is full."""
+
+HEADER = "--- "
+"""How the line of a run's log begins that begins an attempt."""
 
 NEWS_SECONDS = 0.2
 """The shortest interval between two progress messages, so that they cost next to nothing."""
@@ -112,8 +133,10 @@ def perform(order: RunOrder, report: Callable[[Any], None] | None) -> Record | F
     except Exception as error:
         if (death := loader_death(error)) is not None:
             return Fault(str(death), resumable=True, killed=True)
-        traceback.print_exc()
-        return Fault(_failure_reason(error), resumable=isinstance(error, ValueError))
+        with suppress(OSError):  # of a disk without room
+            traceback.print_exc()
+        full = what_is_full(error)
+        return Fault(full or _failure_reason(error), resumable=full is not None or isinstance(error, ValueError))
 
 
 def reporter(connection: Connection) -> Callable[[Any], None]:

@@ -10,10 +10,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from lit_transformers.config import ConfigError
-from lit_transformers.records.files import RECORD
+from lit_transformers.records.files import LOG, RECORD
+from lit_transformers.training.room import what_is_full
 from sweeps.ledger.lock import BusyError, locked
 from sweeps.ledger.records import read_record, write_failure
-from sweeps.process.order import BUSY, INTERRUPTED, KILLED, Fault, RunOrder, perform, reporter
+from sweeps.process.order import BUSY, FULL, HEADER, INTERRUPTED, KILLED, Fault, RunOrder, perform, reporter
 from sweeps.process.parent import die_with_parent
 from sweeps.process.torchrun import perform_together
 from sweeps.store import Store, store_of
@@ -26,11 +27,11 @@ LOCK_SECONDS = 20.0
 
 def work(order: RunOrder, connection: Connection) -> None:
     """Does one run and exits: 0 with a record on disk, INTERRUPTED with a checkpoint, KILLED where a rank or a data
-    loader was killed, BUSY with nothing done."""
+    loader was killed, BUSY with nothing done, FULL where nothing can be written."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the fork server ignores it and so would its children
     die_with_parent()
     order.directory.mkdir(parents=True, exist_ok=True)
-    redirect_output(order.directory / "log.txt")
+    redirect_output(order.directory / LOG)
     connection.send(None)  # from here on SIGTERM is handled
     try:
         with locked(order.directory / "lock", LOCK_SECONDS):
@@ -38,6 +39,10 @@ def work(order: RunOrder, connection: Connection) -> None:
             status = _run(order, connection) if store is None else _run_in_store(order, connection, store)
     except BusyError:
         status = BUSY
+    except OSError as error:
+        if what_is_full(error) is None:
+            raise
+        status = FULL
     sys.exit(status)
 
 
@@ -66,7 +71,8 @@ def _run(order: RunOrder, connection: Connection) -> int:
             return 0  # another command ended the run before this one locked it
         (order.directory / RECORD).unlink()
     print(
-        f"--- {datetime.now():%Y-%m-%d %H:%M:%S} process {os.getpid()}: {order.ticket.arm}, seed {order.ticket.seed}",
+        f"{HEADER}{datetime.now():%Y-%m-%d %H:%M:%S} process {os.getpid()}: {order.ticket.arm}, "
+        f"seed {order.ticket.seed}",
         flush=True,
     )
     report = reporter(connection)

@@ -5,11 +5,12 @@
     python -m tests.kills --kills 100 --folder /tmp/kills-real --real
 
 Each round is a study with two workers, of runs by one process and by two ranks, and with --real of runs whose data a
-process of their own loads. Its command, workers, ranks, torchrun, the process from which workers are forked, a loader of
-data or the process that loaders are forked from, all but the command, or all of them get SIGKILL or SIGTERM: at any
+process of their own loads. Its command, workers, ranks, torchrun, the process from which workers are forked, loaders of
+data, the process that loaders are forked from, all but the command, or all of them get SIGKILL or SIGTERM: at any
 moment, or as a run is claimed, or a checkpoint, a record or the report written. The command is started again when it
-has ended. When all runs have finished their records are compared, bit for bit but for what was measured of time and memory, with
-those of the same study that nobody disturbed. Stop it any time, and start it again to go on: counts are in the folder.
+has ended. When all runs have finished their records are compared, bit for bit but for what was measured of time and
+memory, with those of the same study that nobody disturbed. Stop it any time, and start it again to go on: counts are in
+the folder.
 
 Exits with status 1 where a record differs, a run was finished twice, or a process is left.
 """

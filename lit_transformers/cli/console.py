@@ -1,0 +1,26 @@
+"""The console of commands, which outlives its reader: ``run | head`` ends what is shown, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+from rich.console import Console
+
+__all__ = ["SteadyConsole"]
+
+
+class SteadyConsole(Console):
+    """A console that goes on in silence when nobody reads it any more, and says so on standard error."""
+
+    def on_broken_pipe(self) -> None:
+        """Is called by rich, which would end the process, and with it the runs that it does."""
+        self.quiet = True
+        with suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.file.fileno())
+            os.close(nowhere)
+        if not self.stderr:
+            with suppress(OSError):
+                print("nobody reads the output any more; what was begun goes on", file=sys.stderr, flush=True)
