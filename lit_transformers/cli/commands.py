@@ -36,6 +36,10 @@ SURROGATES = re.compile("[\udc80-\udcff]")
 """How Python writes bytes of names that are no UTF-8."""
 
 
+NO_UTF_8 = re.compile("[^\\s\"']*[\udc80-\udcff][^\\s\"']*")
+"""A path with bytes that are no UTF-8, as Python writes them."""
+
+
 def run_command(commands: typer.Typer, name: str, arguments: Sequence[str] | None, *, load: bool = False) -> int:
     """Runs a command and returns its exit status. Bad input ends in one line on standard error.
 
@@ -57,8 +61,8 @@ def run_command(commands: typer.Typer, name: str, arguments: Sequence[str] | Non
 def message_of(error: ValueError | OSError) -> str | None:
     """Returns the line that a command prints of an error which what was typed, a file or the machine has caused; None
     for one that is a fault of the program."""
-    if isinstance(error, UnicodeEncodeError) and SURROGATES.search(error.object):
-        name = error.object.encode("utf-8", "backslashreplace").decode()
+    if isinstance(error, UnicodeEncodeError) and (path := NO_UTF_8.search(error.object)):
+        name = path[0].encode("utf-8", "backslashreplace").decode()
         return shortened(f"{name}: holds a name that is no UTF-8; rename the folder or the file")
     if isinstance(error, OSError):
         cause = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)

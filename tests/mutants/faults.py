@@ -25,6 +25,8 @@ REPORT_RECORDS = "tests/reports/test_report_records.py::test_"
 TRUST = "tests/reliability/test_trust.py::test_"
 OWN = "tests/contracts/test_own_parts.py::test_a_part_of_ours_keeps_the_contract"
 BROKEN = "tests/contracts/test_own_parts.py::test_a_broken_part_is_noticed_and_its_line_says_the_way_out"
+ROOM = "tests/lit_transformers/test_room.py::test_"
+COMMANDS = "tests/test_commands.py::test_"
 LOADERS = "tests/lit_transformers/test_loader_processes.py::test_"
 SECRETS = (
     "tests/sweeps/test_slurm.py::"
@@ -3215,6 +3217,62 @@ RUN_FAULTS = (
         "    if name in _depths:\n",
         "    if name is None:\n",
         ("tests/sweeps/test_launch.py::test_a_lock_is_held_by_one_process_and_may_be_nested",),
+    ),
+    Fault(
+        "launchers",
+        "runs are claimed, trained and lost though the disk was full for one before",
+        "sweeps/launchers/local.py",
+        'if row.state == State.FAILED and row.reason is not None and " is full" in row.reason:',
+        "if False:",
+        (f"{LAUNCH}no_run_is_claimed_after_one_that_the_disk_was_full_for",),
+    ),
+    Fault(
+        "launchers",
+        "checkpoints of runs in progress need no room",
+        "sweeps/launchers/local.py",
+        "rows = [row, *(job.row for job in state.jobs)]",
+        "rows = [row]",
+        (f"{LAUNCH}a_run_is_claimed_where_its_checkpoint_has_room_beside_those_in_progress",),
+    ),
+    Fault(
+        "launchers",
+        "a run begins that has no room for its checkpoint",
+        "lit_transformers/runs/recording.py",
+        "        raise ConfigError(lack)\n",
+        "        pass\n",
+        (f"{ROOM}a_run_without_room_for_its_checkpoint_is_refused_before_it_begins",),
+    ),
+    Fault(
+        "launchers",
+        "moments of the optimizer need no room in a checkpoint",
+        "lit_transformers/training/room.py",
+        "copies = 1 + moments",
+        "copies = 1",
+        (f"{ROOM}a_checkpoint_takes_what_is_foreseen",),
+    ),
+    Fault(
+        "launchers",
+        "full shared memory is called a full disk",
+        "lit_transformers/training/room.py",
+        'if "out of shared memory" in text or (_is_exchange(error) and is_full):',
+        "if False:",
+        (f"{ROOM}what_is_full_is_named",),
+    ),
+    Fault(
+        "commands",
+        "a reader that is gone ends the command and its runs",
+        "lit_transformers/cli/console.py",
+        "    def on_broken_pipe(self)",
+        "    def off_broken_pipe(self)",
+        (f"{COMMANDS}a_console_whose_reader_is_gone_ends_nothing_and_says_so",),
+    ),
+    Fault(
+        "commands",
+        "a run that fails prints its traceback on the terminal",
+        "lit_transformers/runs/recording.py",
+        "            _log_traceback(directory, error)\n",
+        "            traceback.print_exc()\n",
+        (f"{COMMANDS}a_run_that_fails_prints_a_line_and_its_log_holds_the_traceback",),
     ),
     Fault(
         "ledger",

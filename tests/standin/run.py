@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -62,6 +63,7 @@ class TrainingConfig(Config):
         "kill",
         "kill always",
         "loader",
+        "full",
         "exit",
         "exit 255",
         "hang",
@@ -221,6 +223,8 @@ def _break(fault: str, step: int, started: int) -> None:
         raise RuntimeError("something broke\nin two lines")
     if step == 5 and (fault == "kill always" or (fault == "kill" and started == 0)):
         os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "full" and step == 5:
+        raise OSError(errno.ENOSPC, "No space left on device")
     if fault == "loader" and started == 0 and step == 5:
         Client("nowhere")  # as where a worker is gone that a batch is taken from
     if fault.startswith("exit") and step == 2:

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from rich.console import Console
+from standin.run import RELEASED
 from standin_runs import (
     OPTIONS,
     finishes,
@@ -31,6 +32,7 @@ from standin_runs import (
 from waiting import wait_for, when
 
 from lit_transformers.config import ConfigError
+from sweeps.launchers.local import LaunchError
 from sweeps.launchers.share import Share, cuda_models, memory_of, share_machine
 from sweeps.ledger.lock import LockError, is_locked, locked
 from sweeps.ledger.ticket import State
@@ -309,6 +311,39 @@ def test_devices_are_known_by_their_models_and_others_by_the_machine(
     assert named == ("NVIDIA A100-SXM4", "NVIDIA A100-SXM4", "NVIDIA A100-SXM4 MIG 1g.5gb", "T4")
     assert cuda_models(("7",)) == (f"7 of {platform.node()}",) and cuda_models(()) == ()
     cuda_models.cache_clear()
+
+
+def test_no_run_is_claimed_after_one_that_the_disk_was_full_for(tmp_path: Path) -> None:
+    run_tickets = [*tickets(1, fault="full"), *tickets(3)]
+    with pytest.raises(LaunchError, match=r"the disk is full; no further run is begun; make room"):
+        go(tmp_path, run_tickets, OPTIONS._replace(share=Share(workers=1, threads=1)))
+    assert [ticket.directory(tmp_path).exists() for ticket in run_tickets] == [True, False, False, False]
+    record = json.loads((run_tickets[0].directory(tmp_path) / "record.json").read_text())
+    assert record["reason"] == "the disk is full" and record["resumable"]
+
+
+def test_a_run_is_claimed_where_its_checkpoint_has_room_beside_those_in_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed: list[int] = []
+
+    def lack(folder: Path, amount: int) -> str | None:
+        needed.append(amount)
+        return "no room" if len(needed) > 2 else None
+
+    monkeypatch.setattr("sweeps.launchers.local.lack_of_room", lack)
+    run_tickets, options = [*tickets(2, fault="wait"), *tickets(1)], OPTIONS._replace(parameters={"plain": 1e6})
+    options = options._replace(share=Share(workers=3, threads=1))
+    started = when(lambda: len(list(tmp_path.glob("*/checkpoint.ckpt"))) == 2, lambda: release(tmp_path))
+    with started, pytest.raises(LaunchError, match="no room"):
+        go(tmp_path, run_tickets, options)
+    assert needed[1] == 2 * needed[0] > 4e6
+    assert [finishes(tmp_path, ticket) for ticket in run_tickets] == [1, 1, 0]
+
+
+def release(runs: Path) -> None:
+    for checkpoint in runs.glob("*/checkpoint.ckpt"):
+        checkpoint.with_name(RELEASED).touch()
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO])
