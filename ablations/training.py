@@ -201,6 +201,8 @@ def take_looks(
         rows = train_study(planned, runs, settings, console)
         keep_context(runs, planned, console)
         plan = write_report(runs, planned.plan, report, unmatched=unmatched)
+        if absence := records_elsewhere(runs, rows):
+            report.print(absence, style="yellow", markup=False, highlight=False, soft_wrap=True)
         if settings.deadline is not None and time.monotonic() > settings.deadline:
             console.print("time is up; run the same command to go on", style="yellow")
             return plan, rows
@@ -213,6 +215,23 @@ def take_looks(
         if later is None:
             return plan, rows
         planned = later
+
+
+def records_elsewhere(runs: Path, rows: Iterable[Row]) -> str | None:
+    """Returns a sentence on the runs that have finished for a ledger which several folders of runs share, and whose
+    records no report of this folder can read; None where there is none."""
+    from sweeps.ledger.records import read_record
+    from sweeps.ledger.ticket import State
+
+    finished = [row for row in rows if row.state == State.FINISHED]
+    absent = [row for row in finished if read_record(row.ticket.directory(runs)).record is None]
+    if not absent:
+        return None
+    places = "; ".join(sorted({str(row.reason) for row in absent}))
+    return (
+        f"{len(absent)} of {len(finished)} finished runs are in other folders than {runs} ({places}), so the report is "
+        "without them: copy their folders here and run the same command again, or let all workers share one --runs"
+    )
 
 
 def train_study(planned: PlannedStudy, runs: Path, settings: LaunchSettings, console: Console) -> list[Row]:

@@ -241,7 +241,8 @@ class _Driver:
 
     def _lost(self) -> NoReturn:
         raise ConfigError(
-            f"the cluster has ended; run the same command to go on (Ray's words: {self._log})", self._place
+            f"the cluster has ended; run the same command to go on, its head is gone (Ray's words: {self._log})",
+            self._place,
         )
 
 

@@ -7,6 +7,8 @@ starts it with one end of a socket, and it ends when the other end is closed; Ra
 from __future__ import annotations
 
 import logging
+import socket
+import time
 from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -21,16 +23,19 @@ from sweeps.process.order import first_line
 
 __all__ = ["drive"]
 
+HEAD_SECONDS = 2.0
+"""How long a head takes to go after its nodes, where all are stopped, and how long it may take to answer."""
 WAIT_SECONDS = 0.3
 """How long it waits for tasks to end before it looks for messages, and the reverse."""
 
 
 def drive(descriptor: int) -> None:
-    """Connects to the cluster and does what the messages of the socket say, until it is closed."""
+    """Connects to the cluster and does what the messages of the socket say, until it is closed, or the head is gone."""
     connection = Connection(descriptor)
     connect: Connect = connection.recv()
     try:
         ray.init(connect.address, runtime_env=connect.runtime_env, log_to_driver=False, logging_level=logging.CRITICAL)
+        head = ray.get_runtime_context().gcs_address
         connection.send(Connected([node["Resources"] for node in ray.nodes() if node["Alive"]]))
     except Exception as error:
         connection.send(Refused(None if isinstance(error, ConnectionError) else first_line(error)))
@@ -45,8 +50,13 @@ def drive(descriptor: int) -> None:
                     tasks[task] = submitted
                 else:
                     _cancel(tasks, force=message)
-            for task in ray.wait([*tasks], num_returns=len(tasks), timeout=WAIT_SECONDS)[0] if tasks else ():
-                connection.send(_ending(task, tasks.pop(task)))
+            ended = ray.wait([*tasks], num_returns=len(tasks), timeout=WAIT_SECONDS)[0] if tasks else ()
+            endings = [_ending(task, tasks.pop(task)) for task in ended]
+            if any(ending.lost and ending.reason for ending in endings) and not _head_answers(head):
+                connection.close()  # the command takes that for the end of the cluster
+                return
+            for ending in endings:
+                connection.send(ending)
     except (EOFError, OSError):
         ray.shutdown()
 
@@ -77,6 +87,18 @@ def _cancel(tasks: Iterable[Any], *, force: bool) -> None:
     nodes are told to write it by their connections, and killed with them."""
     for task in tasks:
         ray.cancel(task, force=force, recursive=force)
+
+
+def _head_answers(address: str) -> bool:
+    """Whether the head of the cluster is there, a moment after a node was lost. With it all nodes are lost, one after
+    the other, and no run is to blame for that."""
+    time.sleep(HEAD_SECONDS)
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=HEAD_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def _ending(task: Any, submitted: _Submitted) -> Ended:

@@ -23,9 +23,13 @@ from ablations.arms import list_arms
 from ablations.options import out
 from ablations.plan import Request, make_plan
 from ablations.show import gate_table
+from ablations.training import records_elsewhere
 from lit_transformers.cli.cores import usable_cores
 from lit_transformers.records.labels import label_arms
 from lit_transformers.records.record import Gate
+from sweeps.ledger.records import write_failure
+from sweeps.ledger.ticket import State, Ticket
+from sweeps.live import Row
 
 STUDY = """
 from ablations.ablation import Ablation, Contrast, Match, Metric, Published, PublishedValue, Scale, Source
@@ -64,6 +68,21 @@ def run_cli(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(*words), capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"}, timeout=120
     )
+
+
+def test_runs_that_finished_in_another_folder_of_the_same_ledger_are_named_with_it(tmp_path: Path) -> None:
+    rows = [
+        Row(Ticket(f"key{seed}", "arm", seed, {}), State.FINISHED, reason="its record is on b in /runs")
+        for seed in (0, 1)
+    ]
+    sentence = records_elsewhere(tmp_path, [*rows, Row(Ticket("key2", "arm", 2, {}), State.FAILED)])
+    assert sentence is not None
+    assert sentence.startswith(
+        f"2 of 2 finished runs are in other folders than {tmp_path} (its record is on b in /runs)"
+    )
+    write_failure(tmp_path, rows[0].ticket, "none", resumable=False)
+    assert str(records_elsewhere(tmp_path, rows)).startswith("1 of 2")
+    assert records_elsewhere(tmp_path, rows[:1]) is None
 
 
 def finishes(runs: Path) -> list[int]:

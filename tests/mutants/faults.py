@@ -3260,6 +3260,16 @@ RUN_FAULTS = (
     ),
     Fault(
         "commands",
+        "of runs that finished in another folder nothing is printed",
+        "ablations/training.py",
+        "    if not absent:\n",
+        "    if absent or not absent:\n",
+        (
+            "tests/ablations/test_command.py::test_runs_that_finished_in_another_folder_of_the_same_ledger_are_named_with_it",
+        ),
+    ),
+    Fault(
+        "commands",
         "a reader that is gone ends the command and its runs",
         "lit_transformers/cli/console.py",
         "    def on_broken_pipe(self)",
@@ -3401,6 +3411,14 @@ RUN_FAULTS = (
         "ranks = self.run.ticket.ranks // self.nodes",
         "ranks = 1",
         ("tests/sweeps/test_ray.py::test_a_run_takes_the_cores_and_devices_of_its_ranks_on_each_node",),
+    ),
+    Fault(
+        "launchers",
+        "runs of Ray fail for the nodes that go with the head",
+        "sweeps/launchers/ray_driver.py",
+        "and not _head_answers(head):",
+        "and False:",
+        ("tests/sweeps/test_ray.py::test_a_run_is_not_to_blame_for_a_node_that_is_lost_with_the_head",),
     ),
     Fault(
         "launchers",

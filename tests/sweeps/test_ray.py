@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -22,7 +26,7 @@ from lit_transformers.config import ConfigError
 from sweeps.launchers import ray_cluster
 from sweeps.launchers.local import Summary
 from sweeps.launchers.ray_cluster import RayCluster, launch_on_ray, parse_ray_options
-from sweeps.launchers.ray_messages import RayTask
+from sweeps.launchers.ray_messages import Connect, Connected, Ended, RayTask
 from sweeps.launchers.remote import RemoteRun, require_equal_parts
 from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.ticket import State, Ticket
@@ -179,6 +183,42 @@ class TestOnACluster:
         assert metrics(runs, together) == never_interrupted(tmp_path / "quiet", together)
         assert metrics(spread_runs, spread) == metrics(runs, together)
         wait_for(lambda: not workers_of(spread_runs))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_run_is_not_to_blame_for_a_node_that_is_lost_with_the_head(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_there: bool
+) -> None:
+    ray_driver = pytest.importorskip("sweeps.launchers.ray_driver")
+    from ray.exceptions import WorkerCrashedError
+
+    def lose(task: Any) -> None:
+        raise WorkerCrashedError
+
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1] if is_there else 1}"
+        context = SimpleNamespace(gcs_address=address)
+        ray = SimpleNamespace(
+            init=lambda *_, **__: None, nodes=list, get=lose, shutdown=lambda: None,
+            wait=lambda tasks, **_: (tasks, []), get_runtime_context=lambda: context, ObjectRef=list,
+        )  # fmt: skip
+        monkeypatch.setattr(ray_driver, "ray", ray)
+        monkeypatch.setattr(ray_driver, "HEAD_SECONDS", 0.2)
+        monkeypatch.setattr(ray_driver, "_submit", lambda task: ("task", ray_driver._Submitted("key", None)))
+        ours, theirs = multiprocessing.Pipe()
+        thread = threading.Thread(target=ray_driver.drive, args=(os.dup(theirs.fileno()),))
+        theirs.close()
+        thread.start()
+        ours.send(Connect("auto", {}))
+        assert ours.recv() == Connected([])
+        ours.send(RayTask(RemoteRun(tmp_path, tickets(1)[0], OPTIONS, 10, 60), 1, 0, None, 1, None, (), {}, None))
+        if is_there:
+            assert ours.recv() == Ended("key", "its process on the node died")
+        else:
+            with pytest.raises(EOFError):
+                ours.recv()
+        ours.close()
+        thread.join()
 
 
 def test_an_address_where_nobody_answers_is_one_line(tmp_path: Path) -> None:
