@@ -9,6 +9,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, ParamSpec, TypeVar
 
+from lit_transformers.training.loader_processes import loader_death
 from sweeps.process.child import LaunchError, start
 from sweeps.process.parent import die_with_parent
 
@@ -60,5 +61,6 @@ def _send_result(
         sender.send((function(*arguments, **options), None))
     except Exception as error:
         error.add_note(traceback.format_exc())
+        death = loader_death(error)
         with suppress(BrokenPipeError):  # the caller is gone
-            sender.send((None, error))
+            sender.send((None, error if death is None else LaunchError(f"{death}; nothing is lost, run again")))
