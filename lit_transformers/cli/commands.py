@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Sequence
-
-
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import typer
 
@@ -22,6 +19,10 @@ OWN = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "cla
 """Packages whose ValueErrors are about what was typed; others are faults, which keep their traceback."""
 
 
+NO_UTF_8 = re.compile("[^\\s\"']*[\udc80-\udcff][^\\s\"']*")
+"""A path with bytes that are no UTF-8, as Python writes them."""
+
+
 def run_command(
     commands: typer.Typer,
     name: str,
@@ -30,17 +31,6 @@ def run_command(
     load: bool = False,
     reading: Collection[str] = (),
 ) -> int:
-
-
-SURROGATES = re.compile("[\udc80-\udcff]")
-"""How Python writes bytes of names that are no UTF-8."""
-
-
-NO_UTF_8 = re.compile("[^\\s\"']*[\udc80-\udcff][^\\s\"']*")
-"""A path with bytes that are no UTF-8, as Python writes them."""
-
-
-def run_command(commands: typer.Typer, name: str, arguments: Sequence[str] | None, *, load: bool = False) -> int:
     """Runs a command and returns its exit status. Bad input ends in one line on standard error.
 
     load: whether plug-ins are imported before any command runs. reading: the commands that only read.

@@ -14,11 +14,8 @@ from typing import NamedTuple
 from lightning.pytorch.loggers import Logger
 
 from lit_transformers.config import ConfigError, Plain
-from lit_transformers.records.files import RUN, replace_file
-from lit_transformers.records.measurement import Measurement
-
-
 from lit_transformers.records.files import LOG, RUN, replace_file
+from lit_transformers.records.measurement import Measurement
 from lit_transformers.records.record import Gate, Record, record_to_plain, write_record
 from lit_transformers.runs.environment import peak_memory, reason
 from lit_transformers.runs.folder import Identity, claim
@@ -63,8 +60,7 @@ def recorded(
     blank: returns the record of a run that has only begun. check: returns its gates. work: trains and measures.
     An error during the run is an outcome, not an exception: "failed" with the reason, or "invalid" where a gate fails.
     Raises ConfigError and ``faults``, which are of what was typed, also where the directory holds another run or its
-    disk has no room for a checkpoint,
-    Interrupted after SIGTERM, with a checkpoint written, and LoaderDied.
+    disk has no room for a checkpoint, Interrupted after SIGTERM, with a checkpoint written, and LoaderDied.
     """
     finished = claim(directory, identity)
     if finished is not None:
