@@ -70,6 +70,10 @@ def any_metric(config: Any, metric: str) -> None:
     """Does nothing: which metrics a record will hold is known when there is one."""
 
 
+def no_rehearsal(config: Any) -> None:
+    """Does nothing: what such a run needs at its end shows at its end."""
+
+
 def no_source_files(config: Any) -> Sequence[Path]:
     """Returns nothing: all code of these runs is the suite's, or of the package of the runner."""
     return ()
@@ -96,6 +100,7 @@ class Runner:
     first one is the baseline's, differ in that from it, and else None.
     require_metric: raises ConfigError for a metric, by its name, that no record of such a run holds.
     source_files: returns files of code that are no part of the suite.
+    rehearse: raises ConfigError for what a run would only miss at its first validation or its last.
     preload: computes once what every run would compute again, for the process from which runs are forked.
     """
 
@@ -116,6 +121,7 @@ class Runner:
     preload: Callable[[], None] = no_preload
     require_metric: Callable[[Any, str], None] = any_metric
     source_files: Callable[[Any], Sequence[Path]] = no_source_files
+    rehearse: Callable[[Any], None] = no_rehearsal
 
 
 def runner_of(config: Config) -> str:

@@ -60,6 +60,11 @@ class DataConfig(Config):
         raise NotImplementedError
 
     @property
+    def measured_length(self) -> int:
+        """Hook: number of tokens of the longest row that is measured. By default that of the longest training row."""
+        return self.length
+
+    @property
     def tokens_per_step(self) -> int:
         """Number of tokens of one update over all ranks; rows may hold padding."""
         raise NotImplementedError

@@ -91,6 +91,10 @@ class GeneratedDataConfig(DataConfig, kind="generated"):
         return self.generator.row(self.max_length)
 
     @property
+    def measured_length(self) -> int:
+        return self.generator.row(max(self.measured_lengths))
+
+    @property
     def tokens_per_step(self) -> int:
         return self.batch_size * self.length
 

@@ -26,6 +26,7 @@ from lit_transformers.runs.environment import environment
 from lit_transformers.runs.keys import identity_of
 from lit_transformers.runs.loggers import LoggerConfig, MissingPoints
 from lit_transformers.runs.recording import Results, recorded
+from lit_transformers.runs.rehearsal import rehearse
 from lit_transformers.runs.room import require_room
 from lit_transformers.runs.train import train
 from lit_transformers.runs.wandb_logging import TrainingSender, WandbConfig, WandbRun
@@ -59,6 +60,7 @@ def fit(
     identity = identity_of(config, data)
     description = describe(config, data)
     require_room(config, description.parameters)
+    rehearse(config, data)
 
     def blank() -> Record:
         return Record(

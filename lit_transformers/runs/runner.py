@@ -16,6 +16,7 @@ from lit_transformers.runs.keys import code_of, training_key
 from lit_transformers.runs.metrics import require_metric
 from lit_transformers.runs.probe import probe
 from lit_transformers.runs.reach import smallest_reach
+from lit_transformers.runs.rehearsal import rehearse
 
 __all__ = ["RUNNER"]
 
@@ -54,4 +55,5 @@ RUNNER = Runner(
     smallest_reach,
     _read_code,
     require_metric,
+    rehearse=rehearse,
 )

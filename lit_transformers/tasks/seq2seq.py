@@ -133,7 +133,7 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
         return self.counted or usual or (pairs.source_length, pairs.length)
 
     def random_batch(self, data: DataDescription) -> PairBatch:
-        """Returns two pairs of random symbols, in which one source is shorter."""
+        """Returns two pairs of random symbols, in which one source is shorter, with empty references."""
         pairs = PairDescription.of(data, self.kind)
         source = torch.randint(1, pairs.source.size, (2, pairs.source_length))
         lengths = torch.tensor([[pairs.source_length], [pairs.source_length // 2 + 1]])
@@ -141,7 +141,8 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
         target = torch.randint(1, data.vocabulary.size, (2, data.length))
         inputs = torch.cat([torch.full((2, 1), data.vocabulary.boundary), target[:, :-1]], dim=1)
         target_mask, rows = torch.ones(2, data.length, dtype=torch.bool), torch.arange(2)
-        return PairBatch(source * source_mask, source_mask, inputs, target, target_mask, rows, 0 * rows, ((), ()), None)
+        references = (("",), ("",))
+        return PairBatch(source * source_mask, source_mask, inputs, target, target_mask, rows, 0 * rows, references, None)
 
     def units(self, data: DataDescription) -> Mapping[str, str]:
         per_symbol = dict.fromkeys(("nats", *(["accuracy"] if "accuracy" in self.scores else [])), "target symbol")

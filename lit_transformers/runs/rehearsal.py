@@ -1,0 +1,73 @@
+"""A whole run in small, before it begins: whatever it will need at its end is missed at its start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from datamodules import Data
+from lit_transformers.batch import DataDescription
+from lit_transformers.checks.miniature import seeded, shrink
+from lit_transformers.config import ConfigError, Dropout, Memory, nearest
+from lit_transformers.encodings.positions import PositionError
+from lit_transformers.mixer import LengthError
+from lit_transformers.runs.config import RunConfig
+from lit_transformers.tasks import Task
+
+__all__ = ["rehearse"]
+
+LONGEST = 1024
+"""The longest rows of a rehearsal, in tokens."""
+DEPTH = 2
+
+
+def rehearse(config: RunConfig, data: Data | None = None) -> None:
+    """Trains, validates, decodes, saves, loads and measures a small network of the run's config on random rows of the
+    lengths of its data. Takes a fraction of a second and leaves the caller's random numbers as they are.
+
+    Raises ConfigError where the run itself would raise one, at its first validation or its last. data: the config's,
+    where already built.
+    """
+    data = data or config.data.build()
+    description = data.description
+    with seeded():
+        task = small_task(config, description)
+        try:
+            task.training_step(config.task.random_batch(shortened(description, description.length)), 0)
+            names = measured_names(config, task, config.data.measured_length)
+        except (PositionError, LengthError) as error:
+            raise ConfigError(str(error), "model") from None
+        if config.training.stop is not None and config.training.stop.metric not in names:
+            reason = f"{config.training.stop.metric} is not measured; {nearest(config.training.stop.metric, names)}"
+            raise ConfigError(reason, "training.stop.metric")
+        restored = config.data.description_from(data.checkpoint_metadata())
+        small_task(config, restored).load_state_dict(task.state_dict())
+
+
+def small_task(config: RunConfig, description: DataDescription) -> Task:
+    """Returns the run's task on a network of few channels and layers, with every mechanism as it is."""
+    length = min(description.length, LONGEST)
+    changes = {path: 0.0 for path, _ in config.model.leaves_with(Dropout)}
+    model = shrink(config.model, length, changes, depth=DEPTH, shorten=lambda memory: min(memory, length))
+    memories = dict(model.override(config.task.evaluation).leaves_with(Memory))
+    evaluation = {
+        path: min(memories[path], length) if memories.get(path) else value
+        for path, value in config.task.evaluation.items()
+    }
+    return config.task.override({"evaluation": evaluation}).build(model, description, config.training)
+
+
+def measured_names(config: RunConfig, task: Task, length: int) -> list[str]:
+    """Returns the names of the metrics of a validation of rows of a length, as records hold them."""
+    task.eval()
+    batch = config.task.random_batch(shortened(task.data, length))
+    with torch.no_grad():
+        task.begin_evaluation()
+        task.validation_step(batch, 0)
+    return [f"val/{name}" for name in task.metric.compute()]
+
+
+def shortened(description: DataDescription, length: int) -> DataDescription:
+    """Returns the description of rows of a length, as far as a rehearsal reads them."""
+    return replace(description, length=min(length, LONGEST))
