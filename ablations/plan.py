@@ -212,7 +212,7 @@ def make_plan(
         configs, matched = _match_budgets(ablation, resolved, name, runs)
         _require_effects(configs, runner)
         configs_by_key, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.most_seeds, runner)
-        _require_metric(configs, resolved.metric.name, runner)
+        _rehearse(configs, resolved.metric.name, runner)
         costs = {arm: dict(runner.describe(config)._asdict()) for arm, config in configs.items()}
         plan = _plan(study, ablation, request, resolved, matched, runs_by_arm)
         plan = replace(_with_references(plan, configs, runner), reach=runner.smallest_reach([*configs.values()]))
@@ -289,11 +289,12 @@ def _match_budgets(
     return configs, matched
 
 
-def _require_metric(configs: dict[str, Config], metric: str, runner: Runner) -> None:
-    """Raises ConfigError where the record of an arm's runs will not hold the study's metric."""
+def _rehearse(configs: dict[str, Config], metric: str, runner: Runner) -> None:
+    """Raises ConfigError for what an arm's runs would only miss at their end, the study's metric among it."""
     for number, (name, config) in enumerate(configs.items()):
         try:
             runner.require_metric(config, metric)
+            runner.rehearse(config)
         except MissingFileError:
             raise
         except ConfigError as error:

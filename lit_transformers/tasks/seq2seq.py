@@ -142,7 +142,9 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
         inputs = torch.cat([torch.full((2, 1), data.vocabulary.boundary), target[:, :-1]], dim=1)
         target_mask, rows = torch.ones(2, data.length, dtype=torch.bool), torch.arange(2)
         references = (("",), ("",))
-        return PairBatch(source * source_mask, source_mask, inputs, target, target_mask, rows, 0 * rows, references, None)
+        return PairBatch(
+            source * source_mask, source_mask, inputs, target, target_mask, rows, 0 * rows, references, None
+        )
 
     def units(self, data: DataDescription) -> Mapping[str, str]:
         per_symbol = dict.fromkeys(("nats", *(["accuracy"] if "accuracy" in self.scores else [])), "target symbol")

@@ -50,6 +50,8 @@ RAY_NODES = (
     "test_ranks_of_a_run_are_on_one_node_or_spread_over_several_and_go_on_in_others_when_one_dies"
 )
 ELASTIC = "tests/lit_transformers/test_elastic.py::"
+SAMPLER = "tests/reliability/test_sampler.py::test_a_run_keeps_every_promise"
+REHEARSAL = "tests/lit_transformers/test_rehearsal.py::test_"
 RANKS = "tests/lit_transformers/test_pretraining_ranks.py::test_ranks_learn_and_measure_what_one_process_does"
 
 PATTERN_FAULTS = (
@@ -3934,6 +3936,80 @@ LIGHTNING_FAULTS = (
     ),
 )
 
+SAMPLED_FAULTS = (
+    Fault(
+        "sampled runs",
+        "accumulated batches are averaged, whatever their numbers of targets",
+        "lit_transformers/tasks/task.py",
+        "loss = total * mean.targets * batches",
+        "loss = total * batches",
+        (SAMPLER,),
+    ),
+    Fault(
+        "sampled runs",
+        "a resumed run draws other random numbers",
+        "lit_transformers/training/callbacks.py",
+        "            set_random_state(random_states[trainer.global_rank])\n",
+        "            pass\n",
+        (SAMPLER,),
+    ),
+    Fault(
+        "sampled runs",
+        "a checkpoint forgets the sums of averaged weights",
+        "lit_transformers/training/averaging.py",
+        'self.sums = state["sums"]',
+        "self.sums = {}",
+        (SAMPLER,),
+    ),
+    Fault(
+        "sampled runs",
+        "a resumed run forgets how many validations it has waited",
+        "lit_transformers/training/selection.py",
+        'self.waited = state["best"], state["best_step"], state["waited"]',
+        'self.waited = state["best"], state["best_step"], 0',
+        (SAMPLER,),
+    ),
+    Fault(
+        "sampled runs",
+        "evaluation moves the random numbers of training",
+        "lit_transformers/tasks/task.py",
+        "            restore(state)\n",
+        "            pass\n",
+        (SAMPLER,),
+    ),
+    Fault(
+        "sampled runs",
+        "clipping is no part of a key",
+        "lit_transformers/runs/keys.py",
+        'WHO_DOES_IT = ("training.devices",',
+        'WHO_DOES_IT = ("training.clip", "training.devices",',
+        (SAMPLER,),
+    ),
+    Fault(
+        "rehearsal",
+        "a run that cannot be decoded is trained to its end",
+        "lit_transformers/runs/fit.py",
+        "    rehearse(config, data)\n",
+        "",
+        (f"{REHEARSAL}a_decoder_that_cannot_be_read_by_symbols_is_refused_before_anything_is_trained",),
+    ),
+    Fault(
+        "rehearsal",
+        "a metric that training stops by is not looked for",
+        "lit_transformers/runs/rehearsal.py",
+        "if config.training.stop is not None and",
+        "if config.training.stop is None and",
+        (f"{REHEARSAL}training_that_would_stop_by_a_metric_that_is_not_measured_is_refused",),
+    ),
+    Fault(
+        "rehearsal",
+        "rows are rehearsed at the length of training alone",
+        "lit_transformers/runs/rehearsal.py",
+        "config.data.measured_length)",
+        "config.data.length)",
+        (f"{REHEARSAL}rows_that_are_measured_are_no_longer_than_the_positions_that_were_learned",),
+    ),
+)
 FAULTS = (
     *EXCHANGE_FAULTS,
     *PATTERN_FAULTS,
@@ -3948,6 +4024,7 @@ FAULTS = (
     *RUN_FAULTS,
     *LIGHTNING_FAULTS,
     *KIT_FAULTS,
+    *SAMPLED_FAULTS,
     Fault(
         "fields",
         "a schedule is compared by its first updates alone",
