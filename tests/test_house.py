@@ -41,6 +41,7 @@ MEETING = {
         "runs.floors",
         "runs.keys",
         "runs.reach",
+        "runs.rehearsal",
         "runs.train",
         "runs.fit",
         "decoding.write",
