@@ -361,9 +361,8 @@ class Config:
             else:
                 first_name = next(iter(changes))
                 current = f"it is {'none' if child is None else repr(child)}"
-                raise ConfigError(
-                    f"there is nothing below {head!r} to set: {current}; set {head} first", f"{head}.{first_name}"
-                )
+                reason = f"there is nothing below {head!r} to set: {current}; set "
+                raise ConfigError(f"{reason}{head} first", f"{head}.{first_name}", advice=[len(reason)])
         return dataclasses.replace(self, **replacements)  # type: ignore[type-var]
 
     def _kind_at(self, name: str) -> str:

@@ -142,8 +142,8 @@ class Learned(Positions):
         last = int(positions.max())
         if last >= self.max_length:
             raise PositionError(
-                f"position {last} lies beyond the {self.max_length} learned positions: set positions.max_length to "
-                f"{last + 1} or more, positions.restart to segment, or use sinusoidal or relative positions"
+                f"position {last} lies beyond the {self.max_length} learned positions: set model.positions.max_length "
+                f"to {last + 1} or more, model.positions.restart to segment, or use sinusoidal or relative positions"
             )
 
 

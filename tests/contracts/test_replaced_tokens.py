@@ -155,6 +155,8 @@ def test_costs_count_both_networks() -> None:
 def test_what_cannot_be_shared_is_refused() -> None:
     with pytest.raises(ConfigError, match="same embedding_dim, positions and segments"):
         electra(generator={"overrides": {"dim": 2 * DIM}})
-    with pytest.raises(ConfigError, match="drop overrides and width, or set tie: embeddings"):
+    with pytest.raises(
+        ConfigError, match=r"drop generator.overrides and generator.width, or set generator.tie: embeddings"
+    ):
         electra(generator={"overrides": {"depth": 2}, "tie": "all"})
     electra(BERT.override({"embedding_dim": 6}), generator={"overrides": {"dim": 8, "heads": 1}})

@@ -185,8 +185,14 @@ def test_what_is_measured_at_the_end_is_the_mean_and_before_it_the_weights_of_th
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"average": {"last": 4, "every": 2}}, "weights of 4 updates, every 2, and there are 6 in all; set average.la"),
-        ({"average": {}, "strategy": "fsdp", "devices": 2}, "average takes whole weights, .* set average to null"),
+        (
+            {"average": {"last": 4, "every": 2}},
+            "weights of 4 updates, every 2, and there are 6 in all; set training.av",
+        ),
+        (
+            {"average": {}, "strategy": "fsdp", "devices": 2},
+            "average takes whole weights, .* set training.average to null",
+        ),
         ({"accumulate": 0}, "training.accumulate: .*greater than or equal to 1"),
     ],
 )

@@ -93,7 +93,9 @@ def test_positions_that_no_table_holds_are_an_error_that_explains_itself() -> No
         probe_data(11, 6)
     )
     output = network(torch.zeros(1, 6, dtype=torch.long))
-    with pytest.raises(ValueError, match=r"position 11 lies beyond the 8 learned positions: set positions.max_length"):
+    with pytest.raises(
+        ValueError, match=r"position 11 lies beyond the 8 learned positions: set model.positions.max_length"
+    ):
         network(torch.zeros(1, 6, dtype=torch.long), output.state)
 
 

@@ -134,7 +134,8 @@ def test_ranks_that_hold_a_part_each_learn_what_whole_ones_do_and_go_on_where_th
     [
         (
             {"training.devices": 1},
-            "training: strategy fsdp cuts a network over several devices; set devices too, or strategy to ddp",
+            "training: strategy fsdp cuts a network over several devices; set training.devices too, or "
+            "training.strategy to ddp",
         ),
         ({"training.compile": True}, "training: strategy fsdp and compile do not go together"),
         ({"task.evaluation": {"mixer.memory": 16}}, "training.strategy fsdp cannot measure another network"),
