@@ -154,7 +154,7 @@ def test_a_module_of_the_same_data_may_draw_at_random_what_it_is_measured_on(tmp
     state(tmp_path, ON, WHOLE | {"examples": 9}, **data)
     [comparison] = compare(load_study(tmp_path, "xl_recurrence"), [])
     assert comparison.estimate is not None and comparison.reason is None
-    own = {"config": {"data": {"class_path": None, "init_args": {}}}}
+    own: dict[str, Any] = {"config": {"data": {"class_path": None, "init_args": {}}}}
     for arm, documents in ((ON, "0"), (OFF, "1")):
         state(tmp_path, arm, WHOLE | {"documents": documents}, **own)
     [comparison] = compare(load_study(tmp_path, "xl_recurrence"), [])

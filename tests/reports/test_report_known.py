@@ -10,8 +10,8 @@ import pytest
 from study_on_disk import key_of, name_of, product_arms, write_json, write_product
 
 from lit_transformers.records.reference import Reference
-from reports.gallery import GalleryEntry, to_gallery_markdown
-from reports.judge.agreement import judge_comparisons
+from reports.gallery import to_gallery_markdown
+from reports.judge.agreement import GalleryEntry, judge_comparisons
 from reports.judge.known import LEAST, share
 from reports.read.records import load_study
 from reports.report import find
