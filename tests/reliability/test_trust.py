@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from foreign_module import Net
 from ablations.__main__ import main as ablations
 from ablations.ablation import Ablation, Metric
 from ablations.cache import cached_plan
+from ablations.inputs import StudyInputs, installed_packages
 from ablations.plan import PlannedStudy, Request, make_plan
 from lit_transformers import allow_modules, load_checkpoint, plugins, trust
 from lit_transformers.__main__ import main
@@ -177,7 +179,7 @@ def test_a_cached_plan_names_nothing_that_its_study_does_not(folder: Path) -> No
     plans = []
 
     def make() -> PlannedStudy:
-        plans.append(planned())
+        plans.append(replace(planned(), inputs=StudyInputs(packages=installed_packages()).to_dict()))
         return plans[-1]
 
     def plan() -> PlannedStudy:
