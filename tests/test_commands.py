@@ -60,7 +60,7 @@ def test_a_run_that_fails_prints_a_line_and_its_log_holds_the_traceback(
     config = LightningRunConfig(model=model, data=data, training={"steps": 5, "device": "cpu"})
     run, log = tmp_path / "run.yaml", tmp_path / "run" / "log.txt"
     run.write_text(config.to_yaml(), encoding="utf-8")
-    assert main(["fit", str(run), "--to", str(log.parent)]) == 1
+    assert main(["fit", str(run), "--to", str(log.parent), "--allow-module", "foreign_module"]) == 1
     shown = capfd.readouterr().err
     assert "Traceback" not in shown and f"failed: {reason}" in shown and f"; see {log}" in shown
     assert "Traceback" in log.read_text(encoding="utf-8")
