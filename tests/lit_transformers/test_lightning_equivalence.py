@@ -13,6 +13,7 @@ from observed_module import EVENTS, KINDS, STOP, STOPS, TRAINED
 
 from lit_transformers.lightning_runs import LightningRunConfig
 from lit_transformers.lightning_runs.loaders import DataOrder
+from lit_transformers.lightning_runs.measured_batches import MeasuredBatches
 from lit_transformers.lightning_runs.train import built, train
 from lit_transformers.runs.train import quiet, usable
 from lit_transformers.training.callbacks import Interrupted
@@ -37,7 +38,8 @@ def observed(config: LightningRunConfig, directory: Path, stops: set[int]) -> di
             STOP.request.clear()
             try:
                 # Checkpoints are written where the run is stopped alone, so that what follows a stop is resumed there.
-                metrics, _, _ = train(config, directory, "key", usable(path), STOP, 1e9, lambda curves: [])
+                arguments = (config, directory, "key", usable(path), STOP, 1e9, lambda curves: [], MeasuredBatches())
+                metrics, _, _ = train(*arguments)
             except Interrupted:
                 forget_what_follows(path)
                 continue
