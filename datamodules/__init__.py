@@ -17,6 +17,7 @@ from datamodules.core.tokenizers import (
     WordsConfig,
     tokenizer_from_dict,
 )
+from datamodules.core.trained import TrainedSymbols, tokenizer_conflicts, with_errors_of
 from datamodules.denoising.corruptions import (
     ComposedConfig,
     CorruptionConfig,
@@ -191,13 +192,16 @@ __all__ = [
     "Tokenizer",
     "TokenizerConfig",
     "TopicsConfig",
+    "TrainedSymbols",
     "TranslationsConfig",
     "WikitextConfig",
     "WordPieceConfig",
     "WordsConfig",
     "cache_folder",
+    "tokenizer_conflicts",
     "tokenizer_from_dict",
     "tokenizers_of",
+    "with_errors_of",
 ]
 
 CORRUPTIONS = table(

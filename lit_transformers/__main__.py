@@ -1,11 +1,11 @@
-"""python -m lit_transformers fit | evaluate | generate | translate | summarize | import | config | init ..."""
+"""python -m lit_transformers fit | evaluate | generate | translate | summarize | predict | import | config ..."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -16,6 +16,9 @@ from lit_transformers.cli.commands import run_command
 from lit_transformers.cli.program import is_script, program_name
 from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config_command import config, schema
+
+if TYPE_CHECKING:
+    from lit_transformers.decoding.lines import LineWriter
 
 app = typer.Typer(
     help="One model at a time: train a run again, measure a checkpoint, let it write, or exchange weights.",
@@ -183,21 +186,34 @@ def write_lines(
     allowed: AllowedModules = None,
 ) -> None:
     """Writes to standard output what the model makes of every line of standard input."""
+    from lit_transformers.cli.cores import limit_threads
+
+    with quick_imports():
+        from lit_transformers.decoding.translate import TranslationOptions, Translator
+
+    limit_threads()
+    purpose: Any = context.command.name  # it is the name of either command
+    options = TranslationOptions(
+        beams, length_penalty, batch_tokens, window or usual_window(), overlong, source, target, purpose
+    )
+    write_all(Translator(checkpoint, options))
+
+
+def usual_window() -> int:
+    """Returns how many lines are read before any is written: a person who types waits for none."""
+    return 1 if sys.stdin.isatty() else 1000
+
+
+def write_all(writer: LineWriter) -> None:
+    """Writes the output of every line of standard input, then what became of the lines to standard error. Exits with
+    status 1 where lines were refused."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    from lit_transformers.cli.cores import limit_threads
+    from datamodules.core.reading import lines_in
+    from lit_transformers.decoding.lines import size_of
 
-    with quick_imports():
-        from datamodules.core.reading import lines_in
-        from lit_transformers.decoding.translate import TranslationOptions, Translator, size_of
-
-    limit_threads()
-    window = window or (1 if sys.stdin.isatty() else 1000)
-    purpose: Any = context.command.name  # it is the name of either command
-    options = TranslationOptions(beams, length_penalty, batch_tokens, window, overlong, source, target, purpose)
-    translator = Translator(checkpoint, options)
     console = Console(stderr=True)
     columns = (TextColumn("{task.fields[lines]:,} lines"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
@@ -209,13 +225,13 @@ def write_lines(
             bar.update(task, advance=size, lines=done)
 
         try:
-            for text in translator.write(lines_in(sys.stdin.buffer, "standard input"), advance_bar):
+            for text in writer.write(lines_in(sys.stdin.buffer, "standard input"), advance_bar):
                 sys.stdout.buffer.write(f"{text}\n".encode())
                 sys.stdout.buffer.flush()
         finally:
-            for sentence in translator.messages():
+            for sentence in writer.messages():
                 print(sentence, file=sys.stderr)
-    raise SystemExit(1 if translator.counts.refused else 0)
+    raise SystemExit(1 if writer.counts.refused else 0)
 
 
 TRANSLATE = """Translates standard input, line by line: as many lines come out as went in, in their order.
@@ -233,6 +249,45 @@ Example: python -m lit_transformers summarize runs/KEY/checkpoint.ckpt < documen
 """
 app.command("translate", help=TRANSLATE)(write_lines)
 app.command("summarize", help=SUMMARIZE)(write_lines)
+
+
+@app.command()
+def predict(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The checkpoint.ckpt of a run that classifies texts, or gives them a number.")
+    ],
+    lines: Annotated[
+        Literal["text", "json"],
+        typer.Option(help='Read lines as text, two with a tab between them, or as JSON: {"text": ...}, or a list.'),
+    ] = "text",
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Symbols of a batch; fewer take less memory.")] = 4096,
+    window: Annotated[
+        int | None,
+        typer.Option(min=1, help="Lines read before any is written.", show_default="1000; 1 from a terminal"),
+    ] = None,
+    overlong: Annotated[
+        Literal["cut", "refuse"],
+        typer.Option(help="Lines longer than those of training: cut to that length, or null, with exit status 1."),
+    ] = "cut",
+    allowed: AllowedModules = None,
+) -> None:
+    """Predicts the class or the number of every line of standard input: as many JSON lines come out, in their order.
+
+    A class is {"label": ..., "probabilities": {...}} with the labels of training, a number {"value": ...}; both are
+    null for an empty line. Probabilities are those of the network, and are not calibrated. A masked_lm that was trained
+    with data.relation predicts the relation of two texts, as JSON {"first": ..., "second": ...}. What became of the
+    lines is told at the end: how many were empty, cut, refused, or had unknown symbols.
+
+    Example: python -m lit_transformers predict runs/KEY/checkpoint.ckpt < reviews.txt > labels.jsonl
+    """
+    from lit_transformers.cli.cores import limit_threads
+
+    with quick_imports():
+        from lit_transformers.decoding.lines import LineOptions
+        from lit_transformers.decoding.predict import predictor_of
+
+    limit_threads()
+    write_all(predictor_of(checkpoint, LineOptions(batch_tokens, window or usual_window(), overlong), lines))
 
 
 Architecture = Literal[

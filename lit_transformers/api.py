@@ -43,7 +43,7 @@ def build_model(run: Run) -> Task:
     config = _config(run)
     if not isinstance(config, RunConfig):
         raise ConfigError(f"is built by its class, {config.get('model.class_path')}", "model")
-    data = config.data.build()
+    data = config.build_data()
     require_room(config, describe(config, data).parameters)
     return config.build_task(data)
 

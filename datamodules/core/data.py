@@ -16,6 +16,8 @@ from lightning.pytorch.callbacks import Timer
 from datamodules.core.documents import Shard, Split
 from datamodules.core.errors import DataError
 from datamodules.core.loading import EvaluationLoader, Reading, TrainingLoader
+from datamodules.core.tokenizers import Symbols, Tokenizer
+from datamodules.core.trained import TrainedSymbols
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import Config, ConfigError, Plain, canonical_hash
 
@@ -23,6 +25,10 @@ __all__ = ["Data", "DataConfig", "KnownValues", "defined", "row_conflicts"]
 
 DESCRIPTION = "description"
 """The key under which a checkpoint names the kind of its data's description."""
+CONTENT = "content"
+"""The key under which a checkpoint holds the fingerprint of its data's content."""
+TASK_SYMBOLS = "trained_symbols"
+"""The attribute of a task that holds what its symbols stand for."""
 
 
 class KnownValues(NamedTuple):
@@ -132,6 +138,11 @@ def defined(noun: str, decisive: Plain) -> str:
     return f"{noun} {canonical_hash(decisive)}"
 
 
+def is_kept(value: Any) -> bool:
+    """Whether an attribute of a class is a property that an object computes once and keeps."""
+    return isinstance(value, cached_property)
+
+
 def row_conflicts(ranks: int, batch_size: int, evaluation_batch_size: int | None = None) -> Iterator[str]:
     """Yields a sentence for each number of rows, in training and in evaluation, that ranks cannot share equally."""
     for name, count in (("batch_size", batch_size), ("evaluation.batch_size", evaluation_batch_size)):
@@ -157,6 +168,8 @@ class Data(L.LightningDataModule, ABC):
         self.config = config
         self.selection_split: Split | None = None
         """The split that validations of training read in place of the one that is measured; None for the same."""
+        self.trained: TrainedSymbols | None = None
+        """The symbols and labels of a trained network, in place of those of the data; None for their own."""
         self._cursor = ""
         self._loaded: Mapping[str, Plain] | None = None
 
@@ -172,8 +185,37 @@ class Data(L.LightningDataModule, ABC):
 
     @final
     def checkpoint_metadata(self) -> dict[str, Plain]:
-        """Returns plain data for a checkpoint; ``DataConfig.description_from`` makes the description from it."""
-        return {DESCRIPTION: self.description.kind} | self.metadata()
+        """Returns plain data for a checkpoint; ``DataConfig.description_from`` makes the description from it, and
+        ``TrainedSymbols.of`` what its symbols stand for."""
+        described = {DESCRIPTION: self.description.kind, CONTENT: self.content}
+        return described | self.trained_symbols().to_dict() | self.metadata()
+
+    def trained_symbols(self) -> TrainedSymbols:
+        """Hook: returns what symbols and labels stand for. By default what ``metadata`` says of it."""
+        return TrainedSymbols.of(self.metadata())
+
+    @final
+    def read_as(self, trained: TrainedSymbols) -> None:
+        """Reads with the symbols and labels of a trained network in place of its own. Raises DataError where the data
+        have others that cannot be replaced."""
+        self.trained = trained
+        for kept in [name for part in type(self).__mro__ for name, value in vars(part).items() if is_kept(value)]:
+            vars(self).pop(kept, None)
+        if not self.trained_symbols().stand_for_those_of(trained):
+            raise DataError(
+                f"data: the symbols of {self.config.name} stand for something else than those that the network was "
+                "trained on; set back what decides them, or train anew"
+            )
+        if (reason := self.conflict()) is not None:
+            raise DataError(reason)
+
+    def conflict(self) -> str | None:
+        """Hook: returns why data that read with the symbols of a trained network cannot be read so; None by default."""
+        return None
+
+    def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
+        """Hook: yields the symbols of the texts that are read of a split, with their tokenizer. None by default."""
+        return iter(())
 
     @abstractmethod
     def metadata(self) -> dict[str, Plain]:
@@ -247,10 +289,17 @@ class Data(L.LightningDataModule, ABC):
         return canonical_hash(self.identity() | {"evaluation": self.measures()}, 32)
 
     def setup(self, stage: str | None = None) -> None:
-        """Starts a new fit at the beginning; a checkpoint, which is loaded after this, sets the position.
+        """Starts a new fit at the beginning; a checkpoint, which is loaded after this, sets the position. What a task
+        has been trained on decides what its symbols stand for, and these data if it is on none.
 
         Raises DataError where nothing would end the fit: batches of training do not end, and so no epoch does.
         """
+        task = {} if self.trainer is None else vars(self.trainer.lightning_module)
+        if TASK_SYMBOLS in task:
+            if task[TASK_SYMBOLS] is None:
+                task[TASK_SYMBOLS] = self.trained_symbols().to_dict()
+            elif (trained := TrainedSymbols.of(task[TASK_SYMBOLS])) != self.trained_symbols():
+                self.read_as(trained)
         if stage == "fit":
             self._cursor, self._loaded = "", None
             if self.trainer is not None and is_endless(self.trainer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
@@ -11,10 +12,12 @@ import numpy.typing as npt
 
 from datamodules.core.data import KnownValues
 from datamodules.core.documents import SPLITS, Split
-from lit_transformers.batch import LabelledDescription
+from datamodules.core.tokenizers import Symbols, Tokenizer
+from datamodules.core.trained import TrainedSymbols
+from lit_transformers.batch import ClassLabels, LabelledDescription
 from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
 
-__all__ = ["Example", "Examples", "ExamplesConfig", "Synthetic", "SyntheticConfig"]
+__all__ = ["Example", "Examples", "ExamplesConfig", "Synthetic", "SyntheticConfig", "TextRows"]
 
 FINGERPRINTED = 4
 """Number of examples of each split in a fingerprint, which changes when the code that generates them does."""
@@ -29,6 +32,19 @@ class Example(NamedTuple):
     symbols: npt.NDArray[np.int64]
     label: float
     marked: tuple[int, ...] | None = None
+
+
+class TextRows(NamedTuple):
+    """How a text becomes symbols of a row: those of ``tokenizer``, at most the first ``longest``, and then ``end``. The
+    boundary of the vocabulary comes before them."""
+
+    tokenizer: Tokenizer
+    longest: int
+    end: tuple[int, ...]
+
+    def row(self, symbols: Symbols) -> npt.NDArray[np.int64]:
+        """Returns the symbols of a row, given those of a text."""
+        return np.append(symbols[: self.longest], self.end).astype(np.int64)
 
 
 class Examples(ABC):
@@ -57,6 +73,19 @@ class Examples(ABC):
         """Hook: returns sentences on what was left out, and how many texts stand in two splits."""
         return []
 
+    def trained_symbols(self) -> TrainedSymbols:
+        """Hook: returns what symbols and labels stand for. Nothing is known of it by default."""
+        return TrainedSymbols()
+
+    def read_as(self, trained: TrainedSymbols) -> None:
+        """Hook: reads with the symbols and labels of a trained network. By default they stay what they are. Raises
+        DataError for a label that was never trained."""
+        return
+
+    def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
+        """Hook: yields the symbols of the texts of a split, with their tokenizer. None by default."""
+        return iter(())
+
 
 class ExamplesConfig(Config):
     """Base of every config of labelled examples; the table EXAMPLES lists the kinds."""
@@ -69,6 +98,21 @@ class ExamplesConfig(Config):
     def description(self) -> LabelledDescription:
         """Vocabulary, longest row with its boundary, and whether labels are classes or numbers."""
         raise NotImplementedError
+
+    @property
+    def longest_row(self) -> int:
+        """Hook: the longest row with its boundary; it is that of the description."""
+        return self.description.length
+
+    def described(self, trained: TrainedSymbols) -> LabelledDescription:
+        """Hook: returns the description of examples that are read with the symbols and labels of a trained network. By
+        default they have their own."""
+        return self.description
+
+    def text_rows(self, trained: TrainedSymbols) -> TextRows | None:
+        """Hook: returns how a text becomes a row with the symbols of a trained network; None where examples are no
+        texts."""
+        return None
 
     def protocol(self) -> dict[str, Plain]:
         """Returns the settings of the source that a reported number depends on."""
@@ -98,6 +142,13 @@ class SyntheticConfig(ExamplesConfig):
     def make(self, chance: Random) -> Example:
         """Makes an example from random numbers of ``chance`` alone."""
         raise NotImplementedError
+
+    def meanings(self) -> dict[str, Plain]:
+        """Hook: returns what decides what a symbol, and a label, stands for. By default the kind, and the numbers of
+        symbols and of classes."""
+        description = self.description
+        classes = description.labels.count if isinstance(description.labels, ClassLabels) else None
+        return {"kind": self.kind, "symbols": description.vocabulary.size, "classes": classes}
 
     def build(self) -> Synthetic:
         return Synthetic(self)
@@ -131,3 +182,6 @@ class Synthetic(Examples):
 
     def name(self, split: Split, ordinal: int) -> str:
         return f"{split}:{ordinal}"
+
+    def trained_symbols(self) -> TrainedSymbols:
+        return TrainedSymbols(meanings=self.config.meanings())

@@ -45,6 +45,7 @@ __all__ = [
     "encode_document",
     "key_of",
     "tokenizer_from_dict",
+    "tokenizer_of_folder",
 ]
 
 Symbols = npt.NDArray[np.integer[Any]]
@@ -108,6 +109,10 @@ class Tokenizer(ABC):
         """Returns plain data from which ``tokenizer_from_dict`` makes the same tokenizer: ``kind``, and what
         ``restored`` needs."""
 
+    def has_symbols_of(self, other: Tokenizer) -> bool:
+        """Hook: whether each symbol stands for the same as that of another tokenizer; by default of an equal one."""
+        return self.to_dict() == other.to_dict()
+
     @classmethod
     def restored(cls, plain: Mapping[str, Plain]) -> Tokenizer:
         """Returns the tokenizer of ``to_dict``, given without ``kind``: by default they are the arguments of the
@@ -117,9 +122,10 @@ class Tokenizer(ABC):
 
 class TokenizerConfig(Config):
     """Base of every tokenizer's config; the table TOKENIZERS lists the kinds. ``learned``: whether it depends on a
-    text, so that it is kept in the cache."""
+    text, so that it is kept in the cache. ``builds``: the kind of the tokenizers that it builds; None: not known."""
 
     learned: ClassVar[bool] = True
+    builds: ClassVar[str | None] = None
 
     def build(self, documents: Documents | Iterable[Document]) -> Tokenizer:
         """Makes the tokenizer, from the train split where it needs a text to learn from. Raises DataError."""
@@ -155,6 +161,7 @@ class BytesConfig(TokenizerConfig, kind="bytes"):
     """Every byte is a symbol: nothing is learned, and nothing is unknown."""
 
     learned: ClassVar[bool] = False
+    builds: ClassVar[str | None] = "bytes"
 
     def build(self, documents: Documents | Iterable[Document]) -> Bytes:
         return Bytes()
@@ -178,6 +185,8 @@ class Bytes(Tokenizer, kind="bytes"):
 
 class CharactersConfig(TokenizerConfig, kind="characters"):
     """The characters of the train split, and one symbol for all others. errors: how undecodable bytes are treated."""
+
+    builds: ClassVar[str | None] = "characters"
 
     errors: Errors = "strict"
 
@@ -220,6 +229,8 @@ class WordsConfig(TokenizerConfig, kind="words"):
     minimum  rarer words become <unk>
     size     number of words, the most frequent ones, with <unk> and <eos>; None for all
     """
+
+    builds: ClassVar[str | None] = "words"
 
     minimum: Positive = 1
     size: Annotated[int, Field(ge=3)] | None = None
@@ -277,6 +288,8 @@ class BPEConfig(TokenizerConfig, kind="bpe"):
     size        number of pieces, the 256 bytes included
     train_bytes the merges are learned on the first documents of the train split, about so many bytes
     """
+
+    builds: ClassVar[str | None] = "bpe"
 
     size: Annotated[int, Field(ge=257)] = 8192
     train_bytes: Positive = 200_000_000
@@ -354,6 +367,8 @@ class WordPieceConfig(TokenizerConfig, kind="wordpiece"):
     train_bytes the pieces are learned on the first documents of the train split, about so many bytes
     """
 
+    builds: ClassVar[str | None] = "pieces"
+
     size: Annotated[int, Field(ge=8)] = 8192
     lowercase: bool = True
     train_bytes: Positive = 200_000_000
@@ -390,6 +405,7 @@ class PretrainedTokenizerConfig(TokenizerConfig, kind="pretrained"):
     """
 
     learned: ClassVar[bool] = False
+    builds: ClassVar[str | None] = "pieces"
 
     path: str
     errors: Errors = "strict"
@@ -404,6 +420,18 @@ class PretrainedTokenizerConfig(TokenizerConfig, kind="pretrained"):
                 "name the tokenizer of a masked language model in tokenizer.path"
             )
         return tokenizer
+
+
+def tokenizer_of_folder(folder: Path) -> PieceTokenizer | None:
+    """Returns the tokenizer whose files lie in a folder of Hugging Face, or of an import; None where there is none that
+    can be read here."""
+    for name in ("tokenizer.json", "vocab.txt"):
+        if (folder / name).is_file():
+            try:
+                return PieceTokenizer(_pretrained(folder / name), "strict")
+            except (DataError, KeyError):
+                continue
+    return None
 
 
 def _pretrained(path: Path) -> str:
@@ -446,6 +474,9 @@ class PieceTokenizer(Tokenizer, kind="pieces"):
         pieces = json.loads(model)["model"]
         self.unknown = self.symbol(pieces["unk_token"]) if pieces.get("unk_token") else pieces.get("unk_id")
         self.vocabulary = Vocabulary(size=size, boundary=boundary, unit="piece", byte_lengths=None)
+
+    def has_symbols_of(self, other: Tokenizer) -> bool:
+        return isinstance(other, PieceTokenizer) and self.model.get_vocab() == other.model.get_vocab()
 
     def _own_specials(self) -> Specials | None:
         boundary, separator, mask = (self.symbol(*names) for names in SPECIAL_NAMES.values())

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 
 from datamodules.core.data import defined, row_conflicts
-from datamodules.core.documents import SPLITS, Shard, Split
+from datamodules.core.documents import SPLITS, Document, Shard, Split
 from datamodules.core.errors import DataError
 from datamodules.core.loading import Reading
 from datamodules.core.tokenizers import DecodedText, Tokenizer, tokenizer_from_dict
@@ -170,7 +170,10 @@ class DenoisingData(TextData):
         return super().definitions() | {"target symbol": defined(self.tokenizer.vocabulary.unit, written)}
 
     def metadata(self) -> dict[str, Plain]:
-        return {"tokenizer": self.tokenizer.to_dict(), "source_tokenizer": None, "languages": None}
+        return {"languages": None}
+
+    def texts(self, split: Split) -> Iterator[Document]:
+        return self.store.texts(split)
 
     def example_name(self, ordinal: int) -> str:
         return self.reader(self.validation_split, ()).name(self.corpus.documents(self.validation_split), ordinal)

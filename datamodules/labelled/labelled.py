@@ -13,6 +13,8 @@ from datamodules.core.data import Data, DataConfig, KnownValues, row_conflicts
 from datamodules.core.documents import Shard, Split
 from datamodules.core.examples import Example, Examples, ExamplesConfig
 from datamodules.core.loading import Reading
+from datamodules.core.tokenizers import Symbols, Tokenizer
+from datamodules.core.trained import TrainedSymbols
 from datamodules.core.windows import Endless, Once, Windows, cut
 from datamodules.labelled.listops import ListOpsConfig
 from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription
@@ -65,7 +67,7 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
 
     @property
     def length(self) -> int:
-        return self.source.description.length
+        return self.source.longest_row
 
     @property
     def tokens_per_step(self) -> int:
@@ -85,7 +87,7 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
         return super().measured() | self.source.measured()
 
     def restored(self, metadata: Mapping[str, Plain]) -> LabelledDescription:
-        return self.source.description
+        return self.source.described(TrainedSymbols.of(metadata))
 
 
 class LabelledData(Data):
@@ -95,15 +97,18 @@ class LabelledData(Data):
 
     @cached_property
     def examples(self) -> Examples:
-        return self.config.source.build()
+        examples = self.config.source.build()
+        if self.trained is not None:
+            examples.read_as(self.trained)
+        return examples
 
     @property
     def content(self) -> str:
         return self.examples.content
 
-    @property
+    @cached_property
     def description(self) -> LabelledDescription:
-        return self.config.source.description
+        return self.config.source.described(self.trained_symbols())
 
     def metadata(self) -> dict[str, Plain]:
         return {}
@@ -114,6 +119,12 @@ class LabelledData(Data):
     def prepare_data(self) -> None:
         """Fills the cache in one process, for all others, and prints once how the source was read."""
         self.print_reading()
+
+    def trained_symbols(self) -> TrainedSymbols:
+        return self.examples.trained_symbols()
+
+    def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
+        return self.examples.encoded(split)
 
     def example_name(self, ordinal: int) -> str:
         return self.examples.name(self.validation_split, ordinal)

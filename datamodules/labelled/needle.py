@@ -12,7 +12,7 @@ from pydantic import Field
 from datamodules.core.data import KnownValues
 from datamodules.core.examples import Example, SyntheticConfig
 from lit_transformers.batch import ClassLabels, LabelledDescription, Vocabulary
-from lit_transformers.config import Fraction, Positive
+from lit_transformers.config import Fraction, Plain, Positive
 
 __all__ = ["NeedleConfig"]
 
@@ -62,6 +62,9 @@ class NeedleConfig(SyntheticConfig, kind="needle"):
             for label in range(self.classes)
         )
         return KnownValues("accuracy", {"the likeliest class": likeliest, "both needles": 1.0})
+
+    def meanings(self) -> dict[str, Plain]:
+        return super().meanings() | {"noise": self.noise}
 
     def make(self, chance: Random) -> Example:
         symbols = np.array(chance.choices(range(self.noise), k=self.length), np.int64)

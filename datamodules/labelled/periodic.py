@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -37,6 +37,8 @@ class PeriodicConfig(SourceConfig, kind="periodic"):
     images              number in all splits together; validation, test: their shares, by a hash of an image's name
     seed                of the images
     """
+
+    generated: ClassVar[bool] = True
 
     width: Positive = 16
     height: Positive = 16

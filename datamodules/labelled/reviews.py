@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import numpy as np
 from datamodules.core.archives import members
 from datamodules.core.documents import Split
 from datamodules.core.errors import DataError
-from datamodules.core.examples import Example, Examples, ExamplesConfig
+from datamodules.core.examples import Example, Examples, ExamplesConfig, TextRows
 from datamodules.core.index import IndexedCorpus, IndexedDocuments, Text, index_corpus
 from datamodules.core.reading import Member, is_hidden, lines_in, locate, parsed
 from datamodules.core.tokenizers import Bytes
+from datamodules.core.trained import TrainedSymbols
 from datamodules.text.sources import split_by_hash
 from lit_transformers.batch import ClassLabels, LabelledDescription
 from lit_transformers.config import Fraction, Plain, Positive, canonical_hash, nearest
@@ -46,7 +48,13 @@ class ReviewsConfig(ExamplesConfig, kind="reviews"):
 
     @property
     def description(self) -> LabelledDescription:
-        labels = ClassLabels(count=len(self.labels))
+        return self.described(TrainedSymbols(Bytes().to_dict(), labels=[*self.labels]))
+
+    def text_rows(self, trained: TrainedSymbols) -> TextRows:
+        return TextRows(Bytes(), self.length, ())
+
+    def described(self, trained: TrainedSymbols) -> LabelledDescription:
+        labels = ClassLabels(count=len(self.labels if trained.labels is None else trained.labels))
         return LabelledDescription(vocabulary=Bytes().vocabulary, length=self.length + 1, labels=labels)
 
     def protocol(self) -> dict[str, Plain]:
@@ -108,7 +116,19 @@ class Reviews(Examples):
     def __init__(self, config: ReviewsConfig, corpus: IndexedCorpus) -> None:
         self.config, self.corpus = config, corpus
         self.content = corpus.fingerprint
-        self.fingerprint = canonical_hash([corpus.fingerprint, config.length, config.held_out], 32)
+        self.labels, self.numbers = [*config.labels], [*range(len(config.labels))]
+
+    @cached_property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        others = [] if self.labels == [*self.config.labels] else [self.labels]
+        return canonical_hash([self.content, self.config.length, self.config.held_out, *others], 32)
+
+    def trained_symbols(self) -> TrainedSymbols:
+        return TrainedSymbols(Bytes().to_dict(), labels=self.labels)
+
+    def read_as(self, trained: TrainedSymbols) -> None:
+        self.numbers = trained.label_numbers(self.config.labels)
+        self.labels = self.labels if trained.labels is None else trained.labels
 
     def count(self, split: Split) -> int:
         return len(self._documents(split))
@@ -116,7 +136,7 @@ class Reviews(Examples):
     def example(self, split: Split, ordinal: int) -> Example:
         text = self._documents(split)[ordinal].text
         symbols = np.frombuffer(text, np.uint8, offset=1)[: self.config.length]
-        return Example(symbols.astype(np.int64), text[0])
+        return Example(symbols.astype(np.int64), self.numbers[text[0]])
 
     def reading_messages(self) -> list[str]:
         return self.corpus.messages

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Annotated
 
-import numpy as np
 from pydantic import Field
 
 from datamodules.core.documents import Split
 from datamodules.core.errors import DataError
-from datamodules.core.examples import Example, Examples, ExamplesConfig
+from datamodules.core.examples import Example, Examples, ExamplesConfig, TextRows
 from datamodules.core.index import IndexedCorpus
-from datamodules.core.tokenizers import BytesConfig, Tokenizer, TokenizerConfig, key_of
+from datamodules.core.tokenizers import BytesConfig, Symbols, Tokenizer, TokenizerConfig, key_of
+from datamodules.core.trained import TrainedSymbols, require_tokenizer
 from datamodules.core.windows import shuffled
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import ClassLabels, LabelledDescription
@@ -52,14 +53,24 @@ class TextExamplesConfig(ExamplesConfig):
         return {"shortest": self.shortest}
 
     @property
-    def symbols(self) -> RowSymbols:
-        """The symbols of rows. Raises DataError where the tokenizer cannot be read or learned."""
-        return RowSymbols.of(self.built_tokenizer)
+    def longest_row(self) -> int:
+        return self.length
 
     @property
     def description(self) -> LabelledDescription:
-        labels = ClassLabels(count=len(self.classes))
-        return LabelledDescription(vocabulary=self.symbols.vocabulary, length=self.length, labels=labels)
+        return self.described(TrainedSymbols(self.built_tokenizer.to_dict(), labels=[*self.classes]))
+
+    def text_rows(self, trained: TrainedSymbols) -> TextRows:
+        return self.rows_of(require_tokenizer(trained.tokenizer))
+
+    def rows_of(self, tokenizer: Tokenizer) -> TextRows:
+        """Returns how a text becomes a row with the symbols of a tokenizer."""
+        return TextRows(tokenizer, self.length - 2, (RowSymbols.of(tokenizer).separator,))
+
+    def described(self, trained: TrainedSymbols) -> LabelledDescription:
+        symbols = RowSymbols.of(require_tokenizer(trained.tokenizer))
+        labels = ClassLabels(count=len(self.classes if trained.labels is None else trained.labels))
+        return LabelledDescription(vocabulary=symbols.vocabulary, length=self.length, labels=labels)
 
 
 class LabelledTexts(Examples):
@@ -71,20 +82,43 @@ class LabelledTexts(Examples):
     def __init__(self, config: TextExamplesConfig, corpus: IndexedCorpus) -> None:
         self.config, self.corpus = config, corpus
         self.places: dict[Split, Sequence[int]] = {}
-        self.tokenizer, self.separator = config.built_tokenizer, config.symbols.separator
-        tokenizer = canonical_hash(key_of(self.tokenizer), 32)
+        self.labels, self.numbers = [*config.classes], [*range(len(config.classes))]
         self.content = corpus.fingerprint
-        self.fingerprint = canonical_hash(
-            [corpus.fingerprint, tokenizer, config.length, config.shortest, config.examples], 32
-        )
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return self.config.built_tokenizer
+
+    @cached_property
+    def rows(self) -> TextRows:
+        """How a text becomes a row."""
+        return self.config.rows_of(self.tokenizer)
+
+    @cached_property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        config, tokenizer = self.config, canonical_hash(key_of(self.tokenizer), 32)
+        decisive = [self.content, tokenizer, config.length, config.shortest, config.examples]
+        others = [] if self.labels == [*config.classes] else [self.labels]
+        return canonical_hash([*decisive, *others], 32)
+
+    def trained_symbols(self) -> TrainedSymbols:
+        return TrainedSymbols(self.tokenizer.to_dict(), labels=self.labels)
+
+    def read_as(self, trained: TrainedSymbols) -> None:
+        self.tokenizer = require_tokenizer(trained.tokenizer)
+        self.numbers = trained.label_numbers(self.config.classes)
+        self.labels = self.labels if trained.labels is None else trained.labels
+
+    def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
+        for ordinal in range(self.count(split)):
+            yield self.tokenizer, self.example(split, ordinal).symbols[: -len(self.rows.end)]
 
     def count(self, split: Split) -> int:
         return len(self._places(self._split(split)))
 
     def example(self, split: Split, ordinal: int) -> Example:
         text = self.corpus.documents(self._split(split))[self._place(split, ordinal)].text
-        symbols = self.tokenizer.encode(text[1:])[: self.config.length - 2].astype(np.int64)
-        return Example(np.append(symbols, self.separator), text[0])
+        return Example(self.rows.row(self.tokenizer.encode(text[1:])), self.numbers[text[0]])
 
     def reading_messages(self) -> list[str]:
         return self.corpus.messages

@@ -16,6 +16,7 @@ from datamodules.core.documents import Shard, Split
 from datamodules.core.errors import DataError
 from datamodules.core.loading import Reading
 from datamodules.core.tokenizers import TokenizerConfig
+from datamodules.core.trained import TrainedSymbols
 from datamodules.core.windows import Endless, Once, Windows
 from datamodules.pairs.cleaning import Cleaned, Cleaning, Overlong
 from datamodules.pairs.source import Longest, Pair, Pairs, PairsConfig, PairsRead, Vocabularies
@@ -194,8 +195,8 @@ class PairData(Data):
     @cached_property
     def pairs(self) -> Pairs:
         config, evaluation = self.config, self.config.evaluation
-        options = PairsRead(config.tokenizer, config.source_tokenizer, evaluation.lengths, evaluation.examples)
-        return config.source.open(options)
+        tokenizers = config.tokenizer, config.source_tokenizer
+        return config.source.open(PairsRead(*tokenizers, evaluation.lengths, evaluation.examples, self.trained))
 
     @property
     def content(self) -> str:
@@ -207,12 +208,15 @@ class PairData(Data):
 
     def metadata(self) -> dict[str, Plain]:
         languages, longest = self.config.source.languages, self.config.longest
-        return self.pairs.tokenizers() | {
+        return {
             "max_length": longest.target,
             "max_source_length": longest.source,
             "languages": list(languages) if languages else None,
             "counts": self.cleaned("train", True).counts,
         }
+
+    def trained_symbols(self) -> TrainedSymbols:
+        return self.pairs.trained_symbols()
 
     def example_name(self, ordinal: int) -> str:
         return self.pairs.name(self.validation_split, ordinal)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from datamodules.core.documents import Split
 from datamodules.core.tokenizers import Symbols, TokenizerConfig
+from datamodules.core.trained import TrainedSymbols
 from lit_transformers.batch import Detokenizer, Vocabulary
 from lit_transformers.config import Config, Plain
 
@@ -55,12 +56,14 @@ class PairsRead(NamedTuple):
 
     tokenizer, source_tokenizer  None: the source's default; one for both sides where ``source_tokenizer`` is None
     lengths, examples            of strings: the lengths that an evaluation measures, and the number of its examples
+    trained                      the symbols of a trained network, in place of those that texts would be given; or None
     """
 
     tokenizer: TokenizerConfig | None
     source_tokenizer: TokenizerConfig | None
     lengths: tuple[int, ...]
     examples: int | None
+    trained: TrainedSymbols | None = None
 
 
 class Pairs(ABC):
@@ -95,6 +98,10 @@ class Pairs(ABC):
     @abstractmethod
     def tokenizers(self) -> dict[str, Plain]:
         """Returns plain data for a checkpoint, from which ``PairsConfig.vocabularies`` makes the same vocabularies."""
+
+    def trained_symbols(self) -> TrainedSymbols:
+        """Hook: returns what symbols stand for. By default what ``tokenizers`` says."""
+        return TrainedSymbols.of(self.tokenizers())
 
     @abstractmethod
     def reading_messages(self, split: Split) -> list[str]:

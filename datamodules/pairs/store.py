@@ -111,7 +111,9 @@ class StoredPairs(Pairs):
         self.corpus, self.fingerprint = corpus, corpus.fingerprint
         if not corpus.count("train"):
             raise self._no_pair("train")
-        if how.source_tokenizer is None:
+        if how.trained is not None:
+            self.source, self.target = tokenizers_of(how.trained.to_dict())
+        elif how.source_tokenizer is None:
             self.target = self.source = self._learned_tokenizer(how.tokenizer, (0, 1), "both")
         else:
             self.source = self._learned_tokenizer(how.source_tokenizer, (0,), "sources")

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from datamodules.core.documents import Split
+from datamodules.core.trained import TrainedSymbols
 from datamodules.pairs.source import Languages, Longest, Pair, Pairs, PairsConfig, PairsRead, Vocabularies
 from datamodules.strings.generators.addition import AdditionConfig
 from datamodules.strings.generators.generator import GeneratorConfig, random_of
@@ -113,6 +114,9 @@ class StringPairs(Pairs):
 
     def tokenizers(self) -> dict[str, Plain]:
         return {"tokenizer": None, "source_tokenizer": None}
+
+    def trained_symbols(self) -> TrainedSymbols:
+        return TrainedSymbols(meanings=self.config.generator.meanings())
 
     def reading_messages(self, split: Split) -> list[str]:
         return []

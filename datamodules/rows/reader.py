@@ -22,8 +22,13 @@ from lit_transformers.batch import IGNORED
 __all__ = ["RELATIONS", "ReadRow", "Relation", "RowReader"]
 
 Relation = Literal["none", "next_sentence", "sentence_order", "sentence_structure"]
-RELATIONS: dict[Relation, int] = {"none": 0, "next_sentence": 2, "sentence_order": 2, "sentence_structure": 3}
-"""How many relations of two segments there are to tell apart."""
+RELATIONS: dict[Relation, tuple[str, ...]] = {
+    "none": (),
+    "next_sentence": ("next", "other_document"),
+    "sentence_order": ("in_order", "swapped"),
+    "sentence_structure": ("next", "previous", "other_document"),
+}
+"""The names of the relations of two segments that there are to tell apart, by their numbers."""
 Integers = npt.NDArray[np.int64]
 
 
@@ -109,7 +114,7 @@ class RowReader(NamedTuple):
             segments = [segment[: half(self.length)] for segment in segments]
         if self.relation == "none":
             return IGNORED, segments
-        relation = int(chance.integers(RELATIONS[self.relation]))
+        relation = int(chance.integers(len(RELATIONS[self.relation])))
         if relation == 1 and self.relation != "next_sentence":
             segments.reverse()
         elif relation:

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from datamodules.core.data import KnownValues, defined, row_conflicts
-from datamodules.core.documents import SPLITS, Shard, Split
+from datamodules.core.documents import SPLITS, Document, Shard, Split
 from datamodules.core.errors import DataError
 from datamodules.core.loading import Reading
 from datamodules.core.tokenizers import (
@@ -119,10 +119,10 @@ class RowDataConfig(TextDataConfig, kind="rows"):
                 f"evaluation.relation {self.measured_relation} is predicted by a head that relation none does not "
                 "train; set relation too, and task.detach_relation where its loss is not to reach the network"
             )
-        elif RELATIONS[self.measured_relation] not in (0, RELATIONS[self.relation]):
+        elif len(RELATIONS[self.measured_relation]) not in (0, len(RELATIONS[self.relation])):
             yield (
-                f"evaluation.relation {self.measured_relation} has {RELATIONS[self.measured_relation]} relations to "
-                f"tell apart, and {self.relation}, which is trained, {RELATIONS[self.relation]}"
+                f"evaluation.relation {self.measured_relation} has {len(RELATIONS[self.measured_relation])} relations "
+                f"to tell apart, and {self.relation}, which is trained, {len(RELATIONS[self.relation])}"
             )
         for place, noise in (("noise", self.noise), ("evaluation.noise", self.measured_noise)):
             if noise.most_words > self.length - 2:
@@ -239,7 +239,7 @@ class RowDataConfig(TextDataConfig, kind="rows"):
             separator=symbols.separator,
             segments=segments,
             predictions=self.noise.predictions(self.length - 1 - segments),
-            relations=RELATIONS[self.relation],
+            relations=len(RELATIONS[self.relation]),
             phrases=self.noise.replaces_phrases,
             ordered=self.attention_masks is not None,
             restarts=self.restart,
@@ -294,7 +294,10 @@ class RowData(TextData):
         }
 
     def metadata(self) -> dict[str, Plain]:
-        return {"tokenizer": self.tokenizer.to_dict()}
+        return {}
+
+    def texts(self, split: Split) -> Iterator[Document]:
+        return self.store.texts(split)
 
     def example_name(self, ordinal: int) -> str:
         return self.reader(self.validation_split, (), evaluated=True).name(

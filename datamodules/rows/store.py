@@ -95,13 +95,23 @@ class SentenceStore:
         self.corpus, self.tokenizer, self.lines = corpus, tokenizer, lines
         self.folder = cache_folder() / "rows" / canonical_hash(parts, 32)
 
+    @property
+    def divide(self) -> Callable[[Document], Iterator[Document]]:
+        """What yields the sentences of a document."""
+        return lines_of if self.lines else sentences_of
+
+    def texts(self, split: Split) -> Iterator[Document]:
+        """Yields the sentences of a split as they are written."""
+        for document in self.corpus.documents(split):
+            yield from self.divide(document)
+
     def folder_of(self, split: Split) -> Path:
         """Returns the folder of the sentences of a split (``opened``), which are written where they are missing."""
         folder = self.folder / split
         if not (folder / META).exists():
             documents = self.corpus.documents(split)
             with made_aside(folder, META) as temporary, writing(folder):
-                _write(temporary, documents, self.tokenizer, lines_of if self.lines else sentences_of)
+                _write(temporary, documents, self.tokenizer, self.divide)
         return folder
 
 

@@ -13,6 +13,7 @@ import torch
 from datamodules.core.data import Data, DataConfig, KnownValues, row_conflicts
 from datamodules.core.documents import Shard, Split
 from datamodules.core.loading import CHUNK, Batches, Reading
+from datamodules.core.trained import TrainedSymbols
 from datamodules.strings.generators.generator import GeneratorConfig, String, random_of
 from datamodules.strings.generators.words import CopyConfig
 from lit_transformers.batch import IGNORED, DataDescription, StringBatch, StringDescription, Vocabulary
@@ -133,6 +134,9 @@ class GeneratedData(Data):
 
     def metadata(self) -> dict[str, Plain]:
         return {"max_length": self.config.length}
+
+    def trained_symbols(self) -> TrainedSymbols:
+        return TrainedSymbols(meanings=self.config.generator.meanings())
 
     def example_name(self, ordinal: int) -> str:
         place, number = divmod(ordinal, self.config.evaluation.examples)

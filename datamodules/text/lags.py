@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,8 @@ class LagsConfig(SourceConfig, kind="lags"):
     documents           number in all splits together; validation, test: their shares, by a hash of a document's name
     seed                of the documents
     """
+
+    generated: ClassVar[bool] = True
 
     symbols: Annotated[int, Field(ge=2, le=len(ALPHABET))] = 16
     lags: tuple[Positive, ...] = (4, 16, 48)

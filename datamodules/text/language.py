@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datamodules.core.data import KnownValues, row_conflicts
-from datamodules.core.documents import Documents, DocumentStream, Limit, Shard, Split, cache_folder
+from datamodules.core.documents import Document, Documents, DocumentStream, Limit, Shard, Split, cache_folder
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedDocuments, made_aside, writing
 from datamodules.core.loading import Reading
@@ -140,11 +140,17 @@ class LanguageData(TextData):
         return LanguageDescription(vocabulary=self.vocabulary, length=self.config.segment_length)
 
     def metadata(self) -> dict[str, Plain]:
-        return {"tokenizer": self.tokenizer.to_dict(), "max_length": self.config.segment_length}
+        return {"max_length": self.config.segment_length}
 
     def documents(self, split: Split) -> Documents:
         """Returns the documents of a split; their ``name(ordinal)`` is the name of one. Raises DataError."""
         return self.corpus.documents(split)
+
+    def texts(self, split: Split) -> Iterator[Document]:
+        limit = WHOLE if split == "train" else self.config.evaluation.limit
+        stream = self.documents(split).evaluation(limit)
+        while (item := stream.take()) is not None:
+            yield item[1]
 
     def example_name(self, ordinal: int) -> str:
         return self.documents(self.validation_split).name(ordinal)

@@ -79,9 +79,11 @@ NO_SPLIT = "its name and folders name no split (train, validation or test); set 
 
 class SourceConfig(Config):
     """Base of every source's config. ``piece``: the maximum number of bytes of a document. ``parallel``: whether a
-    document is two lines, a text and its translation, and each line one sentence."""
+    document is two lines, a text and its translation, and each line one sentence. ``generated``: whether documents are
+    drawn from an alphabet or words of the source's own, which its fields decide."""
 
     parallel: ClassVar[bool] = False
+    generated: ClassVar[bool] = False
 
     piece: Piece = 262_144
 

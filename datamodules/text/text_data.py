@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
+from itertools import islice
 
 from datamodules.core.data import Data, DataConfig, defined
-from datamodules.core.documents import Corpus
+from datamodules.core.documents import Corpus, Document, Split
 from datamodules.core.index import IndexedCorpus
-from datamodules.core.tokenizers import BytesConfig, Tokenizer, TokenizerConfig, cached_tokenizer, key_of
+from datamodules.core.tokenizers import (
+    BytesConfig,
+    Symbols,
+    Tokenizer,
+    TokenizerConfig,
+    cached_tokenizer,
+    encode_document,
+    key_of,
+)
+from datamodules.core.trained import TrainedSymbols, require_tokenizer
 from datamodules.text.sources import SourceConfig, StdlibConfig
 from lit_transformers.config import canonical_hash
 
 __all__ = ["TextData", "TextDataConfig"]
+
+GENERATED = 64
+"""The number of documents of a generated source in which symbols that were never trained are looked for."""
 
 
 class TextDataConfig(DataConfig):
@@ -40,6 +54,8 @@ class TextData(Data):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
+        if self.trained is not None:
+            return require_tokenizer(self.trained.tokenizer)
         return cached_tokenizer(self.config.tokenizer, self.corpus.documents("train"), self.corpus.fingerprint)
 
     @cached_property
@@ -49,3 +65,25 @@ class TextData(Data):
 
     def definitions(self) -> dict[str, str]:
         return {"symbol": defined(self.tokenizer.vocabulary.unit, self.tokenizer_hash)}
+
+    def trained_symbols(self) -> TrainedSymbols:
+        return TrainedSymbols(self.tokenizer.to_dict())
+
+    def conflict(self) -> str | None:
+        if not self.config.source.generated or self.tokenizer.unknown is None:
+            return None
+        for document in islice(self.corpus.documents("train"), GENERATED):
+            if (encode_document(self.tokenizer, document) == self.tokenizer.unknown).any():
+                return (
+                    f"data.source: {self.config.source.kind} is drawn from symbols that the network was not trained "
+                    "on; set back the fields that decide them, or train anew"
+                )
+        return None
+
+    def texts(self, split: Split) -> Iterator[Document]:
+        """Yields the texts of a split as they are turned into symbols."""
+        raise NotImplementedError
+
+    def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
+        for document in self.texts(split):
+            yield self.tokenizer, encode_document(self.tokenizer, document)

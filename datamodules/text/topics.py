@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,8 @@ class TopicsConfig(SourceConfig, kind="topics"):
     documents    number in all splits together; validation, test: their shares, by a hash of a document's name
     seed         of the documents
     """
+
+    generated: ClassVar[bool] = True
 
     openers: Several = 8
     forms: Several = 8

@@ -72,9 +72,9 @@ def convert_weights(
     except ConfigError as error:
         raise ConfigError(str(error), str(source)) from None
     with fresh_folder(directory) as fresh:
-        write_weights(fresh / WEIGHTS, StartingWeights(model, "", tensors, weights.fields))
+        write_weights(fresh / WEIGHTS, StartingWeights(model, "", tensors, weights.fields, weights.symbols))
         (fresh / CONFIG).write_text(described(f"Converted from {source}", model, directory), encoding="utf-8")
-        notes = [*notes, *add_tokenizer(source, fresh, symbols_of_weights(weights))]
+        notes = [*notes, *add_tokenizer(source, fresh, symbols_of_weights(weights), weights)]
     return Exchanged(str(model.kind), sum(tensor.numel() for tensor in tensors.values()), notes)
 
 

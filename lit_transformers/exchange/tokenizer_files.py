@@ -9,6 +9,7 @@ from typing import Any
 
 from lit_transformers.batch import PairDescription, RowDescription
 from lit_transformers.config import ConfigError, Plain
+from lit_transformers.runs.trained_symbols import TrainedSymbols
 from lit_transformers.training.checkpoints import read
 
 __all__ = ["symbol_numbers", "write_tokenizer"]
@@ -32,23 +33,22 @@ NAMES = {
 NO_PADDING = "tokenizer: has no symbol that stands for no text, so set its pad_token before rows are padded"
 
 
-def write_tokenizer(checkpoint: Path, folder: Path, symbols: int) -> str:
-    """Writes the tokenizer of a run's checkpoint into a folder, with the special symbols of the run's data, so that a
-    text becomes the row that the network has read. Returns what to tell where there is none to write, or where it
+def write_tokenizer(trained: TrainedSymbols, folder: Path, symbols: int, ends: bool) -> str:
+    """Writes the tokenizer of trained weights into a folder, with the special symbols of the run's data, so that a text
+    becomes the row that the network has read. Returns what to tell where there is none to write, or where it
     cannot pad, else "".
 
     Runs pad with symbol 0, which a mask hides; it is the padding where it stands for no text. symbols: those of the
-    network.
+    network. ends: whether the boundary ends a text, as it does a source.
     """
-    saved = read(checkpoint, mmap=True)["lit_transformers"]
-    plain = saved.get("tokenizer")
+    plain = trained.tokenizer
     if plain is None:
         return "tokenizer: left out, for the run's data have none"
-    if saved.get("source_tokenizer") is not None:
+    if trained.source_tokenizer is not None:
         return "tokenizer: left out, for sources and targets have one each, and there is one file"
     if plain.get("kind") not in WRITABLE:
         return f"tokenizer: left out, for one of {plain.get('kind')} is none of Hugging Face"
-    return _write(plain, folder, symbols, ends=saved.get("description") == PairDescription.kind)
+    return _write(plain, folder, symbols, ends)
 
 
 def symbol_numbers(checkpoint: Path) -> dict[str, Plain]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import yaml
 from torch import Tensor
 
+from lit_transformers.batch import PairDescription
 from lit_transformers.cli.amounts import count
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.exchange.architectures import ARCHITECTURES
@@ -33,6 +34,7 @@ from lit_transformers.exchange.original_fields import outgoing_fields
 from lit_transformers.exchange.tokenizer_files import symbol_numbers, write_tokenizer
 from lit_transformers.models import ModelConfig
 from lit_transformers.runs.starting_weights import HEADER, StartingWeights, read_weights, write_weights
+from lit_transformers.runs.trained_symbols import symbols_of_folder
 from lit_transformers.training.checkpoints import read
 from lit_transformers.trust import require_allowed
 
@@ -94,11 +96,12 @@ def import_weights(source: str, directory: Path, architecture_name: str | None =
         raise ConfigError(str(error), place) from None
     tensors, notes = {name: tensor.float() for name, tensor in tensors.items()}, [*notes, *architecture.notes]
     with fresh_folder(directory) as fresh:
+        symbols, note = symbols_of_folder(folder, symbols_of(fields))
         kept = {**fields, "model_type": architecture.name}
-        write_weights(fresh / WEIGHTS, StartingWeights(model, architecture.name, tensors, kept))
+        write_weights(fresh / WEIGHTS, StartingWeights(model, architecture.name, tensors, kept, symbols))
         (fresh / CONFIG).write_text(described(f"Imported from {architecture.name}", model, directory), encoding="utf-8")
-        if not copy_tokenizer(folder, fresh):
-            notes = [*notes, "tokenizer: the folder has none"]
+        copied = copy_tokenizer(folder, fresh)
+        notes = [*notes, *([note] if note and copied else [])] if copied else [*notes, "tokenizer: the folder has none"]
     return Exchanged(architecture.name, sum(tensor.numel() for tensor in tensors.values()), notes)
 
 
@@ -161,21 +164,24 @@ def export_weights(source: Path, directory: Path, architecture_name: str | None 
         raise ConfigError(str(error), str(source)) from None
     with fresh_folder(directory) as fresh:
         write_folder(fresh, fields, tensors)
-        notes = [*notes, *add_tokenizer(source, fresh, fields["vocab_size"])]
+        notes = [*notes, *add_tokenizer(source, fresh, fields["vocab_size"], weights)]
     parameters = sum(tensor.numel() for tensor in tensors.values())
     return Exchanged(f"{fields['model_type']} ({fields['architectures'][0]})", parameters, notes)
 
 
-def add_tokenizer(source: Path, folder: Path, symbols: int) -> list[str]:
-    """Adds the tokenizer of an import's folder, or of a run's checkpoint over so many symbols, to a folder. Returns a
-    line where there is none."""
-    if source.is_dir():
-        return [] if copy_tokenizer(source, folder) else ["tokenizer: the import has none"]
+def add_tokenizer(source: Path, folder: Path, symbols: int, weights: StartingWeights) -> list[str]:
+    """Adds the tokenizer of weights over so many symbols to a folder: the files in the folder of an import, or what the
+    weights hold. Returns a line where there is none."""
+    if source.is_dir() and copy_tokenizer(source, folder):
+        return []
+    notes = []
     if source.suffix == ".safetensors":
-        remedy = "name the folder of the weights, not the file, to have them"
-        return [f"tokenizer and generation_config.json: left out; {remedy}"]
-    line = write_tokenizer(source, folder, symbols)
-    return [line] if line else []
+        notes = ["generation_config.json: left out; name the folder of the weights, not the file, to have it"]
+    if weights.symbols is None:
+        return [*notes, "tokenizer: the weights have none"]
+    ends = family_of(weights.model).task.reads is PairDescription
+    line = write_tokenizer(weights.symbols, folder, symbols, ends)
+    return [*notes, *([line] if line else [])]
 
 
 def candidates(model: ModelConfig) -> list[str]:

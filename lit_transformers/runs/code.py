@@ -48,6 +48,26 @@ def modules_on_path(config: Config, roots: Iterable[str], packages: Sequence[str
     return hashes
 
 
+def stamps_of_plugins(config: Config) -> dict[str, str]:
+    """Returns the hash of every module from outside of this library that computes what a config's network computes:
+    those of its classes, and what they import of their own."""
+    if all(module.split(".")[0] in PACKAGES for module in modules_of(config)):
+        return {}
+    hashes = modules_on_path(config, ())
+    return {module: digest for module, digest in hashes.items() if module.split(".")[0] not in PACKAGES}
+
+
+def changed_since(stamps: Mapping[str, str], place: str) -> str | None:
+    """Returns a line that names the files which have changed since ``stamps_of_plugins`` were written to a checkpoint;
+    None where none has. A module that this process does not know runs nothing here."""
+    files = [(source(module), module, digest) for module, digest in stamps.items()]
+    changed = [path.name for path, name, digest in files if path and read(path, package_of(name, path))[0] != digest]
+    if not changed:
+        return None
+    have = "has" if len(changed) == 1 else "have"
+    return f"warning: {', '.join(changed)} {have} changed since {place} was trained; its numbers may be others now"
+
+
 def lies_beside(module: str, folders: Iterable[Path]) -> bool:
     """Whether a module is a file of one of these folders, or of a package in it."""
     return any(file_below(folder, module) for folder in folders)

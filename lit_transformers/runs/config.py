@@ -9,6 +9,8 @@ from datamodules import Data, DataConfig, LanguageDataConfig
 from lit_transformers.config import Config, ConfigError, Seed, paths_within
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.records.reference import Reference
+from lit_transformers.runs.starting_weights import locate_weights, symbols_of_file
+from lit_transformers.runs.trained_symbols import tokenizers_for
 from lit_transformers.tasks import CausalLMConfig, Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
 
@@ -68,6 +70,15 @@ class RunConfig(Config):
         so that a change of the data alone is measured in the language of these."""
         return self.task.of_language(self.data.target_language)
 
+    def build_data(self) -> Data:
+        """Opens the data; those of a run that starts from weights are read with their tokenizers and labels. Weights
+        are looked for before the data. Raises ConfigError or DataError."""
+        trained = None if self.weights is None else symbols_of_file(locate_weights(self.weights))
+        data = self.data.build()
+        if trained is not None:
+            data.read_as(tokenizers_for(self.data, trained))
+        return data
+
     def build_task(self, data: Data) -> Task:
         """Builds the LightningModule for the description of the data."""
         with paths_within(self):
@@ -95,7 +106,7 @@ def describe(config: RunConfig, data: Data | None = None) -> Description:
     """
     config.measured_task.require_packages()
     with paths_within(config):
-        cost = config.task.cost(config.model, (data or config.data.build()).description)
+        cost = config.task.cost(config.model, (data or config.build_data()).description)
     tokens = config.training.steps * config.tokens_per_step
     train_flops = config.task.passes() * cost.flops_per_token * tokens
     return Description(

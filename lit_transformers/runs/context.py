@@ -17,7 +17,7 @@ from datamodules.core.tokenizers import encode_document
 from lit_transformers.config import ConfigError
 from lit_transformers.records.context import ContextLoss
 from lit_transformers.runs.config import describe
-from lit_transformers.runs.evaluate import load
+from lit_transformers.runs.evaluate import load, open_data
 from lit_transformers.tasks.causal_lm import CausalLM
 
 __all__ = ["context_losses", "sampled_rows"]
@@ -36,8 +36,8 @@ def context_losses(checkpoint: Path, symbols: int = MOST_SYMBOLS) -> tuple[Conte
     bounds what is read in all. The longest context is a segment, or four of a network that carries a state.
     Raises ConfigError where the checkpoint is of no language model or the documents are too short.
     """
-    task, config, _ = load(checkpoint, is_own=True)
-    data = config.data.build()
+    task, config, extra = load(checkpoint, is_own=True)
+    data = open_data(checkpoint, task, config, extra)
     if not isinstance(task, CausalLM) or not isinstance(data, LanguageData):
         raise ConfigError(f"task {config.task.kind} reads no text symbol by symbol")
     segment = data.config.evaluation.segment_length or data.config.segment_length

@@ -3,49 +3,67 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import lightning as L
 
+from datamodules import Data, TrainedSymbols, with_errors_of
 from lit_transformers.class_path import class_path_of
 from lit_transformers.cli.cores import machine_memory
 from lit_transformers.cli.errors import first_line
-from lit_transformers.config import ConfigError, Plain, paths_within
+from lit_transformers.config import ConfigError, Plain, paths_within, plain_leaves
 from lit_transformers.models.cost import require_held
 from lit_transformers.plugins import load_plugins
+from lit_transformers.runs.code import changed_since
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.train import quiet
+from lit_transformers.runs.trained_symbols import read_with, symbols_of_checkpoint, what_is_read
 from lit_transformers.tasks import Task
 from lit_transformers.training.callbacks import measured
-from lit_transformers.training.checkpoints import TRAINING, read
+from lit_transformers.training.checkpoints import CODE, TRAINING, read
 from lit_transformers.trust import require_allowed
 
-__all__ = ["evaluate", "load", "require_numbers"]
+__all__ = ["evaluate", "load", "open_data", "require_numbers"]
 
 
 REMEDY = "read it with the code that has trained it, that of its plug-ins too, and without changes to the network"
 """The way out where code builds another network than that of a checkpoint."""
+CHOOSE_A_TOKENIZER = ("tokenizer", "source_tokenizer", "learned_from")
+"""The fields of data that say by which tokenizer they are read."""
 
 
 def evaluate(checkpoint: Path, changes: dict[str, Plain] | None = None) -> dict[str, float]:
     """Measures a trained model again and returns the metrics. ``changes`` overrides paths of its run's config:
     {"task.evaluation": ...}."""
-    task, config, _ = load(checkpoint, changes)
+    task, config, extra = load(checkpoint, changes)
     config.measured_task.require_packages()
+    data = open_data(checkpoint, task, config, extra)
     with quiet():
         trainer = L.Trainer(
             accelerator="auto", devices=1, logger=False, enable_checkpointing=False,
             enable_progress_bar=sys.stderr.isatty(), enable_model_summary=False, use_distributed_sampler=False,
         )  # fmt: skip
-        trainer.validate(task, config.data.build(), verbose=False)
+        trainer.validate(task, data, verbose=False)
     return measured(trainer)
+
+
+def open_data(checkpoint: Path, task: Task, config: RunConfig, extra: dict[str, Plain]) -> Data:
+    """Opens the data of a config for a trained task, as ``load`` returns them: they are read with the tokenizers and
+    labels of its training. Prints how much of them it does not know. Raises ConfigError or DataError where they cannot
+    be read so."""
+    data = config.data.build()
+    trained, content = TrainedSymbols.of(extra), extra.get("content")
+    for line in read_with(data, trained, task.data, content, checkpoint.name):
+        print(line, file=sys.stderr, flush=True)
+    return data
 
 
 def load(
     checkpoint: Path, changes: dict[str, Plain] | None = None, *, is_own: bool = False
 ) -> tuple[Task, RunConfig, dict[str, Plain]]:
     """Returns a trained task, its run's config, and the metadata of its data. Plug-ins are imported, for it may have
-    parts of theirs; nothing in the file is executed.
+    parts of theirs; a line names those whose files have changed since. Nothing in the checkpoint is executed.
 
     is_own: whether it is of a study in this process, which is trusted. Raises ConfigError for a file that is damaged or
     is no checkpoint of this suite, where its run has parts that are not known in this process, or names a class that a
@@ -64,16 +82,27 @@ def load(
     except ConfigError as error:
         way_out = "; if a plug-in has it, name that with --plugin" if error.path.endswith("kind") else ""
         raise ConfigError(f"{error.reason}{way_out}", f"{checkpoint}: {error.path}") from None
-    config = config.override(changes or {})
+    if (warning := changed_since(extra.get(CODE, {}), checkpoint.name)) is not None:
+        print(warning, file=sys.stderr, flush=True)
+    symbols = symbols_of_checkpoint(checkpoint_data, str(checkpoint))
+    trained, config = config.data, changed(config, changes or {})
+    extra |= with_errors_of(config.data, symbols).to_dict()
     with paths_within(config):
         description = config.data.description_from(extra)
+        if what_is_read(description) != what_is_read(trained.description_from(extra)):
+            raise ConfigError(
+                f"the symbols or labels of {config.data.name} are not those that the network was trained on; set back "
+                "what decides them, or train anew",
+                "data",
+            )
         require_held(config.task.cost(config.model, description).parameters, machine_memory())
         task = config.measured_task.build(config.model, description, config.training)
     try:
         task.load_state_dict(checkpoint_data["state_dict"])
     except RuntimeError as error:
         raise ConfigError(f"{other_weights(error)}; {REMEDY}", str(checkpoint)) from None
-    return task.eval(), config, {name: value for name, value in extra.items() if name not in ("config", TRAINING)}
+    task.trained_symbols = TrainedSymbols.of(extra).to_dict()
+    return task.eval(), config, {name: value for name, value in extra.items() if name not in ("config", CODE, TRAINING)}
 
 
 def require_numbers(task: Task, checkpoint: Path) -> None:
@@ -88,3 +117,18 @@ def other_weights(error: RuntimeError) -> str:
     """Returns the first difference that ``load_state_dict`` names between weights and the network for them."""
     lines = [" ".join(line.split()) for line in str(error).splitlines()[1:] if line.strip()]
     return f"does not fit the network that today's code builds: {lines[0].rstrip('.') if lines else first_line(error)}"
+
+
+def changed(config: RunConfig, changes: Mapping[str, Plain]) -> RunConfig:
+    """Returns the config of a trained run with changes. Raises ConfigError where these are of a tokenizer: a network
+    reads the symbols that it was trained on."""
+    new = config.override(changes)
+    for path, value in plain_leaves(changes):
+        parts = path.split(".")
+        ends = [index + 1 for index, part in enumerate(parts) if part in CHOOSE_A_TOKENIZER]
+        if not ends or parts[-1] == "errors":
+            continue
+        tokenizer = ".".join(parts[: ends[0]])
+        if new.get(tokenizer) != config.get(tokenizer):
+            raise ConfigError(f"{value!r}: a trained network reads with its own tokenizer; leave it out", path)
+    return new

@@ -55,7 +55,7 @@ def fit(
     keep_every: seconds between checkpoints. wandb_config: how the run is sent to Weights & Biases; None for not at all.
     logger_config: the loggers that it has besides.
     """
-    data = config.data.build()
+    data = config.build_data()
     require_device(config.training)
     identity = identity_of(config, data)
     description = describe(config, data)

@@ -20,4 +20,4 @@ def floors(config: RunConfig, metric: str) -> tuple[Reference, ...]:
         raise ConfigError(f"{metric} is no score of predictions on the validation split")
     batches = config.training.steps * config.training.accumulate
     name = config.measured_task.measured_as(name)
-    return tuple(Reference(*item) for item in measured_floors(config.data.build(), name, batches).items())
+    return tuple(Reference(*item) for item in measured_floors(config.build_data(), name, batches).items())

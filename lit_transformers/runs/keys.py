@@ -28,14 +28,15 @@ def run_key(config: RunConfig, data: Data | None = None) -> str:
     Weights are looked for before the data, whose tokenizer may be theirs.
     """
     plain = with_content(config)
-    content = (data or config.data.build()).fingerprint
+    content = (data or config.build_data()).fingerprint
     return canonical_hash({"config": plain, "data": content, "code": code_of(config)})
 
 
 def training_key(config: RunConfig, data: Data) -> str:
     """Returns the key that all runs with identical training share, however they are measured."""
     trained_config = config.override({"task.evaluation": {}, "data": config.data.with_default_evaluation()})
-    return canonical_hash({"config": with_content(trained_config), "data": data.content, "code": code_of(config)})
+    read = {"content": data.content, "training": data.identity()}
+    return canonical_hash({"config": with_content(trained_config), "data": read, "code": code_of(config)})
 
 
 def with_content(config: RunConfig) -> dict[str, Plain]:

@@ -18,7 +18,7 @@ def require_metric(config: RunConfig, metric: str) -> None:
     if metric.startswith("measured/"):
         require_measured(metric, (*MEASURED, *(OF_STOPPED if config.training.stop is not None else ())))
         return
-    description = config.data.build().description
+    description = config.build_data().description
     units = config.task.units(description)
     if not units:  # an objective from outside that does not say what it measures
         return

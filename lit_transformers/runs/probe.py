@@ -40,7 +40,7 @@ def probe(config: RunConfig) -> StepProbe:
     require_device(config.training)
     L.seed_everything(config.seed, workers=True, verbose=False)
     training = config.training.override({"steps": STEPS, "validate_every": None})
-    data = config.data.build()
+    data = config.build_data()
     clock = StepClock()
     with quiet(), tempfile.TemporaryDirectory() as folder:
         task = config.build_task(data)

@@ -26,11 +26,11 @@ def _check(config: RunConfig) -> Sequence[Gate]:
 
 
 def _training_key(config: RunConfig) -> str:
-    return training_key(config, config.data.build())
+    return training_key(config, config.build_data())
 
 
 def _data_content(config: RunConfig) -> str:
-    return config.data.build().content
+    return config.build_data().content
 
 
 def _read_code() -> None:

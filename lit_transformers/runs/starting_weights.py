@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping, Set
 from functools import cache
 from pathlib import Path
@@ -16,13 +17,17 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from datamodules import TrainedSymbols
 from lit_transformers.cli.errors import first_line
 from lit_transformers.config import ConfigError, Dropout, MissingFileError, Plain, TableLength, existing, named_by
 from lit_transformers.models import ModelConfig
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.records.files import replace_file
+from lit_transformers.runs.code import changed_since
+from lit_transformers.runs.trained_symbols import symbols_of_checkpoint, symbols_of_folder
 from lit_transformers.tasks import Task
-from lit_transformers.training.checkpoints import read
+from lit_transformers.training.checkpoints import CODE, read
+from lit_transformers.training.ranks import is_first_rank
 
 __all__ = [
     "StartingWeights",
@@ -32,22 +37,27 @@ __all__ = [
     "own_names",
     "read_weights",
     "start_from",
+    "symbols_of_file",
     "write_weights",
 ]
 
 HEADER = "lit_transformers"
 """The key under which a file of weights holds the config of their network, as JSON."""
+TABLE = "network.tokens.table.weight"
+"""The tensor with a row for each symbol."""
 
 
 class StartingWeights(NamedTuple):
     """model: the config of the network. architecture: that of transformers which the weights were read from; "" for
     those of a run. tensors: the weights by their names in a task, each distinct one at least once. fields: those of the
-    config.json that they came with, or the numbers of their symbols alone, by the names of such fields."""
+    config.json that they came with, or the numbers of their symbols alone, by the names of such fields. symbols: what
+    symbols and labels stand for; None where it is not known."""
 
     model: ModelConfig
     architecture: str
     tensors: dict[str, Tensor]
     fields: Mapping[str, Plain] = MappingProxyType({})
+    symbols: TrainedSymbols | None = None
 
 
 def locate_weights(path: str) -> Path:
@@ -60,23 +70,31 @@ def locate_weights(path: str) -> Path:
     return place
 
 
-def read_weights(path: Path) -> StartingWeights:
+def read_weights(path: Path, whole: bool = True) -> StartingWeights:
     """Returns the weights of an import (weights.safetensors) or of a run (checkpoint.ckpt), on the CPU.
 
-    Nothing in the file is executed. Raises ConfigError where the file is missing, damaged, or neither.
+    whole: whether tensors are read, without which there are none. Nothing in the file is executed. Raises ConfigError
+    where the file is missing, damaged, or neither.
     """
     if not path.is_file():
         raise ConfigError("there is no such file of weights", str(path))
     if path.suffix != ".safetensors":
-        contents = read(path)
+        contents = read(path, mmap=not whole)
         model = ModelConfig.from_dict(contents[HEADER]["config"]["model"])
-        return StartingWeights(model, "", contents["state_dict"])
+        tensors = contents["state_dict"] if whole else {}
+        warning = changed_since(contents[HEADER].get(CODE, {}), path.name)
+        if whole and warning is not None and is_first_rank():
+            print(warning, file=sys.stderr, flush=True)
+        return StartingWeights(model, "", tensors, symbols=symbols_of_checkpoint(contents, str(path)))
     try:
         with safe_open(path, "pt") as file:
             header = json.loads((file.metadata() or {})[HEADER])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = list(file.keys())
+            tensors = {name: file.get_tensor(name) for name in names if whole}
+            size = file.get_slice(TABLE).get_shape()[0] if TABLE in names else 0
         model, fields = ModelConfig.from_dict(header["model"]), header.get("fields", {})
-        return StartingWeights(model, str(header["architecture"]), tensors, fields)
+        symbols = _symbols_in(header, path, size)
+        return StartingWeights(model, str(header["architecture"]), tensors, fields, symbols)
     except ConfigError:
         raise
     except KeyError:
@@ -88,10 +106,30 @@ def read_weights(path: Path) -> StartingWeights:
 
 def write_weights(path: Path, weights: StartingWeights) -> None:
     """Writes weights with the config of their network."""
-    described = {"architecture": weights.architecture, "model": weights.model.to_dict()}
+    symbols = None if weights.symbols is None else weights.symbols.to_dict()
+    described = {"architecture": weights.architecture, "model": weights.model.to_dict(), "symbols": symbols}
     header = json.dumps(described | ({"fields": dict(weights.fields)} if weights.fields else {}))
     tensors = {name: tensor.contiguous() for name, tensor in weights.tensors.items()}
     replace_file(path, lambda fresh: save_file(tensors, fresh, {HEADER: header}))
+
+
+def _symbols_in(header: Mapping[str, Plain], path: Path, size: int) -> TrainedSymbols | None:
+    """Returns what the symbols of a file of weights stand for, by its header or, of an old file, by a tokenizer beside
+    it of so many symbols; None where neither tells."""
+    if "symbols" in header:
+        return None if header["symbols"] is None else TrainedSymbols.of(header["symbols"])
+    return symbols_of_folder(path.parent, size)[0]
+
+
+def symbols_of_file(path: Path) -> TrainedSymbols | None:
+    """Returns what the symbols of a file of weights stand for; None where it is not known. Raises ConfigError where
+    there is no such file, or it is damaged."""
+    return _symbols(os.fspath(path.resolve()), *_stamp(path))
+
+
+@cache
+def _symbols(path: str, size: int, modified: int) -> TrainedSymbols | None:
+    return read_weights(Path(path), whole=False).symbols
 
 
 def start_from(task: Task, path: Path) -> list[str]:
@@ -166,11 +204,16 @@ def own_names(module: nn.Module) -> dict[str, str]:
 
 def fingerprint(path: Path) -> str:
     """Returns a hash of the content of a file of weights. Raises ConfigError where there is none."""
+    return _hash(os.fspath(path.resolve()), *_stamp(path))
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Returns the size of a file and when it was written. Raises ConfigError where there is none."""
     try:
         status = path.stat()
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", str(path)) from None
-    return _hash(os.fspath(path.resolve()), status.st_size, status.st_mtime_ns)
+    return status.st_size, status.st_mtime_ns
 
 
 @cache

@@ -22,14 +22,16 @@ from lit_transformers.checks.observe import observe
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.models.cost import flops_by_length
 from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS, OUTPUTS
+from lit_transformers.runs.code import stamps_of_plugins
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.documents import write_documents, write_outputs
 from lit_transformers.runs.starting_weights import locate_weights, start_from
+from lit_transformers.runs.trained_symbols import unknown_lines
 from lit_transformers.runs.weight_reuse import offer, take_over
 from lit_transformers.tasks import Task
 from lit_transformers.training.averaging import Averager
 from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck
-from lit_transformers.training.checkpoints import TRAINING, read
+from lit_transformers.training.checkpoints import CODE, TRAINING, read
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.loop import UpdateLoop
 from lit_transformers.training.pruning import Bars, Pruned, Pruner
@@ -125,10 +127,20 @@ def starting_task(config: RunConfig, data: Data) -> Task:
     with torch.random.fork_rng(devices=[]):  # what building draws does not move what dropout and sampling draw
         task = config.build_task(data)
     if config.weights is not None:
-        for line in start_from(task, locate_weights(config.weights)):
-            if is_first_rank():
+        path = locate_weights(config.weights)
+        lines = start_from(task, path)
+        if is_first_rank():
+            for line in (*lines, *reading_lines(data, path)):
                 print(line, flush=True)
     return task
+
+
+def reading_lines(data: Data, path: Path) -> Iterator[str]:
+    """Yields how the data of a run are read that starts from weights."""
+    if data.trained is None:
+        yield f"{path.name} does not say what its symbols stand for; the run's own have to be those of its training"
+    else:
+        yield from unknown_lines(data, ["train", data.validated_split], path.name)
 
 
 def acting_callbacks(training: TrainingConfig, bars: Bars | None, checkpointer: Checkpointer) -> Iterator[L.Callback]:
@@ -178,7 +190,8 @@ def strategy_of(training: TrainingConfig) -> str | ModelParallelStrategy:
 
 def contents(config: RunConfig, data: Data, training_key: str) -> dict[str, Plain]:
     """Returns the plain data that a checkpoint needs to be used without the data, and its training key."""
-    return {"config": config.to_dict(), TRAINING: training_key, **data.checkpoint_metadata()}
+    stamps = stamps_of_plugins(config.override({"training.callbacks": ()}))
+    return {"config": config.to_dict(), TRAINING: training_key, CODE: stamps, **data.checkpoint_metadata()}
 
 
 def usable(path: Path) -> Path | None:

@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import lightning as L
 import torch
@@ -121,12 +121,16 @@ class TaskConfig(Config):
 
 DESCRIPTION = "data_description"
 """The key in a checkpoint of what a task knows of its data, beside its hyperparameters, which loggers receive."""
+SYMBOLS = "trained_symbols"
+"""The key in a checkpoint of what the symbols and labels of a task stand for."""
 
 
 class Task(L.LightningModule, ABC):
     """Trains and measures a network, independently of its kind.
 
     ``reports_training``: whether training is logged (``training_log``); a run of this suite keeps curves of its own.
+    ``trained_symbols``: what its symbols and labels stand for, tokenizers and names, as plain data. The data that a
+    trainer first gives it with decide that, and others are read by it; None before.
     """
 
     config: TaskConfig
@@ -143,6 +147,7 @@ class Task(L.LightningModule, ABC):
         parts = {"config": self.config, "model": self.model_config, "training": self.training_config}
         self.save_hyperparameters({name: part.to_dict() for name, part in parts.items()})
         self.reports_training, self.training_log = True, TrainingLog()
+        self.trained_symbols: dict[str, Plain] | None = None
         self.evaluation_seconds = self._evaluation_began = 0.0
         self._random: list[Tensor] = []
         self._targets: Tensor | None = None
@@ -266,11 +271,13 @@ class Task(L.LightningModule, ABC):
         if not isinstance(task, cls):
             raise ConfigError(f"holds a {type(task).__name__}, not a {cls.__name__}; load it by Task", place)
         task.load_state_dict(contents["state_dict"], strict=strict is not False)
+        task.trained_symbols = contents.get(SYMBOLS)
         first = next(iter(contents["state_dict"].values()), None)
         return task.to(first.device).eval() if first is not None else task.eval()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[DESCRIPTION] = self.data.to_dict()
+        checkpoint[SYMBOLS] = self.trained_symbols
         if self.reports_training:
             checkpoint["tokens"] = self.training_log.tokens()
         if self.training_config.strategy != "fsdp":
@@ -279,6 +286,11 @@ class Task(L.LightningModule, ABC):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.training_log.go_on(checkpoint.get("tokens", 0))
+        symbols, trainer = checkpoint.get(SYMBOLS), cast("Any", self.trainer)
+        if symbols is not None and symbols != self.trained_symbols:
+            self.trained_symbols = symbols
+            if trainer.datamodule is not None:  # it was set up before this
+                trainer.datamodule.setup(None)
 
     def configure_model(self) -> None:
         """Shards the network, and what is trained beside it, over the ranks if the strategy is fsdp."""

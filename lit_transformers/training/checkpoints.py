@@ -15,6 +15,8 @@ _FOLDER = 0x10
 """The bit of a part's attributes by which it is a folder, as MS-DOS had it."""
 TRAINING = "training_key"
 """The key of the training key in a checkpoint's plain data."""
+CODE = "code"
+"""The key of the hashes of the modules of plug-ins that a network was trained by, in a checkpoint's plain data."""
 
 
 def read(path: Path, mmap: bool = False) -> dict[str, Any]:

@@ -3,6 +3,7 @@ project files."""
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ablations import catalog
 from lit_transformers.class_path import import_class
 from lit_transformers.cli.callbacks import LOGGERS, callback_assignments, chosen_loggers
 from lit_transformers.config import ConfigError, parse_assignments
+from lit_transformers.decoding.predict import LineTexts
 from lit_transformers.plugins import locate
 from lit_transformers.project import FILE, read_project
 from sweeps.launchers.limits import parse_bytes, parse_seconds, write_seconds
@@ -54,6 +56,15 @@ def assignments(*known: str) -> st.SearchStrategy[list[str]]:
     sound = st.builds("{}={}".format, st.sampled_from(known), amounts)
     words = st.builds("{}={}".format, names([*known]), st.one_of(amounts, TEXTS))
     return st.lists(st.one_of(sound, sound, words, TEXTS), min_size=1, max_size=2)
+
+
+@target(
+    "predict --lines json",
+    {"line": '["\\ud800", "b"]'},
+    line=st.one_of(TEXTS, yaml_texts, st.lists(TEXTS, max_size=3).map(json.dumps)),
+)
+def lines_of_json(line: str) -> None:
+    assert "".join(LineTexts(("first", "second"), "json").of(line)).encode() is not None
 
 
 @target(

@@ -21,9 +21,10 @@ def untrained(small_run: RunConfig, monkeypatch: pytest.MonkeyPatch) -> CausalLM
     """A network with large weights that stands for what a checkpoint holds."""
     torch.manual_seed(0)
     config = small_run.override({"model.initial_std": 0.5})
-    task = config.build_task(config.data.build()).eval()
+    data = config.data.build()
+    task = config.build_task(data).eval()
     assert isinstance(task, CausalLM)
-    monkeypatch.setattr(module, "load", lambda checkpoint: (task, config, {}))
+    monkeypatch.setattr(module, "load", lambda checkpoint: (task, config, data.checkpoint_metadata()))
     return task
 
 
@@ -68,6 +69,9 @@ def test_a_network_without_state_is_measured_within_a_segment(
     small_run: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small_run.override({"model.mixer.memory": 0})
-    monkeypatch.setattr(module, "load", lambda checkpoint: (config.build_task(config.data.build()).eval(), config, {}))
+    data = config.data.build()
+    monkeypatch.setattr(
+        module, "load", lambda checkpoint: (config.build_task(data).eval(), config, data.checkpoint_metadata())
+    )
     losses = context_losses(Path("checkpoint"), symbols=64)
     assert [loss.length for loss in losses] == [1, 2, 4, 8] and np.isfinite([loss.bits for loss in losses]).all()

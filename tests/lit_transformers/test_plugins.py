@@ -9,17 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from ablations import catalog
 from datamodules import EXAMPLES
 from lit_transformers import build_model, plugins
 from lit_transformers.checks.contract import check_plugin, require_contract
 from lit_transformers.config import ConfigError, register
+from lit_transformers.decoding.sampling import SamplingConfig
+from lit_transformers.decoding.write import write
 from lit_transformers.mixers import MIXERS
 from lit_transformers.models import MODELS
 from lit_transformers.project import read_project
-from lit_transformers.runs import RunConfig, code
+from lit_transformers.runs import RunConfig, code, load
 from lit_transformers.runs.keys import ROOTS
+from lit_transformers.runs.starting_weights import read_weights
+from lit_transformers.runs.train import contents
 from lit_transformers.template import write_project
 
 OWN = ("my_parts", "my_helper", "my_package", "my_package.inner")
@@ -123,6 +128,35 @@ def test_the_key_of_a_run_covers_a_plugin_and_its_helpers_and_no_other_run_does(
     config = RunConfig.from_dict({"model": {"kind": "language_model", "mixer": "decay"}})
     modules = code.modules_on_path(config, ROOTS)
     assert {"my_parts", "my_helper"} <= modules.keys() and "unrelated" not in modules
+
+
+def one_symbol(checkpoint: Path) -> None:
+    list(write(checkpoint, "a", 1, SamplingConfig()))
+
+
+def test_a_checkpoint_whose_plugin_has_changed_since_says_which_file_whoever_reads_it(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A comment is no change, and neither is a file that runs nothing of the network."""
+    write_mixer(project / "my_parts.py", head="import my_helper")
+    (project / "my_helper.py").write_text("FACTOR = 1\n")
+    plugins.add_plugins(["my_parts.py"])
+    plugins.load_plugins()
+    model = {"kind": "language_model", "mixer": "decay", "dim": 16, "heads": 2, "depth": 1}
+    config = RunConfig.from_dict({"model": model, "data": {"kind": "language", "source": "lags"}})
+    data, checkpoint = config.build_data(), project / "checkpoint.ckpt"
+    state = config.build_task(data).state_dict()
+    torch.save({"lit_transformers": contents(config, data, "its own"), "state_dict": state}, checkpoint)
+    for text, lines in (
+        ("FACTOR = 1  # as it was\n", []),
+        ("FACTOR = 2\n", ["warning: my_helper.py has changed since checkpoint.ckpt was trained"]),
+    ):
+        (project / "my_helper.py").write_text(text)
+        (project / "unrelated.py").write_text(text)
+        code.read.cache_clear()
+        for read in (load, one_symbol, read_weights):
+            read(checkpoint)
+            assert [line.partition(";")[0] for line in capsys.readouterr().err.splitlines()] == lines
 
 
 def test_the_key_of_a_run_covers_what_a_package_imports_relatively(project: Path) -> None:

@@ -15,7 +15,8 @@ import torch
 from datamodules import DataError, DocstringsConfig, JsonPairsConfig
 from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
-from lit_transformers.decoding.translate import TranslationOptions, Translator, batches, require_purpose
+from lit_transformers.decoding.lines import batches
+from lit_transformers.decoding.translate import TranslationOptions, Translator, require_purpose
 from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig, fit
 
@@ -220,8 +221,6 @@ def test_the_command_fails_in_one_line(
 
 def test_batches_hold_lines_of_about_one_length_within_their_budget() -> None:
     sizes = [3, 9, 0, 4, 9, 2, 1]
-    index_batches = list(batches(sizes, TranslationOptions(batch_tokens=18)))
+    index_batches = list(batches(sizes, 18))
     assert index_batches == [[1, 4], [3, 0, 5, 6]]
-    assert list(batches([30, 2], TranslationOptions(batch_tokens=18))) == [[0], [1]], (
-        "a line longer than the budget goes alone"
-    )
+    assert list(batches([30, 2], 18)) == [[0], [1]], "a line longer than the budget goes alone"

@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from datamodules.core.tokenizers import tokenizer_from_dict
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.exchange.changed_network import convert_weights
 from lit_transformers.exchange.tokenizer_files import NO_PADDING
-from lit_transformers.exchange.transfer import export_weights
+from lit_transformers.exchange.transfer import export_weights, import_weights
 from lit_transformers.runs import RunConfig, fit
+from lit_transformers.runs.starting_weights import read_weights
 from lit_transformers.training.checkpoints import read
 
 transformers = pytest.importorskip("transformers", reason="compares with transformers, a test dependency")
@@ -105,6 +108,37 @@ def test_a_pretrained_tokenizer_is_written_with_its_own_special_symbols(corpus: 
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert theirs("the river")["input_ids"] == [2, pieces.index("the"), pieces.index("r"), pieces.index("##iver"), 3]
     assert (theirs.pad_token_id, theirs.unk_token_id, theirs.mask_token_id) == (0, 1, 4)
+
+
+@pytest.mark.parametrize("tokenizer", [{"kind": "wordpiece", "size": 60}, "pretrained"])
+def test_an_import_reads_the_symbols_of_its_folder_in_whatever_run_starts_from_it(
+    tokenizer: Any, corpus: Path, tmp_path: Path
+) -> None:
+    if tokenizer == "pretrained":
+        pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,", "the", "##iver", "sun"]
+        (tmp_path / "vocab.txt").write_text("\n".join(pieces))
+        tokenizer = {"kind": "pretrained", "path": str(tmp_path / "vocab.txt")}
+    checkpoint = trained(corpus, tmp_path / "run", tokenizer, "masked_lm")
+    export_weights(checkpoint, tmp_path / "out")
+    assert not any("tokenizer" in note for note in import_weights(str(tmp_path / "out"), tmp_path / "in").notes)
+    config = RunConfig.from_yaml(tmp_path / "run" / "run.yaml")
+    path = tmp_path / "other.jsonl"
+    path.write_text("\n".join(json.dumps({"text": f"Sun was low, rain {number}."}) for number in range(40)))
+    weights = tmp_path / "in" / "weights.safetensors"
+    model, symbols = read_weights(weights).model, read_weights(weights).symbols
+    with safe_open(weights, "pt") as file:
+        header = json.loads(file.metadata()["lit_transformers"])
+    del header["symbols"]
+    save_file(load_file(weights), weights, {"lit_transformers": json.dumps(header)})
+    assert symbols is not None and read_weights(weights).symbols == symbols, "an old import has its files beside it"
+    started = config.override({"weights": str(weights), "model": model, "data.source.path": str(path)})
+    theirs, ours = started.build_data(), config.build_data()
+    texts = [text.encode() for text in TEXTS]
+    assert [theirs.tokenizer.encode(text).tolist() for text in texts] == [  # type: ignore[attr-defined]
+        ours.tokenizer.encode(text).tolist()  # type: ignore[attr-defined]
+        for text in texts
+    ]
+    assert fit(started, tmp_path / "again")["outcome"] == "finished"
 
 
 def test_a_tokenizer_that_is_none_of_hugging_face_is_left_out_with_a_line(corpus: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_args
 import pytest
 import torch
 from copying import EAGER, close, randomise
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typer.testing import CliRunner
@@ -279,7 +280,9 @@ def rewrite(
     """Leaves tensors out of a folder's weights, and adds others."""
     tensors = load_file(folder / file)
     kept = {name: tensor for name, tensor in tensors.items() if name not in left_out}
-    save_file(kept | (extra or {}), folder / file)
+    with safe_open(folder / file, "pt") as opened:
+        header = opened.metadata()
+    save_file(kept | (extra or {}), folder / file, header)
 
 
 class Surprise:

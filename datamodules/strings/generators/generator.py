@@ -15,7 +15,7 @@ from pydantic import Field
 
 from datamodules.core.documents import SPLITS, Split
 from lit_transformers.batch import IGNORED
-from lit_transformers.config import Config
+from lit_transformers.config import Config, Plain
 
 Integers = npt.NDArray[np.int64]
 Alphabet = Annotated[int, Field(ge=2)]
@@ -60,6 +60,10 @@ class GeneratorConfig(Config):
         """Hook: returns the expected accuracy of the best single symbol as the answer to everything, over equally many
         strings of each length; None where it is not known exactly."""
         return None
+
+    def meanings(self) -> dict[str, Plain]:
+        """Hook: returns what decides what a symbol stands for. By default the kind and the number of symbols."""
+        return {"kind": self.kind, "symbols": self.symbols}
 
     def lengths_to(self, longest: int) -> list[int]:
         """Returns the lengths up to ``longest`` that strings can have."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from datamodules.strings.generators.generator import Alphabet, GeneratorConfig, Integers, String
 from lit_transformers.batch import IGNORED
-from lit_transformers.config import Fraction, NonNegative, Positive
+from lit_transformers.config import Fraction, NonNegative, Plain, Positive
 
 __all__ = ["InContextRecallConfig"]
 
@@ -69,6 +69,9 @@ class InContextRecallConfig(GeneratorConfig, kind="in_context_recall"):
 
     def chance(self, lengths: Sequence[int]) -> float:
         return 1 / self.values
+
+    def meanings(self) -> dict[str, Plain]:
+        return super().meanings() | {"keys": self.keys, "values": self.values}
 
     def make(self, length: int, random: np.random.Generator) -> String:
         longest, total = self._longest_pair, length + 1

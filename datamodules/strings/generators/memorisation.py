@@ -9,7 +9,7 @@ import numpy as np
 
 from datamodules.strings.generators.generator import Alphabet, GeneratorConfig, Integers, String
 from lit_transformers.batch import IGNORED
-from lit_transformers.config import Seed
+from lit_transformers.config import Plain, Seed
 
 __all__ = ["MemorisationConfig"]
 
@@ -40,6 +40,9 @@ class MemorisationConfig(GeneratorConfig, kind="memorisation"):
 
     def chance(self, lengths: Sequence[int]) -> float:
         return 1 / self.facts
+
+    def meanings(self) -> dict[str, Plain]:
+        return super().meanings() | {"dictionary": self.dictionary}
 
     def make(self, length: int, random: np.random.Generator) -> String:
         keys = random.integers(self.facts, size=(length + 1) // 2)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from datamodules.strings.generators.generator import Alphabet, GeneratorConfig, Integers, String, spoken
+from lit_transformers.config import Plain
 
 __all__ = ["CopyConfig", "DuplicationConfig", "ReverseConfig"]
 
@@ -34,6 +35,9 @@ class WordConfig(GeneratorConfig):
         letters = sum(lengths)
         ends = sum(len(self.answer(np.zeros(length, np.int64))) for length in lengths) - letters
         return max(letters / self.alphabet, ends) / (letters + ends)
+
+    def meanings(self) -> dict[str, Plain]:
+        return {"kind": "word", "symbols": self.symbols}
 
     def answer(self, word: Integers) -> Sequence[int] | Integers:
         """Returns the answer to a word: its symbols in some order, with or without a 0 at the end."""

@@ -1,0 +1,195 @@
+"""Lines through a trained network: as many come out as go in, in their order, and counts tell what became of them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from datamodules import DataError, Tokenizer
+from datamodules.core.reading import without_mark
+from datamodules.core.tokenizers import Symbols
+from lit_transformers.config import ConfigError
+
+__all__ = ["Counts", "LineOptions", "LineWriter", "Overlong", "ReportLines", "batches", "size_of"]
+
+NAMED = 10
+"""The most cut or refused lines that a message names by their number."""
+
+Overlong = Literal["cut", "refuse"]
+ReportLines = Callable[[int, int], None]
+"""Receives the numbers of lines and of bytes that were processed since its last call."""
+
+
+class LineOptions(NamedTuple):
+    """How lines are read.
+
+    batch_tokens: symbols of a batch, with padding. window: lines that are read and sorted by length before the first is
+    written. overlong: whether a line longer than those of training is cut, or has an empty output.
+    """
+
+    batch_tokens: int = 4096
+    window: int = 1000
+    overlong: Overlong = "cut"
+
+
+@dataclass
+class Counts:
+    """Counts of the lines and their symbols; ``cut`` and ``refused`` hold the numbers of these lines, from 1."""
+
+    lines: int = 0
+    empty: int = 0
+    symbols: int = 0
+    unknown: int = 0
+    cut: list[int] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
+
+    def messages(self, longest: int) -> Iterator[str]:
+        """Yields a sentence for each count; ``longest``: the most symbols of a line in training."""
+        if not self.lines:
+            yield "nothing came in, so nothing was written"
+            return
+        yield f"lines: {self.lines:,}"
+        if self.empty:
+            yield f"empty, and left so: {self.empty:,}"
+        if self.cut:
+            yield f"cut to {longest} symbols, the longest of training: {named(self.cut)}"
+        if self.refused:
+            yield f"refused and left empty, longer than the {longest} symbols of training: {named(self.refused)}"
+        if self.unknown:
+            yield f"unknown symbols: {self.unknown:,} of {self.symbols:,}"
+
+
+def named(numbers: Sequence[int]) -> str:
+    """Formats how many lines there are, and the numbers of the first ones."""
+    first = ", ".join(str(number) for number in numbers[:NAMED])
+    return f"{len(numbers):,} (line {first}{', ...' if len(numbers) > NAMED else ''})"
+
+
+class SourceLine(NamedTuple):
+    """One input line: its bytes with the line end, and the symbols that are read; None for an empty output."""
+
+    size: int
+    symbols: Symbols | None
+
+
+class LineWriter(ABC):
+    """Writes outputs for lines with a trained network. ``counts`` covers all lines so far, ``longest`` is the most
+    symbols of a line that are read. ``empty``: the output of a line without text."""
+
+    empty: str
+
+    def __init__(self, options: LineOptions, tokenizer: Tokenizer, longest: int) -> None:
+        self.options, self.tokenizer, self.longest, self.counts = options, tokenizer, longest, Counts()
+
+    @abstractmethod
+    def row(self, symbols: Sequence[Symbols]) -> Symbols:
+        """Returns what the network reads of the texts of a line, of which it cuts what is too long."""
+
+    @abstractmethod
+    def outputs(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Sequence[str]:
+        """Returns the output of each row, on one line."""
+
+    def texts(self, line: str) -> tuple[str, ...]:
+        """Hook: returns the texts of a line; by default it is one. Raises ConfigError, which says what is wrong."""
+        return (line,)
+
+    def encode(self, text: str) -> Symbols:
+        """Hook: returns the symbols of a text; by default all of it is encoded at once."""
+        return self.tokenizer.encode(text.encode())
+
+    def messages(self) -> Iterator[str]:
+        """Hook: yields a sentence for each count of the lines so far."""
+        return self.counts.messages(self.longest)
+
+    def write(self, lines: Iterable[bytes], report_lines: ReportLines | None = None) -> Iterator[str]:
+        """Yields the output of every line, in order and without line ends, a window at a time.
+
+        Raises DataError for a line that cannot be read, after the outputs of all lines before it.
+        """
+        window: list[SourceLine] = []
+        try:
+            for number, line in enumerate(lines, start=1):
+                window.append(self.read(number, without_mark(line) if number == 1 else line))
+                if len(window) == self.options.window:
+                    ready, window = window, []
+                    yield from self.of_window(ready, report_lines)
+        except DataError:
+            yield from self.of_window(window, report_lines)
+            raise
+        yield from self.of_window(window, report_lines)
+
+    def read(self, number: int, line: bytes) -> SourceLine:
+        """Encodes a line and adds it to the counts. Raises DataError where it cannot be read."""
+        try:
+            content = line.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            location = f"line {number}: byte {error.start + 1} is no UTF-8 ({line[error.start]:#04x})"
+            raise DataError(f"{location}; convert the text, as with: iconv -f latin1 -t utf8") from None
+        try:
+            texts = self.texts(content) if content.strip() else ("",)
+        except ConfigError as error:
+            raise DataError(f"line {number}: {error}") from None
+        counts = self.counts
+        counts.lines += 1
+        if not any(text.strip() for text in texts):
+            counts.empty += 1
+            return SourceLine(len(line), None)
+        symbols = [self.encode(text) for text in texts]
+        count = sum(map(len, symbols))
+        counts.symbols += count
+        if self.tokenizer.unknown is not None:
+            counts.unknown += sum(int((part == self.tokenizer.unknown).sum()) for part in symbols)
+        if count > self.longest:
+            if self.options.overlong == "refuse":
+                counts.refused.append(number)
+                return SourceLine(len(line), None)
+            counts.cut.append(number)
+        return SourceLine(len(line), self.row(symbols))
+
+    def of_window(self, window: Sequence[SourceLine], report_lines: ReportLines | None) -> Sequence[str]:
+        """Returns the outputs of a window of lines; lines of similar length are read together."""
+        outputs = [self.empty] * len(window)
+        sizes = [0 if line.symbols is None else len(line.symbols) for line in window]
+        for indices in batches(sizes, self.options.batch_tokens):
+            rows = [torch.from_numpy(window[index].symbols).long() for index in indices]
+            lengths = torch.tensor([len(row) for row in rows])
+            padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+            padding_mask = torch.arange(padded.size(1)) < lengths[:, None]
+            for index, text in zip(indices, self.outputs(padded, padding_mask), strict=True):
+                outputs[index] = text
+            if report_lines:
+                report_lines(len(indices), sum(window[index].size for index in indices))
+        empty_sizes = [line.size for line in window if line.symbols is None]
+        if report_lines and empty_sizes:
+            report_lines(len(empty_sizes), sum(empty_sizes))
+        return outputs
+
+
+def batches(sizes: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Yields batches of indices, sorted by size, the longest first, of at most so many tokens with padding; indices of
+    size 0 are in no batch."""
+    batch: list[int] = []
+    for index in sorted((index for index, size in enumerate(sizes) if size), key=lambda index: -sizes[index]):
+        if batch and (len(batch) + 1) * sizes[batch[0]] > tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def size_of(file: BinaryIO) -> int | None:
+    """Returns the size of a file in bytes, or None where it is not a regular file."""
+    try:
+        status = os.fstat(file.fileno())
+    except (OSError, ValueError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

@@ -1,0 +1,167 @@
+"""New texts through a trained classifier or regressor: a JSON line for each, and what became of the lines is told."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lit_transformers.__main__ import main
+from lit_transformers.config import ConfigError
+from lit_transformers.decoding.lines import LineOptions
+from lit_transformers.decoding.predict import NOT_CALIBRATED, LineFormat, Predictor, predictor_of
+from lit_transformers.runs import RunConfig
+from lit_transformers.runs.train import contents
+from lit_transformers.tasks import Task
+
+TEXTS = ["good film", "dull film . dull", "fine plot and a good film and a fine plot", "bad plot"]
+ENCODER = {"kind": "encoder", "dim": 8, "heads": 2, "depth": 1, "initial_std": 0.5}
+
+
+def saved(config: RunConfig, folder: Path) -> tuple[Path, Task]:
+    """The checkpoint of a run that has not been trained, whose weights are large enough to tell texts apart."""
+    torch.manual_seed(0)
+    data = config.build_data()
+    task = config.build_task(data).eval()
+    checkpoint = {"lit_transformers": contents(config, data, "its own"), "state_dict": task.state_dict()}
+    torch.save(checkpoint, folder / "checkpoint.ckpt")
+    return folder / "checkpoint.ckpt", task
+
+
+def over_texts(folder: Path, task: str, **source: Any) -> RunConfig:
+    with (folder / "texts.csv").open("w", newline="") as file:
+        rows = [(f"{TEXTS[number % 4]} {number}", ("neg", "pos", "so so")[number % 3]) for number in range(60)]
+        csv.writer(file).writerows([("text", "label"), *rows])
+    labelled = {"kind": "labelled_texts", "path": str(folder / "texts.csv"), "labels": ["so so", "pos", "neg"]}
+    tokenizer = {"kind": "words", "size": 10}
+    data = {"kind": "labelled", "source": labelled | {"splits": "hash", "tokenizer": tokenizer, "length": 10} | source}
+    return RunConfig.from_dict({"model": ENCODER, "task": task, "data": data, "training": {"steps": 1}})
+
+
+def predicted(predictor: Predictor, *lines: str) -> list[Any]:
+    return [json.loads(line) for line in predictor.write(f"{line}\n".encode() for line in lines)]
+
+
+def close(prediction: dict[str, Any]) -> dict[str, Any]:
+    """What is equal to a prediction but for rounding, which other lines of a batch change."""
+    return prediction | {"probabilities": pytest.approx(prediction["probabilities"], abs=1e-5)}
+
+
+def of(checkpoint: Path, form: LineFormat = "text", **options: Any) -> Predictor:
+    return predictor_of(checkpoint, LineOptions(**options), form)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_line_is_predicted_as_an_example_of_the_data_is(task: str, tmp_path: Path) -> None:
+    """In whatever batch and window, after the files of the run are gone."""
+    config = over_texts(tmp_path, task)
+    checkpoint, network = saved(config, tmp_path)
+    data, texts = config.build_data(), list[str]()
+    expected: dict[int, Any] = {}
+    for batch in data.val_dataloader():
+        with torch.no_grad():
+            expected |= {prediction.document: prediction[1] for prediction in network.predict_step(batch, 0)}
+    documents = data.examples.corpus.documents("validation")
+    texts = [documents[number].text[1:].decode() for number in sorted(expected)]
+    (tmp_path / "texts.csv").unlink()
+    for options in ({}, {"window": 3}, {"batch_tokens": 1}):
+        results = predicted(of(checkpoint, **options), *texts)
+        for number, result in zip(sorted(expected), results, strict=True):
+            if task == "regression":
+                assert result == {"value": pytest.approx(expected[number], abs=1e-5)}
+            else:
+                assert [*result["probabilities"]] == ["so so", "pos", "neg"]
+                assert [*result["probabilities"].values()] == pytest.approx(list(expected[number]), abs=1e-5)
+                assert result["label"] == max(result["probabilities"], key=result["probabilities"].get)
+
+
+def test_what_became_of_lines_is_told_and_that_probabilities_are_not_calibrated(tmp_path: Path) -> None:
+    checkpoint, _ = saved(over_texts(tmp_path, "classification"), tmp_path)
+    predictor = of(checkpoint)
+    results = predicted(predictor, "good film", "", "splendid film", " ".join(["good"] * 9), "  ")
+    empty = {"label": None, "probabilities": None}
+    assert [result == empty for result in results] == [False, True, False, False, True]
+    assert list(predictor.messages()) == [
+        "lines: 5",
+        "empty, and left so: 2",
+        "cut to 8 symbols, the longest of training: 1 (line 4)",
+        "unknown symbols: 1 of 13",
+        NOT_CALIBRATED,
+    ]
+    assert results[3] == close(predicted(predictor, " ".join(["good"] * 8))[0])
+    refusing = of(checkpoint, overlong="refuse")
+    assert predicted(refusing, "good film", " ".join(["good"] * 9)) == [close(results[0]), empty]
+    numbers = of(saved(over_texts(tmp_path, "regression"), tmp_path)[0])
+    assert predicted(numbers, "") == [{"value": None}] and NOT_CALIBRATED not in list(numbers.messages())
+
+
+def test_lines_of_json_are_texts_that_may_hold_line_ends(tmp_path: Path) -> None:
+    checkpoint, _ = saved(over_texts(tmp_path, "classification"), tmp_path)
+    [plain] = predicted(of(checkpoint), "good film")
+    lines = [json.dumps(line) for line in ("good film", ["good film"], {"text": "good film", "id": 3})]
+    assert predicted(of(checkpoint, "json"), *lines) == [close(plain)] * 3
+    for line, message in (
+        ("good film", r'line 1: is no JSON; give \{"text": "..."\}, or --lines text'),
+        ("[1]", "line 1: holds something else than what is read"),
+        ('"\\ud800"', "line 1: holds a character that UTF-8 cannot write"),
+        ('{"review": "good"}', "line 1: holds something else than what is read"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            predicted(of(checkpoint, "json"), line)
+
+
+def test_two_texts_are_read_as_two_segments_of_training(tmp_path: Path) -> None:
+    topics = {"kind": "topics", "documents": 40, "validation": 0.3}
+    data = {"kind": "rows", "source": topics, "tokenizer": "words", "length": 24, "packing": "segment_pair"}
+    data |= {"relation": "sentence_structure"}
+    model = ENCODER | {"segments": 2}
+    config = RunConfig.from_dict({"model": model, "task": "masked_lm", "data": data, "training": {"steps": 1}})
+    checkpoint, task = saved(config, tmp_path)
+    batch = next(iter(config.build_data().val_dataloader()))
+    hidden = batch.targets != -100
+    whole = batch._replace(inputs=torch.where(hidden, batch.targets, batch.inputs))
+    with torch.no_grad():
+        expected = task.predicted(whole).relation.softmax(dim=-1).tolist()  # type: ignore[operator]
+    tokenizer = config.build_data().tokenizer  # type: ignore[attr-defined]
+    lines = []
+    for row, segments, real in zip(whole.inputs, batch.segments, batch.padding_mask, strict=True):
+        texts = (tokenizer.decode(row[real & (segments == part)].tolist()[:-1]) for part in (0, 1))
+        lines.append("\t".join(text.strip() for text in texts))
+    results = predicted(of(checkpoint), *lines)
+    for result, probabilities in zip(results, expected, strict=True):
+        assert [*result["probabilities"]] == ["next", "previous", "other_document"]
+        assert [*result["probabilities"].values()] == pytest.approx(probabilities, abs=1e-5)
+    first, second = lines[0].split("\t")
+    assert predicted(of(checkpoint, "json"), json.dumps({"first": first, "second": second})) == [close(results[0])]
+    with pytest.raises(ValueError, match=r"line 1: holds .*, two texts with a tab between them"):
+        predicted(of(checkpoint), first)
+
+
+def test_what_predicts_nothing_of_texts_is_refused_in_a_line(tmp_path: Path) -> None:
+    language = {"model": ENCODER | {"kind": "language_model"}, "data": {"kind": "language", "source": "lags"}}
+    lists = {"model": ENCODER, "task": "classification", "data": {"kind": "labelled", "source": "listops"}}
+    for plain, message in (
+        (language, "its task is causal_lm; generate, translate and summarize write"),
+        (lists, "was trained on listops, which are no texts"),
+    ):
+        checkpoint, _ = saved(RunConfig.from_dict(plain), tmp_path)
+        with pytest.raises(ConfigError, match=message):
+            of(checkpoint)
+
+
+def test_the_command_writes_json_to_one_stream_and_counts_to_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    checkpoint, _ = saved(over_texts(tmp_path, "classification"), tmp_path)
+    given = b"good film\n\n" + b"dull " * 9
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+    assert main(["predict", str(checkpoint), "--overlong", "refuse"]) == 1
+    output = capfdbinary.readouterr()
+    lines = output.out.decode().splitlines()
+    assert len(lines) == 3 and json.loads(lines[0])["label"] and not json.loads(lines[1])["label"]
+    assert output.err.decode().splitlines()[-1] == NOT_CALIBRATED
