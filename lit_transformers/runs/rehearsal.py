@@ -29,7 +29,7 @@ def rehearse(config: RunConfig, data: Data | None = None) -> None:
     Raises ConfigError where the run itself would raise one, at its first validation or its last. data: the config's,
     where already built.
     """
-    data = data or config.data.build()
+    data = data or config.build_data()
     description = data.description
     with seeded():
         task = small_task(config, description)

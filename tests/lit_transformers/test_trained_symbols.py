@@ -320,7 +320,7 @@ def test_bytes_that_are_no_text_are_treated_as_is_asked(tmp_path: Path) -> None:
     for number in range(12):
         (folder / f"{number}.txt").write_bytes(b"zyzy zebra \xff")
     checkpoint = saved(over_text("language", text(tmp_path / "old.jsonl", *OLD), "characters"), tmp_path / CHECKPOINT)
-    with pytest.raises(DataError, match=r"set tokenizer\.errors=replace"):
+    with pytest.raises(DataError, match=r"set data\.tokenizer\.errors=replace"):
         list(opened(checkpoint, source__path=str(folder)).encoded("validation"))
     for data in (
         opened(checkpoint, source__path=str(folder), tokenizer__errors="replace"),
