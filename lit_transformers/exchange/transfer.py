@@ -174,11 +174,12 @@ def add_tokenizer(source: Path, folder: Path, symbols: int, weights: StartingWei
     weights hold. Returns a line where there is none."""
     if source.is_dir() and copy_tokenizer(source, folder):
         return []
-    notes = []
-    if source.suffix == ".safetensors":
-        notes = ["generation_config.json: left out; name the folder of the weights, not the file, to have it"]
+    remedy = "name the folder of the weights, not the file, to have"
+    is_file = source.suffix == ".safetensors"
     if weights.symbols is None:
-        return [*notes, "tokenizer: the weights have none"]
+        missing = f"tokenizer and generation_config.json: left out; {remedy} them"
+        return [missing if is_file else "tokenizer: the weights have none"]
+    notes = [f"generation_config.json: left out; {remedy} it"] if is_file else []
     ends = family_of(weights.model).task.reads is PairDescription
     line = write_tokenizer(weights.symbols, folder, symbols, ends)
     return [*notes, *([line] if line else [])]

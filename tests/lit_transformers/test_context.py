@@ -24,7 +24,7 @@ def untrained(small_run: RunConfig, monkeypatch: pytest.MonkeyPatch) -> CausalLM
     data = config.data.build()
     task = config.build_task(data).eval()
     assert isinstance(task, CausalLM)
-    monkeypatch.setattr(module, "load", lambda checkpoint: (task, config, data.checkpoint_metadata()))
+    monkeypatch.setattr(module, "load", lambda checkpoint, is_own: (task, config, data.checkpoint_metadata()))
     return task
 
 
@@ -71,7 +71,7 @@ def test_a_network_without_state_is_measured_within_a_segment(
     config = small_run.override({"model.mixer.memory": 0})
     data = config.data.build()
     monkeypatch.setattr(
-        module, "load", lambda checkpoint: (config.build_task(data).eval(), config, data.checkpoint_metadata())
+        module, "load", lambda checkpoint, is_own: (config.build_task(data).eval(), config, data.checkpoint_metadata())
     )
     losses = context_losses(Path("checkpoint"), symbols=64)
     assert [loss.length for loss in losses] == [1, 2, 4, 8] and np.isfinite([loss.bits for loss in losses]).all()

@@ -3786,7 +3786,7 @@ EXCHANGE_FAULTS = (
         "symbols",
         "a run that starts from weights learns its symbols anew",
         "lit_transformers/runs/config.py",
-        "            data.read_as(trained)\n",
+        "            data.read_as(tokenizers_for(self.data, trained))\n",
         "            data.trained_symbols()\n",
         (
             f"{SYMBOLS}a_classifier_knows_the_words_of_another_file",
@@ -3869,8 +3869,8 @@ EXCHANGE_FAULTS = (
         "symbols",
         "what convert writes does not say what its symbols stand for",
         "lit_transformers/exchange/changed_network.py",
-        'StartingWeights(model, "", tensors, weights.symbols)',
-        'StartingWeights(model, "", tensors)',
+        'StartingWeights(model, "", tensors, weights.fields, weights.symbols)',
+        'StartingWeights(model, "", tensors, weights.fields)',
         (f"{SYMBOLS}files_of_weights_hold_their_tokenizers_and_labels",),
     ),
     Fault(
@@ -5378,7 +5378,7 @@ FAULTS = (
     Fault(
         "data",
         "a mark of UTF-8 is translated",
-        "lit_transformers/decoding/translate.py",
+        "lit_transformers/decoding/lines.py",
         "without_mark(line) if number == 1 else line",
         "line",
         (f"{TASKS}translate.py::test_lines_end_as_windows_or_the_last_one_ends_them_behind_a_mark_of_utf_8",),
