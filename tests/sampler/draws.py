@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from random_configs import random_fields
+from sampler.corpora import corpus
 
 from lit_transformers.cli.commands import message_of
 from lit_transformers.config import Dropout
@@ -45,13 +46,18 @@ class Drawn(NamedTuple):
     refused: int
 
 
+def texts() -> Plain:
+    """Documents in files, whose symbols other files do not share."""
+    return {"kind": "files", "path": corpus("usual"), "validation": 0.3, "test": 0.2}
+
+
 def language(random: Random) -> Plain:
     """Segments of documents in lanes, of words, characters or bytes, or of a source whose truth is known."""
-    source = random.choice([TOPICS, TOPICS, LAGS])
+    source = random.choice([texts(), texts(), TOPICS, LAGS])
     return {
         "kind": "language",
         "source": source,
-        "tokenizer": random.choice(["bytes", "characters", "words"]) if source is TOPICS else "bytes",
+        "tokenizer": "bytes" if source is LAGS else random.choice(["bytes", "characters", "words"]),
         "segment_length": random.choice([8, 16]),
         "batch_size": 4,
         "documents": random.choice(["reset", "stream"]),
@@ -99,14 +105,23 @@ def pairs(random: Random) -> Plain:
 
 def denoising(random: Random) -> Plain:
     noises = ["text_infilling", "token_masking", "token_deletion", "mass", "span_corruption"]
-    return {"kind": "denoising", "noise": random.choice(noises), "evaluation": {"examples": 7}, **ROWS}
+    source = random.choice([texts(), TOPICS])
+    return {
+        "kind": "denoising",
+        "noise": random.choice(noises),
+        "evaluation": {"examples": 7},
+        **ROWS,
+        "source": source,
+    }
 
 
 def rows(random: Random) -> Plain:
     """Rows in which symbols are hidden; every second time with a relation to predict."""
     relation = random.choice(["none", "next_sentence", "sentence_order"])
     packing = "segment_pair" if relation != "none" else random.choice(["full_sentences", "segment_pair"])
-    return {"kind": "rows", "packing": packing, "relation": relation, "evaluation": {"examples": 7}, **ROWS}
+    source = random.choice([texts(), TOPICS])
+    chosen = {"packing": packing, "relation": relation, "source": source}
+    return {"kind": "rows", "evaluation": {"examples": 7}, **ROWS, **chosen}
 
 
 def spans(random: Random) -> Plain:
