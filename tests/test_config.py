@@ -82,7 +82,7 @@ WRONG: dict[str, tuple[Make, str, str]] = {
     "a path below none": (
         lambda: MODEL.override({"mixer.encoding": None, "mixer.encoding.biases": "shared"}),
         "mixer.encoding.biases",
-        "it is none; set encoding first",
+        "it is none; set mixer.encoding first",
     ),
     "a path below a number": (lambda: MODEL.override({"dim.x": 3}), "dim.x", "it is 512; set dim first"),
     "a path of no name": (lambda: MODEL.override({"": 3}), "", "has no field ''"),

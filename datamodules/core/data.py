@@ -66,9 +66,9 @@ class DataConfig(Config):
         raise NotImplementedError
 
     @property
-    def measured_length(self) -> int:
-        """Hook: number of tokens of the longest row that is measured. By default that of the longest training row."""
-        return self.length
+    def measured_length(self) -> int | None:
+        """Hook: number of tokens of the longest row that is measured; None where none is longer than in training."""
+        return None
 
     @property
     def tokens_per_step(self) -> int:

@@ -44,8 +44,8 @@ __all__ = ["checks"]
 TOLERANCE = 1e-6
 """The largest difference between losses and outputs in float64 of what is computed in another order."""
 STEPS, WARMUP = 6, 3
-OF_PHRASES = ("phrase_weight",)
-"""Fields that act on phrases, which random rows do not have."""
+BEYOND_RANDOM_ROWS = ("phrase_weight", "bleu_tokenizer", "rouge_tokenizer")
+"""Fields that act on phrases and on texts, which random rows do not have."""
 BUDGETS = (1, 2, 10, 1000)
 """Numbers of updates that schedules are tried with."""
 
@@ -63,7 +63,7 @@ def checks(case: Config) -> PartChecks:
             yield "read from a checkpoint", lambda: is_read_from_a_checkpoint(case)
             yield (
                 "every field has an effect",
-                lambda: require_effects(case, _objectives_alike, "losses or measures", OF_PHRASES, True),
+                lambda: require_effects(case, _objectives_alike, "losses or measures", BEYOND_RANDOM_ROWS, True),
             )
         case OptimizerConfig():
             yield "every parameter is stepped", lambda: every_parameter_is_stepped(case)

@@ -35,7 +35,7 @@ def rehearse(config: RunConfig, data: Data | None = None) -> None:
         task = small_task(config, description)
         try:
             task.training_step(config.task.random_batch(shortened(description, description.length)), 0)
-            names = measured_names(config, task, config.data.measured_length)
+            names = measured_names(config, task, config.data.measured_length or description.length)
         except (PositionError, LengthError) as error:
             raise ConfigError(str(error), "model") from None
         if config.training.stop is not None and config.training.stop.metric not in names:

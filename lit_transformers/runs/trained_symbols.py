@@ -34,7 +34,7 @@ def symbols_of_checkpoint(contents: Mapping[str, Any], place: str) -> TrainedSym
         return kept
     reason = "they are not what they were"
     try:
-        data = DataConfig.from_dict(extra["config"]["data"]).build()
+        data = DataConfig.from_dict(extra["config"].get("data", {})).build()
         if contents.get(type(data).__qualname__, {}).get("of") == data.identity():
             return data.trained_symbols()
     except (DataError, ConfigError) as error:

@@ -78,7 +78,7 @@ PARTS: Mapping[str, tuple[dict[str, type[Any]], Sequence[Any]]] = {
             {"kind": "lags", "documents": 60, "length": 300, "validation": 0.3, "test": 0.2},
             {"kind": "periodic", "width": 12, "height": 10, "period": 2, "images": 60, "validation": 0.2, "test": 0.2},
             {"kind": "files", "path": "{folder}/texts", "splits": "folders"},
-            {"kind": "files", "path": "{folder}/texts/train/0.txt", "splits": "order"},
+            {"kind": "files", "path": "{folder}/texts", "splits": "order"},
             {"kind": "books", "path": "{folder}/texts"},
             {"kind": "wikitext", "path": "{folder}/wiki"},
             {"kind": "translations", "pairs": {"kind": "parallel", "path": "{folder}/parallel"}},

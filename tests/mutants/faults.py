@@ -4197,8 +4197,8 @@ SAMPLED_FAULTS = (
         "rehearsal",
         "rows are rehearsed at the length of training alone",
         "lit_transformers/runs/rehearsal.py",
-        "config.data.measured_length)",
-        "config.data.length)",
+        "config.data.measured_length or description.length)",
+        "description.length)",
         (f"{REHEARSAL}rows_that_are_measured_are_no_longer_than_the_positions_that_were_learned",),
     ),
 )

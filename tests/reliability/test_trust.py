@@ -80,7 +80,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working folder with modules that leave a mark where they are imported; nothing is remembered."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(trust.STATE, str(tmp_path / "state"))
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     for name in (trust.VARIABLE, plugins.VARIABLE, plugins.READING):
         monkeypatch.delenv(name, raising=False)
     for path in ("stranger.py", "strange_package/__init__.py", "strange_package/inner.py", "lightning_stranger.py"):
