@@ -63,7 +63,8 @@ def streams_of(identity: Plain) -> Streams:
 @contextmanager
 def drawing_from(streams: Streams) -> Iterator[list[Streams]]:
     """Puts random numbers in the place of the global ones within the block, after which the list holds their states."""
-    global_states, moved_on = random_states(), []
+    global_states = random_states()
+    moved_on: list[Streams] = []
     set_random_states(streams)
     try:
         yield moved_on
@@ -311,7 +312,7 @@ class DataOrder(BetweenUpdates):
 
     def on_train_epoch_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         for one in self.passes[TRAINING]:
-            one.epoch = trainer.fit_loop.epoch_progress.current.processed
+            one.epoch = trainer.current_epoch
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
         for one in self.passes[TRAINING]:

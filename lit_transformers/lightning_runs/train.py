@@ -191,7 +191,7 @@ class TrainingLoss(Callback):
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
         loss = outputs.get(LOSS) if isinstance(outputs, Mapping) else outputs
-        shown = {LOSS: math.nan, "nats": 0.0}
+        shown: dict[str, Any] = {LOSS: math.nan, "nats": 0.0}
         if isinstance(loss, torch.Tensor):
             # Lightning has divided the loss by the number of batches of a whole update.
             divided_by = trainer.accumulate_grad_batches if task.automatic_optimization else 1

@@ -44,7 +44,7 @@ class UpdateLoop(_TrainingEpochLoop):
 
     def advance(self, data_fetcher: Any) -> None:
         """Trains a batch, after all that acts between updates where it is the first one of an update."""
-        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        callbacks: list[Callback] = self.trainer.callbacks
         if not amid_update(self.trainer):
             for callback in callbacks:
                 if isinstance(callback, BetweenUpdates):
