@@ -14,7 +14,7 @@ from lit_transformers.runner import load_runner, runner_of
 from lit_transformers.runs import RunConfig, load
 from lit_transformers.runs import evaluate as evaluate_checkpoint
 from lit_transformers.runs.config import describe
-from lit_transformers.runs.room import require_room
+from lit_transformers.runs.required_memory import require_memory
 from lit_transformers.tasks import Task
 from lit_transformers.trust import allow_modules, remember
 
@@ -44,7 +44,7 @@ def build_model(run: Run) -> Task:
     if not isinstance(config, RunConfig):
         raise ConfigError(f"is built by its class, {config.get('model.class_path')}", "model")
     data = config.build_data()
-    require_room(config, describe(config, data).parameters)
+    require_memory(config, describe(config, data).parameters)
     return config.build_task(data)
 
 

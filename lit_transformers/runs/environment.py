@@ -15,7 +15,7 @@ from lit_transformers.cli.errors import first_line
 from lit_transformers.config import Plain
 from lit_transformers.records.machine import processor
 from lit_transformers.training.callbacks import Diverged
-from lit_transformers.training.room import what_is_full
+from lit_transformers.training.disk_space import what_is_full
 
 
 def environment(device: str, library: str) -> dict[str, Plain]:

@@ -27,7 +27,7 @@ from lit_transformers.runs.keys import identity_of
 from lit_transformers.runs.loggers import LoggerConfig, MissingPoints
 from lit_transformers.runs.recording import Results, recorded
 from lit_transformers.runs.rehearsal import rehearse
-from lit_transformers.runs.room import require_room
+from lit_transformers.runs.required_memory import require_memory
 from lit_transformers.runs.train import train
 from lit_transformers.runs.wandb_logging import TrainingSender, WandbConfig, WandbRun
 from lit_transformers.tasks import TaskConfig
@@ -59,7 +59,7 @@ def fit(
     require_device(config.training)
     identity = identity_of(config, data)
     description = describe(config, data)
-    require_room(config, description.parameters)
+    require_memory(config, description.parameters)
     rehearse(config, data)
 
     def blank() -> Record:

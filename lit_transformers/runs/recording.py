@@ -22,10 +22,10 @@ from lit_transformers.runs.folder import Identity, claim
 from lit_transformers.runs.loggers import LoggerConfig, open_loggers
 from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun, open_wandb_run, upload_finished_run
 from lit_transformers.training.callbacks import Interrupted
+from lit_transformers.training.disk_space import checkpoint_bytes, lack_of_space, what_is_full
 from lit_transformers.training.loader_processes import LoaderDied, loader_death
 from lit_transformers.training.pruning import Pruned
 from lit_transformers.training.ranks import is_first_rank
-from lit_transformers.training.room import checkpoint_bytes, lack_of_room, what_is_full
 from lit_transformers.training.stopping import Stop, stop_requests
 
 __all__ = ["Results", "recorded"]
@@ -67,7 +67,7 @@ def recorded(
         upload_finished_run(wandb_config, directory, finished)
         return record_to_plain(finished)
     record = blank()
-    if lack := lack_of_room(directory, checkpoint_bytes(record.cost.get("parameters"), record.config["training"])):
+    if lack := lack_of_space(directory, checkpoint_bytes(record.cost.get("parameters"), record.config["training"])):
         raise ConfigError(lack)
     directory.mkdir(parents=True, exist_ok=True)
     replace_file(directory / RUN, lambda fresh: fresh.write_text(identity.config.to_yaml(), encoding="utf-8"))

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import NamedTuple, Protocol
 
 from lit_transformers.records.files import LOG
-from lit_transformers.training.room import checkpoint_bytes, lack_of_room
+from lit_transformers.training.disk_space import checkpoint_bytes, lack_of_space
 from sweeps.launchers.limits import write_bytes, write_seconds
 from sweeps.launchers.share import Share
 from sweeps.ledger.ledger import Ending, Ledger, Pulse
@@ -173,16 +173,16 @@ def _fill_workers(state: _Launch) -> None:
         if row.state == State.ELSEWHERE and _close_by_record(state, row):
             continue
         if row.state in (State.WAITING, State.ELSEWHERE):
-            if not _has_room(state, row):
+            if not _has_disk_space(state, row):
                 return
             _claim_and_start(state, row)
 
 
-def _has_room(state: _Launch, row: Row) -> bool:
+def _has_disk_space(state: _Launch, row: Row) -> bool:
     """Whether the disk has room for the checkpoint of a run and of those in progress."""
     if not state.is_full:
         rows = [row, *(job.row for job in state.jobs)]
-        state.lack = lack_of_room(state.runs, sum(_checkpoint_bytes(state.options, one.ticket) for one in rows))
+        state.lack = lack_of_space(state.runs, sum(_checkpoint_bytes(state.options, one.ticket) for one in rows))
     return state.lack is None
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from lit_transformers.records.record import Record, parse_record
 from lit_transformers.runner import load_runner
+from lit_transformers.training.disk_space import what_is_full
 from lit_transformers.training.loader_processes import loader_death, set_loaders_apart
-from lit_transformers.training.room import what_is_full
 from sweeps.ledger.ticket import Ticket
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import LOG, RECORD
-from lit_transformers.training.room import what_is_full
+from lit_transformers.training.disk_space import what_is_full
 from sweeps.ledger.lock import BusyError, locked
 from sweeps.ledger.records import read_record, write_failure
 from sweeps.process.order import BUSY, FULL, HEADER, INTERRUPTED, KILLED, Fault, RunOrder, perform, reporter

@@ -21,7 +21,7 @@ from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import CHECKPOINT, RECORD
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load, run_key
-from lit_transformers.runs.room import require_room
+from lit_transformers.runs.required_memory import require_memory
 
 CREDENTIAL = "s3cr3t-value"
 
@@ -259,11 +259,11 @@ def test_what_no_memory_holds_is_refused_before_anything_is_built(
 
 
 def test_weights_and_a_batch_that_no_memory_holds_are_refused(config: RunConfig) -> None:
-    require_room(config, 10**6)
+    require_memory(config, 10**6)
     with pytest.raises(ConfigError, match=r"model: its [\d,]+ weights alone take \d+"):
-        require_room(config, 10**15)
+        require_memory(config, 10**15)
     with pytest.raises(ConfigError, match=r"data: a batch of [\d,]+ symbols takes \d+ .* set data\.batch_size lower"):
-        require_room(config.override({"data.batch_size": 10**12}), 10**6)
+        require_memory(config.override({"data.batch_size": 10**12}), 10**6)
 
 
 def test_weights_of_another_network_than_that_of_the_code_are_refused_in_a_line(

@@ -25,7 +25,7 @@ REPORT_RECORDS = "tests/reports/test_report_records.py::test_"
 TRUST = "tests/reliability/test_trust.py::test_"
 OWN = "tests/contracts/test_own_parts.py::test_a_part_of_ours_keeps_the_contract"
 BROKEN = "tests/contracts/test_own_parts.py::test_a_broken_part_is_noticed_and_its_line_says_the_way_out"
-ROOM = "tests/lit_transformers/test_room.py::test_"
+ROOM = "tests/lit_transformers/test_disk_space.py::test_"
 COMMANDS = "tests/test_commands.py::test_"
 LOADERS = "tests/lit_transformers/test_loader_processes.py::test_"
 SECRETS = (
@@ -3051,7 +3051,7 @@ RUN_FAULTS = (
     Fault(
         "runs",
         "a batch that no memory holds is read",
-        "lit_transformers/runs/room.py",
+        "lit_transformers/runs/required_memory.py",
         "if batch > room:",
         "if False:",
         (f"{TASKS}run.py::test_weights_and_a_batch_that_no_memory_holds_are_refused",),
@@ -3249,7 +3249,7 @@ RUN_FAULTS = (
     Fault(
         "launchers",
         "moments of the optimizer need no room in a checkpoint",
-        "lit_transformers/training/room.py",
+        "lit_transformers/training/disk_space.py",
         "copies = 1 + moments",
         "copies = 1",
         (f"{ROOM}a_checkpoint_takes_what_is_foreseen",),
@@ -3257,7 +3257,7 @@ RUN_FAULTS = (
     Fault(
         "launchers",
         "full shared memory is called a full disk",
-        "lit_transformers/training/room.py",
+        "lit_transformers/training/disk_space.py",
         'if "out of shared memory" in text or (_is_exchange(error) and is_full):',
         "if False:",
         (f"{ROOM}what_is_full_is_named",),

@@ -331,7 +331,7 @@ def test_a_run_is_claimed_where_its_checkpoint_has_room_beside_those_in_progress
         needed.append(amount)
         return "no room" if len(needed) > 2 else None
 
-    monkeypatch.setattr("sweeps.launchers.local.lack_of_room", lack)
+    monkeypatch.setattr("sweeps.launchers.local.lack_of_space", lack)
     run_tickets, options = [*tickets(2, fault="wait"), *tickets(1)], OPTIONS._replace(parameters={"plain": 1e6})
     options = options._replace(share=Share(workers=3, threads=1))
     started = when(lambda: len(list(tmp_path.glob("*/checkpoint.ckpt"))) == 2, lambda: release(tmp_path))

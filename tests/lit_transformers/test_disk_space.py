@@ -11,7 +11,7 @@ import pytest
 
 from lit_transformers.config import ConfigError
 from lit_transformers.runs import RunConfig, fit
-from lit_transformers.training.room import checkpoint_bytes, lack_of_room, what_is_full
+from lit_transformers.training.disk_space import checkpoint_bytes, lack_of_space, what_is_full
 
 
 def disk(free: int, blocks: int = 1 << 20) -> SimpleNamespace:
@@ -45,7 +45,7 @@ def test_a_run_without_room_for_its_checkpoint_is_refused_before_it_begins(
         fit(small_run, tmp_path / "new" / "run")
     assert not (tmp_path / "new").exists()
     monkeypatch.setattr(os, "statvfs", lambda path: disk(0, blocks=0))
-    assert lack_of_room(tmp_path, 10) is None, "of a file system that does not say its size"
+    assert lack_of_space(tmp_path, 10) is None, "of a file system that does not say its size"
 
 
 def full() -> OSError:

@@ -14,10 +14,10 @@ from lit_transformers.config import ConfigError
 from lit_transformers.models.cost import require_held
 from lit_transformers.runs.config import RunConfig
 
-__all__ = ["require_room"]
+__all__ = ["require_memory"]
 
 
-def require_room(config: RunConfig, parameters: int) -> None:
+def require_memory(config: RunConfig, parameters: int) -> None:
     """Raises ConfigError where this machine cannot hold a run with so many parameters, or a batch of it."""
     on_device = config.training.device != "cpu" and torch.cuda.is_available()
     room = torch.cuda.get_device_properties(0).total_memory if on_device else machine_memory()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["checkpoint_bytes", "lack_of_room", "what_is_full"]
+__all__ = ["checkpoint_bytes", "lack_of_space", "what_is_full"]
 
 FLOAT_BYTES = 4
 OTHER_BYTES = 1 << 16
@@ -36,7 +36,7 @@ def checkpoint_bytes(parameters: float | None, training: Mapping[str, Any]) -> i
     return OTHER_BYTES + FLOAT_BYTES * copies * int(parameters or 0)
 
 
-def lack_of_room(folder: Path, needed: int) -> str | None:
+def lack_of_space(folder: Path, needed: int) -> str | None:
     """Returns a sentence where the disk of a folder, which need not exist yet, has not so many bytes left, or None."""
     there = next(path for path in (folder, *folder.resolve().parents) if path.exists())
     disk = os.statvfs(there)
