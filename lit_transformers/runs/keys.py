@@ -35,7 +35,8 @@ def run_key(config: RunConfig, data: Data | None = None) -> str:
 def training_key(config: RunConfig, data: Data) -> str:
     """Returns the key that all runs with identical training share, however they are measured."""
     trained_config = config.override({"task.evaluation": {}, "data": config.data.with_default_evaluation()})
-    read = {"content": data.content, "training": data.identity()}
+    # What the data are measured by may decide how large a vocabulary and how long a row a network is built for.
+    read = {"content": data.content, "training": data.identity(), "described": data.description.to_dict()}
     return canonical_hash({"config": with_content(trained_config), "data": read, "code": code_of(config)})
 
 

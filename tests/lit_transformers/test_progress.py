@@ -67,7 +67,7 @@ def test_fit_without_a_terminal_tells_how_it_goes_beside_its_metrics(
     small_run: RunConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run.yaml").write_text(small_run.to_yaml())
-    fit(tmp_path / "run.yaml")
+    fit(tmp_path / "run.yaml", tmp_path / "runs" / "alone")  # where no other test has left trained weights
     output, errors = capfd.readouterr()
     assert all(line.startswith("val/") for line in output.splitlines()) and "val/bpb" in output
     progress_lines = errors.splitlines()

@@ -4131,6 +4131,30 @@ LIGHTNING_FAULTS = (
 SAMPLED_FAULTS = (
     Fault(
         "sampled runs",
+        "data of another file are read with symbols of their own",
+        "datamodules/core/data.py",
+        "        self.trained = trained\n",
+        "        self.trained = None\n",
+        (SAMPLER,),
+    ),
+    Fault(
+        "sampled runs",
+        "a run that is measured by other noise takes over what was trained with another vocabulary",
+        "lit_transformers/runs/keys.py",
+        ', "described": data.description.to_dict()}',
+        "}",
+        (SAMPLER,),
+    ),
+    Fault(
+        "sampled runs",
+        "what a LightningModule has logged is not resumed",
+        "lit_transformers/training/callbacks.py",
+        "            set_logged_state(trainer, task, logged[trainer.global_rank])\n",
+        "            pass\n",
+        ("tests/lit_transformers/test_lightning_equivalence.py",),
+    ),
+    Fault(
+        "sampled runs",
         "accumulated batches are averaged, whatever their numbers of targets",
         "lit_transformers/tasks/task.py",
         "loss = total * mean.targets * batches",

