@@ -4151,7 +4151,10 @@ SAMPLED_FAULTS = (
         "lit_transformers/training/callbacks.py",
         "            set_logged_state(trainer, task, logged[trainer.global_rank])\n",
         "            pass\n",
-        ("tests/lit_transformers/test_lightning_equivalence.py",),
+        (
+            "tests/lit_transformers/test_lightning_equivalence.py::"
+            "test_a_run_is_what_lightning_does_and_the_same_however_often_it_is_stopped",
+        ),
     ),
     Fault(
         "sampled runs",
