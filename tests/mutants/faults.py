@@ -4197,14 +4197,6 @@ SAMPLED_FAULTS = (
         (SAMPLER,),
     ),
     Fault(
-        "sampled runs",
-        "clipping is no part of a key",
-        "lit_transformers/runs/keys.py",
-        'WHO_DOES_IT = ("training.devices",',
-        'WHO_DOES_IT = ("training.clip", "training.devices",',
-        (SAMPLER,),
-    ),
-    Fault(
         "rehearsal",
         "a run that cannot be decoded is trained to its end",
         "lit_transformers/runs/fit.py",

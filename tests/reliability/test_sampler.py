@@ -13,10 +13,27 @@ from sampler.trial import try_run
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("frame", FRAMES)
-def test_a_run_keeps_every_promise(frame: str, tmp_path: Path) -> None:
-    """One of each objective; ``python -m tests.sampler --minutes 60`` tries more."""
-    run = drawn(0, frame)
+COMBINED = {
+    "batches of unequal numbers of targets accumulated": ("pairs", 6),
+    "validations amid dropout": ("pairs", 30),
+    "a stop amid dropout": ("pairs", 46),
+    "a stop amid averaged updates": ("strings", 14),
+    "a stop amid the patience of another": ("classification", 3935),
+    "another noise in evaluation": ("denoising", 1),
+}
+"""Runs by what meets in them. A fault where these meet shows in them (``tests/mutants``), and in few others."""
+
+
+@pytest.mark.parametrize(
+    ("frame", "number"),
+    [
+        *(pytest.param(frame, 0, id=frame) for frame in FRAMES),
+        *(pytest.param(*run, id=name) for name, run in COMBINED.items()),
+    ],
+)
+def test_a_run_keeps_every_promise(frame: str, number: int, tmp_path: Path) -> None:
+    """One of each objective and some more; ``python -m tests.sampler --minutes 60`` tries others."""
+    run = drawn(number, frame)
     outcomes = [*try_run(run.config, tmp_path, run.number)]
     broken = [f"{outcome.promise}: {outcome.reason}" for outcome in outcomes if outcome.verdict == "broken"]
     assert not broken, "\n".join(broken)
