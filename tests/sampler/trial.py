@@ -36,6 +36,7 @@ def try_run(config: RunConfig, folder: Path, number: int, chosen: str = "") -> I
         is_due = not each.costly or bool(chosen) or number % EVERY == 0
         if chosen not in name or not is_due or not each.applies(config):
             continue
+        case.random.seed(number)  # so that a promise that is tried alone does what it did among others
         try:
             each.held(case)
         except Exception as error:
