@@ -32,9 +32,13 @@ class Owner(NamedTuple):
     path: str
     token: str
 
+    def is_of(self, machine: Machine) -> bool:
+        """Whether the process is one of a machine, and of its process id namespace."""
+        return (self.host, self.numbering) == machine
+
     def is_dead(self, here: Machine) -> bool:
         """Whether the process is known to have ended. Nothing is known of another machine's processes."""
-        if (self.host, self.numbering) != here:
+        if not self.is_of(here):
             return False
         try:
             process = psutil.Process(self.process)
@@ -44,7 +48,7 @@ class Owner(NamedTuple):
 
     def is_halted(self, here: Machine) -> bool:
         """Whether the process is known to be stopped, as by SIGSTOP or Ctrl-Z, so that it sends no sign of life."""
-        if (self.host, self.numbering) != here:
+        if not self.is_of(here):
             return False
         try:
             return bool(psutil.Process(self.process).status() == psutil.STATUS_STOPPED)

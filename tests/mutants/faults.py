@@ -2264,7 +2264,7 @@ REPORT_FAULTS = (
     Fault(
         "comparisons",
         "arms that saw other data are judged",
-        "reports/judge/comparisons.py",
+        "reports/judge/comparability.py",
         "abs(weight) > _ROUNDING for weight",
         "abs(weight) > 10 for weight",
         (f"{COMPARISONS}arms_that_saw_other_data_get_no_verdict",),
@@ -2827,8 +2827,8 @@ RUN_FAULTS = (
         "contract",
         "an optimizer goes on without its moments and keeps the contract",
         "lit_transformers/checks/training_parts.py",
-        "    if worst > 0:",
-        "    if worst > 1:",
+        "    if not is_small(worst, 0.0):",
+        "    if not is_small(worst, 1.0):",
         (f"{BROKEN}[moments of its own]",),
     ),
     Fault(
@@ -3175,8 +3175,8 @@ RUN_FAULTS = (
         "ledger",
         "a container of the same name is this machine",
         "sweeps/ledger/owner.py",
-        "if (self.host, self.numbering) != here:",
-        "if self.host != here.host:",
+        "return (self.host, self.numbering) == machine",
+        "return self.host == machine.host",
         (
             f"{LEDGER}the_run_of_a_process_that_died_here_is_given_to_the_next_at_once"
             "_and_not_from_a_container_of_the_same_name",
@@ -3861,8 +3861,8 @@ EXCHANGE_FAULTS = (
         "keys",
         "weights of a run over other symbols are taken over",
         "lit_transformers/runs/keys.py",
-        '{"content": data.content, "training": data.identity()}',
-        '{"content": data.content}',
+        '"training": data.identity(), ',
+        "",
         (f"{SYMBOLS}the_file_of_a_tokenizer_that_was_edited_changes_keys_and_no_symbol",),
     ),
     Fault(
