@@ -3308,8 +3308,8 @@ RUN_FAULTS = (
         "ledger",
         "a server that became read-only ends every command",
         "sweeps/ledger/storage.py",
-        "        context.is_disconnect = True\n",
-        "        pass\n",
+        'READ_ONLY = "25006"',
+        'READ_ONLY = "00000"',
         ("tests/sweeps/test_workers.py::test_a_server_that_has_become_read_only_is_waited_for",),
     ),
     Fault(
