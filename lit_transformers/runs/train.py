@@ -89,7 +89,8 @@ def train(
         steps, data.selection_split = trainer.global_step, None
         measured_step = steps if selection is None else selection.measured_step(steps)
         is_other_split = selection is not None and data.validation_split != SELECTED_ON
-        if checkpointer.validated_at != measured_step or is_other_split or not task.metric.per_document():
+        is_measured = task.evaluation_seconds > 0 and bool(task.metric.per_document())  # in this process, in time
+        if checkpointer.validated_at != measured_step or is_other_split or not is_measured:
             trainer.validate(task, data, verbose=False)
             evaluation_seconds = task.evaluation_seconds
     losses, outputs = task.metric.per_document(), task.metric.outputs()

@@ -4182,6 +4182,14 @@ SAMPLED_FAULTS = (
     ),
     Fault(
         "sampled runs",
+        "a run that was validated before it was resumed is taken to be measured",
+        "lit_transformers/runs/train.py",
+        "is_measured = task.evaluation_seconds > 0 and ",
+        "is_measured = ",
+        (SAMPLER,),
+    ),
+    Fault(
+        "sampled runs",
         "a resumed run forgets how many validations it has waited",
         "lit_transformers/training/selection.py",
         'self.waited = state["best"], state["best_step"], state["waited"]',

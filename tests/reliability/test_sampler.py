@@ -20,6 +20,7 @@ COMBINED = {
     "a stop amid averaged updates": ("strings", 14),
     "a stop amid the patience of another": ("classification", 3935),
     "another noise in evaluation": ("denoising", 1),
+    "a stop between the validation of the best weights and the end": (None, 77000339),
 }
 """Runs by what meets in them. A fault where these meet shows in them (``tests/mutants``), and in few others."""
 
@@ -31,7 +32,7 @@ COMBINED = {
         *(pytest.param(*run, id=name) for name, run in COMBINED.items()),
     ],
 )
-def test_a_run_keeps_every_promise(frame: str, number: int, tmp_path: Path) -> None:
+def test_a_run_keeps_every_promise(frame: str | None, number: int, tmp_path: Path) -> None:
     """One of each objective and some more; ``python -m tests.sampler --minutes 60`` tries others."""
     run = drawn(number, frame)
     outcomes = [*try_run(run.config, tmp_path, run.number)]
