@@ -173,7 +173,9 @@ FRAMES: Mapping[str, Frame] = {
         rows,
         kind("replaced_tokens", generator=({"overrides": {"dim": 4, "heads": 1}, "tie": "none"}, {"draws": "uniform"})),
     ),
-    "permutation_lm": Frame(("encoder",), rows, kind("permutation_lm")),
+    "permutation_lm": Frame(
+        ("encoder",), rows, kind("permutation_lm", measured=(None, "none"), segment_length=(None, 12))
+    ),
     "bilm": Frame(("language_model",), rows, kind("bilm", directions=("both", "forward"))),
     "contrastive": Frame(("encoder",), spans, kind("contrastive")),
 }

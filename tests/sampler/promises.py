@@ -94,6 +94,11 @@ def close(first: Mapping[str, float], second: Mapping[str, float], rounding: flo
     assert not far, "; ".join(f"{name}: {first[name]} and {second[name]}" for name in far)
 
 
+def same(first: Tensor, second: Tensor, name: str) -> None:
+    """Asserts that a weight is what another way to compute it gives, to the rounding of some updates."""
+    torch.testing.assert_close(first, second, rtol=1e-3, atol=2e-4, msg=lambda text: f"{name}: {text}")
+
+
 @promise("what is not refused at the start trains and is measured")
 def ends_as_it_should(case: Case) -> None:
     record = case.whole.record
@@ -198,7 +203,64 @@ def accumulated_equals_joined(case: Case) -> None:
     with patch.object(data, "train_dataloader", lambda: Joined(loader(), count)):
         joined = weights_of(config.override({"training.accumulate": 1}), case.folder / "joined", data)
     for name, weight in accumulated.items():
-        torch.testing.assert_close(weight, joined[name], rtol=1e-3, atol=2e-4, msg=lambda text, n=name: f"{n}: {text}")
+        same(weight, joined[name], name)
+
+
+@promise(
+    "lanes that carry state accumulate what a loop by hand adds up",
+    lambda config: config.training.accumulate > 1 and config.data.kind == "language" and not has_added_losses(config),
+)
+def lanes_equal_a_loop_by_hand(case: Case) -> None:
+    """The gradient of an update is that of the sum of the losses of its segments, divided by their targets."""
+    changes = {"training.average": None, "training.stop": None, "training.keep": "last", "data.workers": 0}
+    config = without_chance(case.config).override(changes)
+    trained_weights = weights_of(config, case.folder / "lanes", config.data.build())
+    data, count = config.data.build(), config.training.accumulate
+    task = config.override({"training.accumulate": 1}).build_task(data).train()
+    optimizer, schedule = config.training.learn(task)
+    batches = iter(data.train_dataloader())
+    for _ in range(config.training.steps):
+        optimizer.zero_grad()
+        targets = 0.0
+        for _ in range(count):
+            output = task.training_step(next(batches), 0)
+            (output["loss"] * output["targets"]).backward()
+            targets += float(output["targets"])
+        gradients = [parameter.grad for parameter in task.parameters() if parameter.grad is not None]
+        torch._foreach_div_(gradients, targets)
+        if config.training.clip is not None:
+            torch.nn.utils.clip_grad_norm_(task.parameters(), config.training.clip)
+        optimizer.step()
+        schedule.step()
+        task.after_step()
+    for name, weight in task.state_dict().items():
+        torch.testing.assert_close(
+            trained_weights[name], weight, rtol=1e-3, atol=2e-4, msg=lambda text, n=name: f"{n}: {text}"
+        )
+
+
+@promise(
+    "no prediction sees another one where predictions have no order",
+    lambda config: (
+        config.task.kind == "permutation_lm"
+        and config.task.get("measured") == "none"
+        and config.model.get("query_stream") != "content"  # which reads what it predicts, and fails its gate
+    ),
+)
+def predictions_are_apart(case: Case) -> None:
+    """One hidden symbol is another one, and no prediction moves, whatever memory holds of the segment before."""
+    data = case.config.data.build()
+    task = case.config.build_task(data).eval()
+    batch = next(iter(data.val_dataloader()))
+    hidden = [(int(r), int(t)) for r, t in (batch.inputs == data.description.mask).nonzero()]
+    assert hidden, "nothing is hidden"
+    with torch.no_grad():
+        original = task.predicted(batch).symbols
+        for row, place in case.random.sample(hidden, min(5, len(hidden))):
+            targets = batch.targets.clone()
+            targets[row, place] = targets[row, place] % 20 + 7
+            moved = task.predicted(batch._replace(targets=targets)).symbols
+            torch.testing.assert_close(moved, original, rtol=0, atol=1e-6)
 
 
 TRUE_ROWS = ("strings", "classification", "regression")
@@ -425,6 +487,8 @@ def has_added_losses(config: RunConfig) -> bool:
     return (
         plain["data"].get("relation", "none") != "none"
         or plain["task"].get("span_boundary") is not None
+        or bool(plain["task"].get("intermediate"))
+        or bool(plain["task"].get("future"))
         or config.task.kind in ("replaced_tokens", "bilm")
         or "halting" in text
         or "penalty" in text
