@@ -32,6 +32,10 @@ READING = ("config", "import", "init", "kinds", "schema")
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", help="path=value of the run's config; may be given again.")
 ]
+BatchTokens = Annotated[int, typer.Option(min=1, help="Symbols of a batch; fewer take less memory.")]
+LineWindow = Annotated[
+    int | None, typer.Option(min=1, help="Lines read before any is written.", show_default="1000; 1 from a terminal")
+]
 
 
 @app.command()
@@ -166,11 +170,8 @@ def write_lines(
             show_default="as the run was measured",
         ),
     ] = None,
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Symbols of a batch; fewer take less memory.")] = 4096,
-    window: Annotated[
-        int | None,
-        typer.Option(min=1, help="Lines read before any is written.", show_default="1000; 1 from a terminal"),
-    ] = None,
+    batch_tokens: BatchTokens = 4096,
+    window: LineWindow = None,
     overlong: Annotated[
         Literal["cut", "refuse"],
         typer.Option(
@@ -260,23 +261,20 @@ def predict(
         Literal["text", "json"],
         typer.Option(help='Read lines as text, two with a tab between them, or as JSON: {"text": ...}, or a list.'),
     ] = "text",
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Symbols of a batch; fewer take less memory.")] = 4096,
-    window: Annotated[
-        int | None,
-        typer.Option(min=1, help="Lines read before any is written.", show_default="1000; 1 from a terminal"),
-    ] = None,
+    batch_tokens: BatchTokens = 4096,
+    window: LineWindow = None,
     overlong: Annotated[
         Literal["cut", "refuse"],
         typer.Option(help="Lines longer than those of training: cut to that length, or null, with exit status 1."),
     ] = "cut",
     allowed: AllowedModules = None,
 ) -> None:
-    """Predicts the class or the number of every line of standard input: as many JSON lines come out, in their order.
+    """Predicts the class or the number of every line of standard input, and writes a JSON line for each, in order.
 
     A class is {"label": ..., "probabilities": {...}} with the labels of training, a number {"value": ...}; both are
     null for an empty line. Probabilities are those of the network, and are not calibrated. A masked_lm that was trained
-    with data.relation predicts the relation of two texts, as JSON {"first": ..., "second": ...}. What became of the
-    lines is told at the end: how many were empty, cut, refused, or had unknown symbols.
+    with data.relation predicts the relation of two texts, as JSON {"first": ..., "second": ...}. At the end,
+    standard error counts the lines that were empty, cut or refused, and the unknown symbols.
 
     Example: python -m lit_transformers predict runs/KEY/checkpoint.ckpt < reviews.txt > labels.jsonl
     """

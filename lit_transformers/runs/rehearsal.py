@@ -55,7 +55,7 @@ def small_task(config: RunConfig, description: DataDescription) -> Task:
         path: min(memories[path], length) if memories.get(path) else value
         for path, value in config.task.evaluation.items()
     }
-    return config.task.override({"evaluation": evaluation}).build(model, description, config.training)
+    return config.measured_task.override({"evaluation": evaluation}).build(model, description, config.training)
 
 
 def measured_names(config: RunConfig, task: Task, length: int) -> list[str]:

@@ -39,11 +39,10 @@ Draw = Callable[[Random], Plain]
 
 
 class Drawn(NamedTuple):
-    """A run that nothing refuses, and the number it is drawn again from. refused: the draws before it that were."""
+    """A run that nothing refuses, and the number that it is drawn from."""
 
     number: int
     config: RunConfig
-    refused: int
 
 
 def texts() -> Plain:
@@ -256,7 +255,7 @@ def drawn(start: int, frame: str | None = None) -> Drawn:
     """The first run from a number on that is not refused. Every refusal has a reason."""
     for refused in range(ATTEMPTS):
         try:
-            return Drawn(start + refused, draw_run(start + refused, frame), refused)
+            return Drawn(start + refused, draw_run(start + refused, frame))
         except ValueError as error:
             if not message_of(error):
                 raise
