@@ -7,7 +7,9 @@ import importlib.util
 import keyword
 import sys
 from contextlib import suppress
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import NamedTuple
 
 from ablations.ablation import Ablation
@@ -88,11 +90,19 @@ def find(study: str) -> Path:
     return path
 
 
+class _SourceLoader(SourceFileLoader):
+    """Compiles a file each time. Python's bytecode cache takes a file of the same size and second for the same file."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Returns the code of the file as it is now."""
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def load(path: Path) -> Ablation:
     """Loads the spec from a file. Raises ConfigError that names the study and the place of any error in it."""
     place = f"study {path.stem}"
     name = f"ablations.studies.{path.stem}" if path.parent == STUDIES else f"_study_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_SourceLoader(name, str(path)))
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -308,8 +308,10 @@ def imported_afresh() -> Iterator[None]:
     """Inside, a study imports its modules from outside as they are now, though this process may have imported them for
     a study before they were edited; one that was imported otherwise stays as it is, as Python has it."""
     if any(stamp_of_path(file) != stamp for file, stamp in IMPORTED.values()):
-        for name in IMPORTED:
+        for name, (source, _) in IMPORTED.items():
             sys.modules.pop(name, None)
+            # An edit that keeps the size within one second leaves bytecode that Python takes for that of the new file.
+            Path(importlib.util.cache_from_source(source)).unlink(missing_ok=True)
         IMPORTED.clear()
         importlib.invalidate_caches()
     before = {*sys.modules}

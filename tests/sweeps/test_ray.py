@@ -174,7 +174,8 @@ class TestOnACluster:
                 nodes.extend(nodes_of(spread_runs, running))
                 running.remove_node((nodes[1] - {nodes[0]}).pop(), allow_graceful=False)
 
-            with when((spread[0].directory(spread_runs) / "checkpoint.ckpt").exists, kill_another_node):
+            checkpoint = spread[0].directory(spread_runs) / "checkpoint.ckpt"
+            with when(lambda: checkpoint.exists() and len(nodes_of(spread_runs, running)[1]) == 2, kill_another_node):
                 later, output = go(spread_runs, spread, running.address, nodes=2, cpus=2)
         assert states(summary) + states(later) == [State.FINISHED] * 2
         assert nodes[0] in nodes[1] and len(nodes[1]) == 2
