@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lit_transformers.cli.errors import IMPORT_ERRORS, first_line
 from lit_transformers.config import ConfigError, Plain, nearest
+from lit_transformers.printing.error_lines import IMPORT_ERRORS, first_line
 
 __all__ = ["class_path_of", "import_class", "import_module", "module_file", "module_spec", "split_class_path"]
 

@@ -25,8 +25,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
-from lit_transformers.cli.errors import first_line
 from lit_transformers.config import ConfigError, canonical_hash
+from lit_transformers.printing.error_lines import first_line
 from lit_transformers.records.files import (
     CHECKPOINT,
     CURVES,

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from lit_transformers.batch import Vocabulary
-from lit_transformers.cli.errors import first_line
 from lit_transformers.config import ConfigError, Dropout, Plain
 from lit_transformers.encodings.positions import sinusoids
 from lit_transformers.exchange.architectures import ARCHITECTURES, REFUSED
 from lit_transformers.exchange.mapping import REQUIRED, Architecture, Family, Part, Weight
 from lit_transformers.models import ModelConfig
 from lit_transformers.models.cost import MOST_LAYERS
+from lit_transformers.printing.error_lines import first_line
 from lit_transformers.runs.starting_weights import differences, own_names
 from lit_transformers.training.config import TrainingConfig
 

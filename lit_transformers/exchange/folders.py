@@ -17,8 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lit_transformers.cli.errors import first_line
 from lit_transformers.config import ConfigError, Plain
+from lit_transformers.printing.error_lines import first_line
 from lit_transformers.training.checkpoints import damaged_part
 
 __all__ = ["copy_tokenizer", "fresh_folder", "local_folder", "read_checkpoint", "read_fields", "write_folder"]

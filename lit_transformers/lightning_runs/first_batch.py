@@ -15,11 +15,11 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 from torch.utils.flop_counter import FlopCounterMode
 
-from lit_transformers.cli.errors import first_line
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.lightning_runs.config import LightningRunConfig
 from lit_transformers.lightning_runs.metrics import PREFIXES, ExampleValues, LoggedNames
 from lit_transformers.lightning_runs.train import LOSS, built, trainer_switches
+from lit_transformers.printing.error_lines import first_line
 from lit_transformers.records.record import Gate
 from lit_transformers.runs.metrics import require_measured
 from lit_transformers.runs.train import quiet

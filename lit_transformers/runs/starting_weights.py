@@ -18,10 +18,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from datamodules import TrainedSymbols
-from lit_transformers.cli.errors import first_line
 from lit_transformers.config import ConfigError, Dropout, MissingFileError, Plain, TableLength, existing, named_by
 from lit_transformers.models import ModelConfig
 from lit_transformers.models.capabilities import RowNetwork
+from lit_transformers.printing.error_lines import first_line
 from lit_transformers.records.files import replace_file
 from lit_transformers.runs.code import changed_since
 from lit_transformers.runs.trained_symbols import symbols_of_checkpoint, symbols_of_folder

@@ -25,8 +25,8 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 
-from lit_transformers.cli.errors import first_line
 from lit_transformers.config import Plain
+from lit_transformers.printing.error_lines import first_line
 from lit_transformers.records.cells import text_of
 from lit_transformers.records.files import CURVES, DOCUMENTS, OUTPUTS
 from lit_transformers.records.record import Record

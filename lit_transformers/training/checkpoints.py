@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from lit_transformers.cli.errors import first_line
 from lit_transformers.config import ConfigError
+from lit_transformers.printing.error_lines import first_line
 
 _FOLDER = 0x10
 """The bit of a part's attributes by which it is a folder, as MS-DOS had it."""

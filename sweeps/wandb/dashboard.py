@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lit_transformers.cli.errors import first_line
 from lit_transformers.config import Plain
+from lit_transformers.printing.error_lines import first_line
 from lit_transformers.records.files import write_json
 
 __all__ = ["build", "define", "has_key", "make_report", "make_workspace", "write_definition"]
