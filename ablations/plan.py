@@ -14,9 +14,9 @@ from ablations.ablation import Ablation, Published, Resolved
 from ablations.arms import require_distinct, seed_overrides, select
 from ablations.matching import match_arms
 from ablations.probing import measured_spending
-from lit_transformers.cli.amounts import count
 from lit_transformers.config import Config, ConfigError, MissingFileError, Plain, parse_assignments
 from lit_transformers.plugins import plugin_arguments
+from lit_transformers.printing.amounts import count
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.floors import Floors, write_floors
 from lit_transformers.records.plan import (

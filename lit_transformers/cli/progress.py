@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from lit_transformers.cli.amounts import clock
+from lit_transformers.printing.amounts import clock
 
 if TYPE_CHECKING:
     from lit_transformers.training.reporting import Progress, Report

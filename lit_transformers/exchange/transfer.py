@@ -10,7 +10,6 @@ import yaml
 from torch import Tensor
 
 from lit_transformers.batch import PairDescription
-from lit_transformers.cli.amounts import count
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.exchange.architectures import ARCHITECTURES
 from lit_transformers.exchange.convert import (
@@ -33,6 +32,7 @@ from lit_transformers.exchange.mapping import Family
 from lit_transformers.exchange.original_fields import outgoing_fields
 from lit_transformers.exchange.tokenizer_files import symbol_numbers, write_tokenizer
 from lit_transformers.models import ModelConfig
+from lit_transformers.printing.amounts import count
 from lit_transformers.runs.starting_weights import HEADER, StartingWeights, read_weights, write_weights
 from lit_transformers.runs.trained_symbols import symbols_of_folder
 from lit_transformers.training.checkpoints import read

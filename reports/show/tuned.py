@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lit_transformers.cli.amounts import assignments
+from lit_transformers.printing.amounts import assignments
 from reports.read.records import Study
 from reports.show.tables import Cell, Column, Table
 
