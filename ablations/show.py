@@ -17,9 +17,9 @@ from ablations.ablation import Ablation, Looks, SeedPlan
 from ablations.catalog import Headline
 from ablations.estimate import TimeEstimate
 from ablations.plan import PlannedStudy
-from lit_transformers.cli.names import BreakableName
 from lit_transformers.config import Config
 from lit_transformers.printing.amounts import assignments, count
+from lit_transformers.printing.arm_names import BreakableName
 from lit_transformers.records.labels import label_arms
 from lit_transformers.records.plan import Plan
 from sweeps.ledger.ticket import State

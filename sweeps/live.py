@@ -16,8 +16,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lit_transformers.cli.names import BreakableName
 from lit_transformers.printing.amounts import clock
+from lit_transformers.printing.arm_names import BreakableName
 from lit_transformers.records.labels import ArmLabels
 from sweeps.ledger.ticket import State, Ticket
 

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lit_transformers.cli.names import BreakableName
+from lit_transformers.printing.arm_names import BreakableName
 from lit_transformers.records.files import CHECKPOINT
 from sweeps.ledger.lock import is_locked
 from sweeps.ledger.ticket import State

@@ -19,8 +19,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from lit_transformers.cli.names import BreakableName
 from lit_transformers.printing.amounts import count, scaled
+from lit_transformers.printing.arm_names import BreakableName
 from lit_transformers.records.cells import cell_of
 from reports.show.markup import Html, element, name_of, paragraphs
 

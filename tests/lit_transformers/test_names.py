@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from ablations import catalog
-from lit_transformers.cli.names import BreakableName
+from lit_transformers.printing.arm_names import BreakableName
 from sweeps.ledger.ledger import ActiveRun, Pulse
 from sweeps.status import plain_table, work_table
 
