@@ -77,7 +77,7 @@ def agent(
 
     An ordinary run in its own directory: one that is finished is read. Under torchrun the ranks train as one run.
     """
-    from lit_transformers.cli.cores import limit_threads
+    from lit_transformers.machine.cores import limit_threads
     from lit_transformers.runs.wandb_logging import WandbConfig
     from lit_transformers.training.ranks import is_first_rank
     from sweeps.wandb.agent import carry_out, describe, parameters

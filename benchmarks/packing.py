@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.hardware import JSON_HELP, describe, save
-from lit_transformers.cli.cores import usable_cores
+from lit_transformers.machine.cores import usable_cores
 from lit_transformers.runs import RunConfig, run_key
 from sweeps.launchers.local import Options, launch
 from sweeps.launchers.share import Share, share_machine

@@ -63,9 +63,9 @@ def fit(
         from lit_transformers.cli.run_file import read_run
         from lit_transformers.runs.loggers import LoggerConfig
         from lit_transformers.runs.wandb_logging import WandbConfig
-    from lit_transformers.cli.cores import limit_threads
     from lit_transformers.cli.progress import shown
     from lit_transformers.config import parse_assignments
+    from lit_transformers.machine.cores import limit_threads
     from lit_transformers.records.files import LOG
     from lit_transformers.runner import load_runner, runner_of
     from lit_transformers.training.loader_processes import LoaderDied, set_loaders_apart
@@ -114,8 +114,8 @@ def evaluate(
     """
     with quick_imports():
         from lit_transformers import runs
-    from lit_transformers.cli.cores import limit_threads
     from lit_transformers.config import parse_assignments
+    from lit_transformers.machine.cores import limit_threads
 
     limit_threads()
     for name, value in runs.evaluate(checkpoint, parse_assignments(changes or [])).items():
@@ -141,7 +141,7 @@ def generate(
 
     Example: python -m lit_transformers generate runs/KEY/checkpoint.ckpt --prompt "def "
     """
-    from lit_transformers.cli.cores import limit_threads
+    from lit_transformers.machine.cores import limit_threads
 
     with quick_imports():
         from lit_transformers.decoding.sampling import SamplingConfig
@@ -187,7 +187,7 @@ def write_lines(
     allowed: AllowedModules = None,
 ) -> None:
     """Writes to standard output what the model makes of every line of standard input."""
-    from lit_transformers.cli.cores import limit_threads
+    from lit_transformers.machine.cores import limit_threads
 
     with quick_imports():
         from lit_transformers.decoding.translate import TranslationOptions, Translator
@@ -278,7 +278,7 @@ def predict(
 
     Example: python -m lit_transformers predict runs/KEY/checkpoint.ckpt < reviews.txt > labels.jsonl
     """
-    from lit_transformers.cli.cores import limit_threads
+    from lit_transformers.machine.cores import limit_threads
 
     with quick_imports():
         from lit_transformers.decoding.lines import LineOptions

@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from urllib.parse import quote
 
-from lit_transformers.cli.cores import usable_cores
+from lit_transformers.machine.cores import usable_cores
 from lit_transformers.records.files import RESULTS, write_text
 from reports.judge.agreement import (
     AGREEMENTS,

@@ -16,7 +16,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from lit_transformers.cli.cores import requested_threads, usable_cores
+from lit_transformers.machine.cores import requested_threads, usable_cores
 from sweeps.process.child import prepare_server
 
 __all__ = ["JobProcess"]

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 
 from lit_transformers.batch import DataDescription
-from lit_transformers.cli.cores import machine_memory
 from lit_transformers.config import ConfigError
+from lit_transformers.machine.cores import machine_memory
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.printing.amounts import memory
 from lit_transformers.stacks.carried import LARGEST_PROBE, Carried

@@ -10,8 +10,8 @@ import lightning as L
 
 from datamodules import Data, TrainedSymbols, with_errors_of
 from lit_transformers.class_path import class_path_of
-from lit_transformers.cli.cores import machine_memory
 from lit_transformers.config import ConfigError, Plain, paths_within, plain_leaves
+from lit_transformers.machine.cores import machine_memory
 from lit_transformers.models.cost import require_held
 from lit_transformers.plugins import load_plugins
 from lit_transformers.printing.error_lines import first_line

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from lit_transformers.cli.cores import machine_memory
 from lit_transformers.config import ConfigError
+from lit_transformers.machine.cores import machine_memory
 from lit_transformers.models.cost import require_held
 from lit_transformers.printing.amounts import memory
 from lit_transformers.runs.config import RunConfig

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import psutil
 
-from lit_transformers.cli.cores import requested_threads, usable_cores
 from lit_transformers.config import ConfigError
+from lit_transformers.machine.cores import requested_threads, usable_cores
 
 __all__ = ["Share", "cuda_devices", "cuda_models", "memory_of", "require_cores", "share_machine"]
 

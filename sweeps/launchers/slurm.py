@@ -28,8 +28,8 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 from submitit.helpers import CommandFunction, DelayedSubmission
 
-from lit_transformers.cli.cores import requested_threads
 from lit_transformers.config import ConfigError
+from lit_transformers.machine.cores import requested_threads
 from lit_transformers.records.files import write_json
 from sweeps.launchers.limits import is_count, parse_bytes, parse_count, parse_seconds
 from sweeps.launchers.local import MAX_STOPS, Options, Summary

@@ -24,7 +24,7 @@ from ablations.options import out
 from ablations.plan import Request, make_plan
 from ablations.show import gate_table
 from ablations.training import records_elsewhere
-from lit_transformers.cli.cores import usable_cores
+from lit_transformers.machine.cores import usable_cores
 from lit_transformers.records.labels import label_arms
 from lit_transformers.records.record import Gate
 from sweeps.ledger.records import write_failure

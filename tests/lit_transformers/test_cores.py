@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_transformers.cli.cores import cgroup_cores, limit_threads, machine_memory, requested_threads, usable_cores
 from lit_transformers.config import ConfigError
+from lit_transformers.machine.cores import cgroup_cores, limit_threads, machine_memory, requested_threads, usable_cores
 
 V2 = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
 V1 = "32 31 0:29 {top} /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct"
@@ -75,7 +75,7 @@ def test_threads_that_are_asked_for_are_read_and_nonsense_is_refused(monkeypatch
 
 
 def test_torch_keeps_to_the_cores_unless_threads_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lit_transformers.cli.cores.usable_cores", lambda: 2)
+    monkeypatch.setattr("lit_transformers.machine.cores.usable_cores", lambda: 2)
     torch.set_num_threads(3)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     limit_threads()

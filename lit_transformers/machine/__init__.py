@@ -1,0 +1,1 @@
+"""What the machine has, without torch: cores, memory, the processor."""
