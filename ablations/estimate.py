@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ablations.plan import PlannedStudy
+from lit_transformers.machine.processor import processor
 from lit_transformers.records.files import RECORD
-from lit_transformers.records.machine import processor
 from lit_transformers.records.record import load_record
 from sweeps.launchers.share import cuda_devices, cuda_models
 from sweeps.process.call import call_forked

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import torch
 
+from lit_transformers.machine.processor import processor_model
 from lit_transformers.records.files import write_json
-from lit_transformers.records.machine import processor_model
 from lit_transformers.runs.environment import commit
 
 RESULTS = Path(__file__).with_name("results")

@@ -22,7 +22,7 @@ from datamodules.rows.rows import RowData
 from datamodules.strings.generated import GeneratedData
 from datamodules.text.language import LanguageData
 from lit_transformers.config import canonical_hash
-from lit_transformers.records.machine import processor_model
+from lit_transformers.machine.processor import processor_model
 from lit_transformers.source_code import code_from_outside
 
 __all__ = ["floors", "measured_floors"]

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from lit_transformers.config import Plain
+from lit_transformers.machine.processor import processor
 from lit_transformers.printing.error_lines import first_line
-from lit_transformers.records.machine import processor
 from lit_transformers.training.callbacks import Diverged
 from lit_transformers.training.disk_space import what_is_full
 

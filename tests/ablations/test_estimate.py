@@ -13,7 +13,7 @@ from ablations import estimate as estimates
 from ablations.estimate import ASSUMED_RATE, ENOUGH_SECONDS, SECONDS_BESIDE_TRAINING, estimate
 from ablations.plan import PlannedStudy
 from ablations.show import plan_view
-from lit_transformers.records.machine import processor
+from lit_transformers.machine.processor import processor
 from lit_transformers.records.plan import Metric, Plan, PlannedArm, PlannedRun
 
 FLOPS = 1e12
