@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from ablations.ablation import Ablation
 from ablations.inputs import imported_afresh
-from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.plugins import include_project, load_plugins
 from lit_transformers.printing.error_lines import IMPORT_ERRORS
 from lit_transformers.project import read_project
+from lit_transformers.startup.quick_imports import quick_imports
 
 __all__ = [
     "RUNNER",

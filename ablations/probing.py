@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import lit_transformers.cli.search_path  # noqa: F401  # isort: split
-from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import Config, ConfigError, Plain, canonical_hash
 from lit_transformers.machine.processor import processor, processor_model
 from lit_transformers.records.files import write_json
 from lit_transformers.runner import load_runner
+from lit_transformers.startup.quick_imports import quick_imports
 from sweeps.launchers.share import cuda_devices, cuda_models
 
 __all__ = ["ProbedConfig", "measured_on", "measured_spending"]

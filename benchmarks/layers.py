@@ -27,7 +27,6 @@ from benchmarks import peers
 from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.layer_timing import ABSENT, DIM, HEADS, QUANTITIES, Layer, Peaks, Work, ours, peaks_of, power, row_of
 from benchmarks.peers import BLOCK, CHUNK, KEPT, RANK, ROUNDS, WINDOW
-from lit_transformers.cli.startup import use_huge_pages
 from lit_transformers.mixer import MixerConfig
 from lit_transformers.mixers import (
     AdaptiveSpanConfig,
@@ -48,6 +47,7 @@ from lit_transformers.mixers import (
     TopKConfig,
     WindowConfig,
 )
+from lit_transformers.startup.quick_imports import use_huge_pages
 
 
 class LayerCase(NamedTuple):

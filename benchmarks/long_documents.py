@@ -27,8 +27,8 @@ from rich.table import Table
 from benchmarks.hardware import RESULTS, describe, save
 from benchmarks.layer_timing import DIM, HEADS, Layer, Work, ours, power
 from benchmarks.layers import MIXERS, LayerCase, measured
-from lit_transformers.cli.startup import use_huge_pages
 from lit_transformers.mixer import Shape
+from lit_transformers.startup.quick_imports import use_huge_pages
 from reports.show.looks import STYLE
 
 GOAL = 1.1

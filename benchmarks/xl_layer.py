@@ -20,9 +20,9 @@ from torch import nn
 
 from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.layer_timing import DIM, HEADS, QUANTITIES, Layer, Step, Work, ours, peaks_of, power, row_of, stepper
-from lit_transformers.cli.startup import use_huge_pages
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig
+from lit_transformers.startup.quick_imports import use_huge_pages
 
 LARGEST_XLNET = 4096 * 4096
 """The most scores per head: larger matrices take gigabytes."""

@@ -14,8 +14,8 @@ from lit_transformers.cli.allow_option import AllowedModules
 from lit_transformers.cli.callbacks import Callbacks, Loggers, callback_assignments, chosen_loggers
 from lit_transformers.cli.commands import run_command
 from lit_transformers.cli.program import is_script, program_name
-from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config_command import config, schema
+from lit_transformers.startup.quick_imports import quick_imports
 
 if TYPE_CHECKING:
     from lit_transformers.decoding.lines import LineWriter

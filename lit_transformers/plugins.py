@@ -24,10 +24,10 @@ from types import ModuleType
 from typing import Any, NamedTuple, cast
 
 from lit_transformers.class_path import module_spec
-from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import Config, ConfigError, register
 from lit_transformers.printing.error_lines import IMPORT_ERRORS
 from lit_transformers.project import read_project
+from lit_transformers.startup.quick_imports import quick_imports
 
 __all__ = [
     "GROUP",

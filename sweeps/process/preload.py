@@ -9,9 +9,9 @@ from contextlib import suppress
 from types import TracebackType
 
 import lit_transformers.cli.search_path  # noqa: F401  # isort: split
-from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import ConfigError
 from lit_transformers.runner import load_runner
+from lit_transformers.startup.quick_imports import quick_imports
 
 RUNNER = "LIT_TRANSFORMERS_RUNNER"
 """The environment variable that names the runner."""

@@ -9,8 +9,8 @@ import threading
 from multiprocessing.connection import Connection
 
 import lit_transformers.cli.search_path  # noqa: F401  # isort: split
-from lit_transformers.cli.startup import quick_imports
 from lit_transformers.runner import load_runner
+from lit_transformers.startup.quick_imports import quick_imports
 from sweeps.process.meeting import connected
 from sweeps.process.order import Fault, RunOrder, perform, reporter
 from sweeps.process.torchrun import RankOutcome

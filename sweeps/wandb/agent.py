@@ -15,13 +15,13 @@ from pathlib import Path
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.records.files import RECORD
 from lit_transformers.records.record import Record, load_record, parse_record
 from lit_transformers.runner import load_runner
 from lit_transformers.runs.wandb_logging import WandbConfig, upload_finished_run
+from lit_transformers.startup.quick_imports import quick_imports
 from lit_transformers.training.ranks import is_first_rank
 from sweeps.ledger.lock import locked
 from sweeps.ledger.records import read_record

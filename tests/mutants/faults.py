@@ -5464,7 +5464,7 @@ FAULTS = (
     Fault(
         "runs",
         "large tensors are mapped page by page",
-        "lit_transformers/cli/startup.py",
+        "lit_transformers/startup/quick_imports.py",
         "    use_huge_pages()\n",
         "",
         ("tests/sweeps/test_call.py::test_large_tensors_are_in_huge_pages",),

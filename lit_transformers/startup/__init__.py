@@ -1,0 +1,1 @@
+"""What a process does before it imports anything heavy."""
