@@ -53,4 +53,4 @@ def _import_package(name: str) -> None:
 
 
 put_working_folder_last(Path(__file__).resolve().parents[2], Path.cwd().resolve())
-importlib.import_module("lit_transformers.cli.interruption")  # now that it is ours
+importlib.import_module("lit_transformers.startup.interruption")  # now that it is ours
