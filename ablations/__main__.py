@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-import lit_transformers.cli.search_path  # noqa: F401  # isort: split
+import lit_transformers.startup.search_path  # noqa: F401  # isort: split
 from ablations import catalog
 from ablations.config_command import config
 from ablations.floors import floors_of_published

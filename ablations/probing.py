@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import lit_transformers.cli.search_path  # noqa: F401  # isort: split
+import lit_transformers.startup.search_path  # noqa: F401  # isort: split
 from lit_transformers.config import Config, ConfigError, Plain, canonical_hash
 from lit_transformers.machine.processor import processor, processor_model
 from lit_transformers.records.files import write_json

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-import lit_transformers.cli.search_path  # noqa: F401  # isort: split
+import lit_transformers.startup.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.allow_option import AllowedModules
 from lit_transformers.cli.callbacks import Callbacks, Loggers, callback_assignments, chosen_loggers
 from lit_transformers.cli.commands import run_command

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-import lit_transformers.cli.search_path  # noqa: F401  # isort: split
+import lit_transformers.startup.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.console import SteadyConsole
 from lit_transformers.cli.plugin_option import with_plugins
 from lit_transformers.cli.program import is_script, program_name

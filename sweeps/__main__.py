@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-import lit_transformers.cli.search_path  # noqa: F401  # isort: split
+import lit_transformers.startup.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.commands import run_command
 from lit_transformers.cli.console import SteadyConsole
 from lit_transformers.cli.program import is_script, program_name

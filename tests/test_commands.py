@@ -30,7 +30,7 @@ def test_a_console_whose_reader_is_gone_ends_nothing_and_says_so(capfd: pytest.C
 
 
 def test_ctrl_c_during_imports_is_one_line() -> None:
-    code = "import lit_transformers.cli.search_path; raise KeyboardInterrupt"
+    code = "import lit_transformers.startup.search_path; raise KeyboardInterrupt"
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert completed.stderr == "stopped before anything was begun\n" and completed.returncode
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from small_project import SMALL, write_small_project
 
-from lit_transformers.cli.search_path import SUITE
+from lit_transformers.startup.search_path import SUITE
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = """

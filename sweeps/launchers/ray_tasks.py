@@ -26,8 +26,8 @@ from ray.exceptions import LocalRayletDiedError, NodeDiedError, OutOfMemoryError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from lit_transformers.cli.search_path import put_working_folder_last
 from lit_transformers.plugins import VARIABLE
+from lit_transformers.startup.search_path import put_working_folder_last
 from sweeps.launchers.ray_messages import RayTask
 from sweeps.launchers.remote import node_share
 from sweeps.launchers.share import Share

@@ -8,7 +8,7 @@ import sys
 import threading
 from multiprocessing.connection import Connection
 
-import lit_transformers.cli.search_path  # noqa: F401  # isort: split
+import lit_transformers.startup.search_path  # noqa: F401  # isort: split
 from lit_transformers.runner import load_runner
 from lit_transformers.startup.quick_imports import quick_imports
 from sweeps.process.meeting import connected
