@@ -60,7 +60,7 @@ def fit(
     from lit_transformers.cli.console import SteadyConsole
 
     with quick_imports():
-        from lit_transformers.cli.run_file import read_run
+        from lit_transformers.run_file import read_run
         from lit_transformers.runs.loggers import LoggerConfig
         from lit_transformers.runs.wandb_logging import WandbConfig
     from lit_transformers.cli.progress import shown

@@ -26,8 +26,8 @@ def read_target(target: str) -> tuple[str, Config | type[Config]]:
     """Returns the config of a run, with the path "", or the defaults of a kind, with its path in a run's config: its
     class, where it has fields without a default; else the config of a study's baseline, with the path "". Raises
     ConfigError where there is none of them."""
-    from lit_transformers.cli.run_file import read_run
     from lit_transformers.records.files import RUN
+    from lit_transformers.run_file import read_run
 
     place = Path(target)
     if place.is_dir() or (place.is_file() and place.suffix != ".py"):

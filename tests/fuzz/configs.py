@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from ablations.__main__ import main
 from lit_transformers.cli.printed_config import print_config, read_target, with_values
-from lit_transformers.cli.run_file import read_run
 from lit_transformers.config import Config, ConfigError, parse_assignments
 from lit_transformers.kinds import places
 from lit_transformers.lightning_runs import LightningRunConfig
 from lit_transformers.plain_yaml import read_yaml
+from lit_transformers.run_file import read_run
 from lit_transformers.runs import RunConfig
 from lit_transformers.trust import MODULES, class_paths_in
 

@@ -21,7 +21,6 @@ from ablations.catalog import load
 from ablations.plan import Request, make_plan
 from ablations.tuning import prepare
 from lit_transformers.__main__ import app
-from lit_transformers.cli.run_file import read_run
 from lit_transformers.config import ConfigError
 from lit_transformers.lightning_runs import LightningRunConfig
 from lit_transformers.lightning_runs.first_batch import check, describe
@@ -30,6 +29,7 @@ from lit_transformers.lightning_runs.keys import run_key
 from lit_transformers.lightning_runs.loaders import DataOrder
 from lit_transformers.lightning_runs.metrics import logged_in_record
 from lit_transformers.lightning_runs.runner import RUNNER
+from lit_transformers.run_file import read_run
 from lit_transformers.training.callbacks import Interrupted
 from lit_transformers.training.config import CallbackConfig
 

@@ -22,10 +22,10 @@ from ablations.inputs import StudyInputs, installed_packages
 from ablations.plan import PlannedStudy, Request, make_plan
 from lit_transformers import allow_modules, load_checkpoint, plugins, trust
 from lit_transformers.__main__ import main
-from lit_transformers.cli.run_file import read_run
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.lightning_runs import LightningRunConfig
 from lit_transformers.records.files import CHECKPOINT, RUN
+from lit_transformers.run_file import read_run
 from lit_transformers.runs.folder import Identity, claim
 from lit_transformers.trust import require_allowed
 
