@@ -30,7 +30,7 @@ from lit_transformers.attention.recompute import (
     product,
     recomputed,
 )
-from lit_transformers.encodings.relative import Gathered, Relative, Table, at_least, distance_range
+from lit_transformers.attention.relative import Gathered, Relative, Table, at_least, distance_range
 from lit_transformers.mixer import full_precision
 
 ALIGNED = 16

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lit_transformers.attention.executors import Inputs, attend, dense, with_tables
 from lit_transformers.attention.patterns import Band
+from lit_transformers.attention.relative import Relative
 from lit_transformers.batch import IGNORED
 from lit_transformers.checks import gates
 from lit_transformers.checks.gates import Broken, is_small, largest
@@ -24,7 +25,6 @@ from lit_transformers.checks.part_checks import PartChecks, require_effects
 from lit_transformers.config import Config, ConfigError, field_types
 from lit_transformers.encodings import EncodingConfig
 from lit_transformers.encodings.positions import PositionError, PositionsConfig
-from lit_transformers.encodings.relative import Relative
 from lit_transformers.mixer import Context, LengthError, MixerConfig, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, ModelConfig

@@ -8,7 +8,7 @@ from lit_transformers.config import Config
 from lit_transformers.mixer import Shape
 
 if TYPE_CHECKING:
-    from lit_transformers.encodings.relative import Relative
+    from lit_transformers.attention.relative import Relative
     from lit_transformers.encodings.rotary import Rotary
 
 

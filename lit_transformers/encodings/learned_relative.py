@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lit_transformers.attention.relative import Relative, Table, for_queries
 from lit_transformers.config import Length, Positive
 from lit_transformers.encodings.encoding import EncodingConfig
-from lit_transformers.encodings.relative import Relative, Table, for_queries
 from lit_transformers.mixer import Shape
 
 

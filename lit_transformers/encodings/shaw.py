@@ -8,10 +8,10 @@ from typing import Annotated
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lit_transformers.attention.relative import Relative, Table, for_queries, of_weights
 from lit_transformers.config import Length, NonNegative
 from lit_transformers.encodings.clipped import distance_vectors
 from lit_transformers.encodings.encoding import EncodingConfig
-from lit_transformers.encodings.relative import Relative, Table, for_queries, of_weights
 from lit_transformers.mixer import Shape
 
 

@@ -10,10 +10,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_transformers.attention.relative import Relative, Table, for_queries
 from lit_transformers.config import ConfigError, Length, NonNegative, Segments
 from lit_transformers.encodings.encoding import EncodingConfig
 from lit_transformers.encodings.positions import sinusoids
-from lit_transformers.encodings.relative import Relative, Table, for_queries
 from lit_transformers.mixer import Shape
 
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.attention.executors import Inputs, with_tables
+from lit_transformers.attention.relative import Relative
 from lit_transformers.config import Dropout, Fraction, Memory, NonNegative
 from lit_transformers.encodings import EncodingConfig
-from lit_transformers.encodings.relative import Relative
 from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Promises, Shape
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split

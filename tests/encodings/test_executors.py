@@ -44,6 +44,7 @@ from lit_transformers.attention.patterns import (
     Without,
     visible,
 )
+from lit_transformers.attention.relative import Relative
 from lit_transformers.encodings import (
     EncodingConfig,
     HuangConfig,
@@ -52,7 +53,6 @@ from lit_transformers.encodings import (
     ShawConfig,
     XLConfig,
 )
-from lit_transformers.encodings.relative import Relative
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
 

@@ -17,8 +17,8 @@ from lit_transformers.attention import executors, flex
 from lit_transformers.attention.executors import Inputs, attend, dense, fused, with_tables
 from lit_transformers.attention.flex import flexible
 from lit_transformers.attention.patterns import Band, Graph, Local, Marked, Pattern, Summaries
+from lit_transformers.attention.relative import Relative
 from lit_transformers.encodings import XLConfig
-from lit_transformers.encodings.relative import Relative
 from lit_transformers.mixer import Shape
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]

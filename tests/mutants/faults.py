@@ -324,7 +324,7 @@ ENCODING_FAULTS = (
     Fault(
         "encodings",
         "the relative shift is off by one",
-        "lit_transformers/encodings/relative.py",
+        "lit_transformers/attention/relative.py",
         "scores.storage_offset() + queries - 1)",
         "scores.storage_offset() + queries)",
         (f"{ORACLE}a_bidirectional_layer_equals_the_equations",),
@@ -332,7 +332,7 @@ ENCODING_FAULTS = (
     Fault(
         "encodings",
         "the gradient of the relative shift has a number that was never written",
-        "lit_transformers/encodings/relative.py",
+        "lit_transformers/attention/relative.py",
         "        flat[..., -1].zero_()\n",
         "        flat[..., -1].fill_(1)\n",
         (f"{EXECUTORS}blocked_equals_dense[causal-xl]",),
@@ -340,7 +340,7 @@ ENCODING_FAULTS = (
     Fault(
         "encodings",
         "the gradient of the relative shift has columns that were never written",
-        "lit_transformers/encodings/relative.py",
+        "lit_transformers/attention/relative.py",
         "        shifted(scores, table.size(-2) - 1)[..., keys:].zero_()\n",
         "        shifted(scores, table.size(-2) - 1)[..., keys:].fill_(1)\n",
         (f"{EXECUTORS}blocked_equals_dense[everything-xl]",),

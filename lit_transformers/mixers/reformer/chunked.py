@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from lit_transformers.attention.executors import Inputs
 from lit_transformers.attention.recompute import Cut, Tensors, TensorSlice, in_order, recomputed
-from lit_transformers.encodings.relative import Gathered, Relative
+from lit_transformers.attention.relative import Gathered, Relative
 from lit_transformers.mixer import full_precision
 from lit_transformers.mixers.reformer.chunks import BucketOrder, rows_of
 from lit_transformers.mixers.reformer.shared_qk import ITSELF

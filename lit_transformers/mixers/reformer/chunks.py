@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lit_transformers.attention.executors import encoding_flops
-from lit_transformers.encodings.relative import Relative
+from lit_transformers.attention.relative import Relative
 
 By = Literal["by_rank", "by_sort"]
 

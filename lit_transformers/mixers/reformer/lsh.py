@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from lit_transformers.attention.executors import Inputs, with_tables
 from lit_transformers.attention.recompute import no_autocast
+from lit_transformers.attention.relative import Relative
 from lit_transformers.config import Length, NonNegative, Positive, RandomSeed, Rounds
-from lit_transformers.encodings.relative import Relative
 from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.mixer import Context, Mixer, MixerOutput, Mode, OutputProjection, Promises, Shape, decide
 from lit_transformers.mixers.heads import channels_of_a_head, join, split

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from lit_transformers.attention.executors import AttentionWeighting, Inputs, attend, attend_flops
 from lit_transformers.attention.patterns import Band
-from lit_transformers.encodings.relative import Relative
+from lit_transformers.attention.relative import Relative
 
 ITSELF = -1e5
 """Added to a query's score with its own key, which would be the largest: finite, so that a query sees itself where

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from lit_transformers.attention.executors import Inputs, attend, attend_flops, plan_of
 from lit_transformers.attention.patterns import BLOCK, Band
+from lit_transformers.attention.relative import Table
 from lit_transformers.config import Dropout, Fraction, Length, Positive
-from lit_transformers.encodings.relative import Table
 from lit_transformers.mixer import (
     Context,
     LengthError,
