@@ -13,13 +13,6 @@ from contract_cases import DIM, HEADS, KINDS, Case, context, name, noise, promis
 from torch import Tensor
 
 from lit_transformers.checks.miniature import probe_data
-from lit_transformers.checks.observe import (
-    AttentionSummary,
-    attention_summary,
-    call_report,
-    observe,
-    reporting_modules,
-)
 from lit_transformers.encodings import ShawConfig, XLConfig
 from lit_transformers.mixer import Mode
 from lit_transformers.mixers import (
@@ -36,6 +29,13 @@ from lit_transformers.models import LanguageModelConfig
 from lit_transformers.models.cost import cost, flops_by_length
 from lit_transformers.observable import ModuleCall, recorded_calls
 from lit_transformers.runs import RunConfig, fit
+from lit_transformers.runs.observe import (
+    AttentionSummary,
+    attention_summary,
+    call_report,
+    observe,
+    reporting_modules,
+)
 from lit_transformers.stacks import HaltingConfig, UniversalConfig
 
 LENGTH = 12
