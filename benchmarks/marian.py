@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 
-from lit_transformers.checks.miniature import probe_data
 from lit_transformers.encodings.positions import SinusoidalConfig
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderDecoderConfig
 from lit_transformers.models.encoder_decoder import EncoderDecoder

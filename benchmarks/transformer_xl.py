@@ -35,7 +35,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.captured import Captured, capturable
 from benchmarks.fixed_shapes import FixedShapes, capacities_of
 from benchmarks.hardware import JSON_HELP, describe, save
-from lit_transformers.checks.miniature import probe_data
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixer import detach, map_state, state_tensors
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.models.cost import cost

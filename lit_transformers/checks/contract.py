@@ -13,9 +13,9 @@ from itertools import chain
 from typing import NamedTuple
 
 from lit_transformers.checks import data_parts, gates, network_parts, training_parts
-from lit_transformers.checks.miniature import seeded
 from lit_transformers.checks.part_checks import PartChecks, is_written_and_read
 from lit_transformers.config import Config, ConfigError
+from lit_transformers.gates.miniature import seeded
 from lit_transformers.mixer import MixerConfig
 from lit_transformers.plugins import Plugin, configs_of, import_plugin, locate
 from lit_transformers.records.record import Gate

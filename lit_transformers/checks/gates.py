@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_transformers.checks.miniature import Probe, covering, enlarged, miniature, probe_length, seeded
 from lit_transformers.config import ConfigError, Memory, Segments
+from lit_transformers.gates.miniature import Probe, covering, enlarged, miniature, probe_length, seeded
 from lit_transformers.mixer import empty_rows
 from lit_transformers.models.capabilities import (
     CausalModelConfig,

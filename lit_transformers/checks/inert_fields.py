@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from lit_transformers.batch import Vocabulary
-from lit_transformers.checks.miniature import VOCABULARY, probe_length, seeded, shrink
 from lit_transformers.config import Memory
+from lit_transformers.gates.miniature import VOCABULARY, probe_length, seeded, shrink
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.task import TaskConfig
 from lit_transformers.training.config import TrainingConfig

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from datamodules import LanguageDataConfig
-from lit_transformers.checks.miniature import whole
 from lit_transformers.config import Dilation, Memory, Reach
+from lit_transformers.gates.miniature import whole
 from lit_transformers.models import ModelConfig
 from lit_transformers.runs.config import RunConfig
 

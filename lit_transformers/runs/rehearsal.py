@@ -8,9 +8,9 @@ import torch
 
 from datamodules import Data
 from lit_transformers.batch import DataDescription
-from lit_transformers.checks.miniature import seeded, shrink
 from lit_transformers.config import ConfigError, Dropout, Memory, nearest
 from lit_transformers.encodings.positions import PositionError
+from lit_transformers.gates.miniature import seeded, shrink
 from lit_transformers.mixer import LengthError
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.tasks import Task

@@ -11,7 +11,7 @@ from contract_cases import DIM, HEADS, KINDS, Case, context, example, mixers, no
 from numerics import placed, same, same_gradients
 from torch import Tensor
 
-from lit_transformers.checks.miniature import probe_data
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixer import Context, state_tensors
 from lit_transformers.mixers import AttentionConfig, CompressiveConfig
 from lit_transformers.mixers.compressive.compressive import Compressive

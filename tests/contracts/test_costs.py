@@ -23,9 +23,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lit_transformers.attention.patterns import BLOCK
 from lit_transformers.batch import PairDescription, SpelledNumbers, Vocabulary
-from lit_transformers.checks.miniature import probe_data
 from lit_transformers.checks.network_parts import count_flops
 from lit_transformers.encodings import XLConfig
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixer import Context, MixerConfig, Shape
 from lit_transformers.mixers import AttentionConfig, LSRAConfig, LSTMConfig, TopKConfig, WindowConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig

@@ -6,7 +6,7 @@ import pytest
 import torch
 from contract_cases import DIM, HEADS, KINDS, Case, context, name, promises
 
-from lit_transformers.checks.miniature import probe_data
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixer import MixerConfig, state_tensors
 from lit_transformers.mixers import (
     AdaptiveSpanConfig,

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from lit_transformers.batch import Vocabulary
-from lit_transformers.checks.miniature import probe_data
 from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, GreedyConfig, decode
 from lit_transformers.decoding.generate import beam_search
 from lit_transformers.encodings import RotaryConfig, XLConfig
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixer import Mode
 from lit_transformers.mixers import AttentionConfig, BiLSTMConfig, LSTMConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, ModelConfig

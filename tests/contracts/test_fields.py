@@ -18,11 +18,11 @@ from allocations import Kept
 from contract_cases import CASES, DIM, HEADS, SMALL
 from torch import Tensor, nn
 
-from lit_transformers.checks.miniature import probe_data
 from lit_transformers.checks.part_checks import other_value
 from lit_transformers.config import Config, field_types
 from lit_transformers.encodings import EncodingConfig, LearnedRelativeConfig, RotaryConfig, XLConfig
 from lit_transformers.encodings.positions import LearnedConfig, PositionError, PositionsConfig, SinusoidalConfig
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixer import MixerConfig, state_tensors
 from lit_transformers.mixers import (
     AdaptiveSpanConfig,

@@ -6,9 +6,9 @@ import torch
 from contract_cases import DIM, SHAPE, Case, variants
 from torch import Tensor
 
-from lit_transformers.checks.miniature import probe_data
 from lit_transformers.encodings import XLConfig
 from lit_transformers.encodings.positions import LearnedConfig
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.models.initialisation import initialise_scaled

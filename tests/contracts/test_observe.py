@@ -12,8 +12,8 @@ import torch
 from contract_cases import DIM, HEADS, KINDS, Case, context, name, noise, promises, variants
 from torch import Tensor
 
-from lit_transformers.checks.miniature import probe_data
 from lit_transformers.encodings import ShawConfig, XLConfig
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixer import Mode
 from lit_transformers.mixers import (
     AdaptiveSpanConfig,

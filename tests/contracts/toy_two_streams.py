@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
 from lit_transformers.checks import gates
-from lit_transformers.checks.miniature import Probe
+from lit_transformers.gates.miniature import Probe
 from lit_transformers.mixer import Context
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork
 from lit_transformers.models.model import ModelOutput, positions_of

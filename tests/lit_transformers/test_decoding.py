@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
 from lit_transformers.decoding.decode import (
     DECODINGS,
@@ -21,6 +20,7 @@ from lit_transformers.decoding.decode import (
     decode,
 )
 from lit_transformers.decoding.sampling import SamplingConfig, choose
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixers.qkv import QKVMixer
 from lit_transformers.models import EncoderDecoderConfig
 from lit_transformers.models.encoder_decoder import EncoderDecoder

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from lit_transformers.batch import IGNORED, LanguageDescription, PairDescription, SpelledNumbers, Vocabulary
-from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import XLConfig
 from lit_transformers.encodings.positions import LearnedConfig, PositionError, SinusoidalConfig
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixers import AttentionConfig, WindowConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import (

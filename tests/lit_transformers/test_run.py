@@ -17,8 +17,8 @@ from forked import training
 
 from datamodules import PairDataConfig
 from lit_transformers.__main__ import main
-from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.records.files import CHECKPOINT, RECORD
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load, run_key
 from lit_transformers.runs.required_memory import require_memory

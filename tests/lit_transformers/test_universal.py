@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings.positions import PositionsConfig, SinusoidalConfig
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderDecoderConfig, LanguageModelConfig

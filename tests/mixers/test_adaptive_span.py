@@ -12,9 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lit_transformers.attention.executors import attend
 from lit_transformers.attention.patterns import Band
-from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import RotaryConfig, ShawConfig, XLConfig
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AdaptiveSpanConfig, AttentionConfig
 from lit_transformers.mixers.adaptive_span.adaptive_span import EPSILON, TRIM, AdaptiveSpan

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_transformers.attention import recompute
-from lit_transformers.checks.miniature import probe_data
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixer import Context, Shape, detach, map_state, state_tensors
 from lit_transformers.mixers import LinearConfig
 from lit_transformers.mixers.feature_maps import FEATURE_MAPS, Features

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixer import Context, LengthError, Shape
 from lit_transformers.mixers import AttentionConfig, LinformerConfig
 from lit_transformers.mixers.linformer.linformer import Linformer

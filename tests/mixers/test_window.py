@@ -28,9 +28,9 @@ from torch import Tensor
 from lit_transformers.attention import executors
 from lit_transformers.attention.executors import Inputs, attend, dense
 from lit_transformers.attention.patterns import Band, GlobalQueries
-from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import EncodingConfig, RotaryConfig, ShawConfig, XLConfig
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixer import Shape
 from lit_transformers.mixers import AttentionConfig, WindowConfig
 from lit_transformers.mixers.window import Window, window_of
