@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lit_transformers.checks import gates
-from lit_transformers.checks.inert_fields import changes_nothing
+from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.records.record import Gate
 from lit_transformers.runner import Runner
 from lit_transformers.runs import Interrupted, RunConfig, describe, fit, run_key

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lit_transformers.checks.inert_fields import changes_nothing
 from lit_transformers.config import Config, field_types
+from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.mixer import MixerConfig
 from lit_transformers.mixers import AttentionConfig, SparseConfig, WindowConfig
 from lit_transformers.models import LanguageModelConfig

@@ -20,8 +20,8 @@ from torchmetrics.functional.classification import matthews_corrcoef
 
 from datamodules import ListOpsConfig, MaskedSumConfig, NeedleConfig, Shard
 from lit_transformers.batch import ClassLabels, LabelledBatch, LabelledDescription, Vocabulary
-from lit_transformers.checks.inert_fields import changes_nothing
 from lit_transformers.config import ConfigError
+from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.models.encoder import Encoder
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load

@@ -4247,7 +4247,7 @@ FAULTS = (
     Fault(
         "fields",
         "a schedule is compared by its first updates alone",
-        "lit_transformers/checks/inert_fields.py",
+        "lit_transformers/gates/inert_fields.py",
         "for step in range(first.steps)",
         "for step in range(3)",
         ("tests/contracts/test_training_fields.py::test_schedules_that_part_only_after_a_long_warm_up_differ",),
