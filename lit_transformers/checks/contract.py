@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import NamedTuple
 
-from lit_transformers.checks import data_parts, gates, network_parts, training_parts
+from lit_transformers.checks import data_parts, network_parts, training_parts
 from lit_transformers.checks.part_checks import PartChecks, is_written_and_read
 from lit_transformers.config import Config, ConfigError
+from lit_transformers.gates import gates
 from lit_transformers.gates.miniature import seeded
 from lit_transformers.mixer import MixerConfig
 from lit_transformers.plugins import Plugin, configs_of, import_plugin, locate

@@ -45,9 +45,9 @@ from datamodules.pairs.source import PairsRead
 from datamodules.rows.noises import PlainRow
 from datamodules.rows.phrases import Phrases
 from lit_transformers.batch import IGNORED, ClassLabels, LabelledBatch, Vocabulary
-from lit_transformers.checks.gates import Broken
 from lit_transformers.checks.part_checks import PartChecks, require_effects
 from lit_transformers.config import Config, ConfigError, existing, field_types
+from lit_transformers.gates.gates import Broken
 
 __all__ = ["batches_of_ranks", "checks"]
 

@@ -17,12 +17,12 @@ from lit_transformers.attention.executors import Inputs, attend, dense, with_tab
 from lit_transformers.attention.patterns import Band
 from lit_transformers.attention.relative import Relative
 from lit_transformers.batch import IGNORED
-from lit_transformers.checks import gates
-from lit_transformers.checks.gates import Broken, is_small, largest
 from lit_transformers.checks.part_checks import PartChecks, require_effects
 from lit_transformers.config import Config, ConfigError, field_types
 from lit_transformers.encodings import EncodingConfig
 from lit_transformers.encodings.positions import PositionError, PositionsConfig
+from lit_transformers.gates import gates
+from lit_transformers.gates.gates import Broken, is_small, largest
 from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.gates.miniature import SHORTEST, VOCABULARY, Probe, miniature, probe_length
 from lit_transformers.mixer import Context, LengthError, MixerConfig, Shape

@@ -7,8 +7,8 @@ from contextlib import suppress
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from lit_transformers.checks.gates import Broken
 from lit_transformers.config import Config, ConfigError, field_types
+from lit_transformers.gates.gates import Broken
 from lit_transformers.records.record import Gate
 
 __all__ = ["PartChecks", "changed", "is_written_and_read", "other_value", "require_effects"]

@@ -22,13 +22,13 @@ from lit_transformers.batch import (
     RowBatch,
     Vocabulary,
 )
-from lit_transformers.checks.gates import Broken, is_small, largest, not_finite
 from lit_transformers.checks.network_parts import DIM, HEADS, objectives
 from lit_transformers.checks.part_checks import PartChecks, require_effects
 from lit_transformers.config import Config, ConfigError
 from lit_transformers.decoding.decode import DecodingConfig, decode
 from lit_transformers.encodings import XLConfig
 from lit_transformers.encodings.positions import SinusoidalConfig
+from lit_transformers.gates.gates import Broken, is_small, largest, not_finite
 from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.gates.miniature import SHORTEST, VOCABULARY, probe_data
 from lit_transformers.mixers import AttentionConfig

@@ -40,7 +40,7 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
     section 5.1.
     """
 
-    gates: ClassVar[str] = "lit_transformers.checks.gates:BIDIRECTIONAL"
+    gates: ClassVar[str] = "lit_transformers.gates.gates:BIDIRECTIONAL"
 
     extra_tokens: NonNegative = 0
     segments: Annotated[NonNegative, Segments] = 0

@@ -36,7 +36,7 @@ class EncoderDecoderConfig(PairModelConfig, kind="encoder_decoder"):
     ``memory`` of 0 remembers all that was decoded, which changes nothing where a target is read at once.
     """
 
-    gates: ClassVar[str] = "lit_transformers.checks.gates:PAIRED"
+    gates: ClassVar[str] = "lit_transformers.gates.gates:PAIRED"
 
     decoder_mixer: MixerConfig = AttentionConfig()
     cross_mixer: MixerConfig = AttentionConfig()

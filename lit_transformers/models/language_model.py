@@ -17,7 +17,7 @@ from lit_transformers.stacks.carried import Carried, leaves_state, read_until_fu
 class LanguageModelConfig(CausalModelConfig, RowModelConfig, kind="language_model"):
     """Predicts each symbol from those before it."""
 
-    gates: ClassVar[str] = "lit_transformers.checks.gates:CAUSAL"
+    gates: ClassVar[str] = "lit_transformers.gates.gates:CAUSAL"
 
     @property
     def first_sees_all(self) -> bool:

@@ -17,8 +17,8 @@ import torch
 from lightning.pytorch.loggers import Logger
 
 from datamodules import Data, DataError
-from lit_transformers.checks import gates
 from lit_transformers.config import ConfigError, Memory, Plain
+from lit_transformers.gates import gates
 from lit_transformers.records.measurement import Measurement
 from lit_transformers.records.record import VERSION, Gate, Record
 from lit_transformers.runs.config import RunConfig, describe, spent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lit_transformers.checks import gates
+from lit_transformers.gates import gates
 from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.records.record import Gate
 from lit_transformers.runner import Runner

@@ -14,8 +14,8 @@ from ablations.ablation import Ablation
 from ablations.catalog import RUNNER, find, load, names, uses_own_models, write_new
 from ablations.plan import Request, make_plan
 from ablations.show import study_view
-from lit_transformers.checks.gates import check
 from lit_transformers.config import ConfigError
+from lit_transformers.gates.gates import check
 from lit_transformers.gates.miniature import miniature, probe_length
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.runner import runner_of

@@ -13,8 +13,8 @@ from test_masked_lm import BERT, DATA, LENGTHS, minimal_pairs, one, rows
 from torch import Tensor
 
 from lit_transformers.batch import IGNORED, RowBatch, RowDescription
-from lit_transformers.checks import gates
 from lit_transformers.config import ConfigError
+from lit_transformers.gates import gates
 from lit_transformers.models import EncoderConfig, LanguageModelConfig, ModelConfig
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.encoder import Encoder

@@ -24,10 +24,10 @@ from contract_cases import (
 from numerics import bound, placed, same, same_gradients, unmoved
 from torch import Tensor, nn
 
-from lit_transformers.checks.gates import check
 from lit_transformers.config import ConfigError, field_types
 from lit_transformers.encodings import RotaryConfig, XLConfig
 from lit_transformers.encodings.positions import PositionsConfig
+from lit_transformers.gates.gates import check
 from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixer import Context, Mode, OutputProjection, Shape, empty_rows, state_tensors
 from lit_transformers.mixers import AttentionConfig, StarConfig

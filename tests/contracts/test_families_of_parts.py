@@ -17,8 +17,8 @@ from toy_adapters import AdaptedConfig
 from toy_pairs_of_networks import DistilledConfig, ReplacedConfig
 from toy_two_streams import PermutedConfig
 
-from lit_transformers.checks import gates
 from lit_transformers.config import ConfigError, register
+from lit_transformers.gates import gates
 from lit_transformers.gates.miniature import miniature, probe_data
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import MODELS, EncoderConfig, LanguageModelConfig

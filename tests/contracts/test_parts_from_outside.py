@@ -9,8 +9,8 @@ import pytest
 import toy_parts
 
 from datamodules import EXAMPLES
-from lit_transformers.checks import gates
 from lit_transformers.config import register
+from lit_transformers.gates import gates
 from lit_transformers.mixers import MIXERS
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.runs import RunConfig, code, fit, run_key

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from lit_transformers.attention.patterns import Ordered
 from lit_transformers.batch import IGNORED, RowBatch, RowDescription
-from lit_transformers.checks import gates
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import XLConfig
 from lit_transformers.encodings.positions import LearnedConfig
+from lit_transformers.gates import gates
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderConfig, ModelConfig
 from lit_transformers.stacks import SharedConfig, UniversalConfig

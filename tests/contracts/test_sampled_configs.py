@@ -10,10 +10,9 @@ import pytest
 import torch
 from random_configs import random_fields
 
-from lit_transformers.checks import gates
 from lit_transformers.config import Config, ConfigError
 from lit_transformers.encodings.positions import LearnedConfig
-from lit_transformers.gates import miniature
+from lit_transformers.gates import gates, miniature
 from lit_transformers.mixer import MixerConfig
 from lit_transformers.mixers import (
     MIXERS,

@@ -12,8 +12,8 @@ from numerics import same
 from torch import Tensor
 
 from lit_transformers.batch import PairDescription, SpelledNumbers, Vocabulary
-from lit_transformers.checks import gates
 from lit_transformers.config import ConfigError
+from lit_transformers.gates import gates
 from lit_transformers.mixers import AttentionConfig, SynthesizerConfig
 from lit_transformers.models import EncoderDecoderConfig
 from lit_transformers.models.cost import cost

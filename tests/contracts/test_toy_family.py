@@ -14,9 +14,9 @@ from contract_cases import POSITION_CASES, STACK_CASES, name
 from toy_family import DraftedConfig
 
 from lit_transformers.batch import LanguageDescription
-from lit_transformers.checks import gates
 from lit_transformers.config import ConfigError, register
 from lit_transformers.encodings.positions import PositionsConfig
+from lit_transformers.gates import gates
 from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.gates.miniature import miniature, probe_data
 from lit_transformers.mixer import Context

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from toy_two_streams import PermutedConfig
 
 from lit_transformers.attention.patterns import Ordered
-from lit_transformers.checks import gates
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings.positions import PositionsConfig
+from lit_transformers.gates import gates
 from lit_transformers.mixer import Context, MixerConfig
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.mixers.attention import Attention

@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
-from lit_transformers.checks import gates
 from lit_transformers.config import Positive
+from lit_transformers.gates import gates
 from lit_transformers.gates.miniature import Probe
 from lit_transformers.mixer import Context
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork

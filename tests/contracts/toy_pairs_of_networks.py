@@ -25,7 +25,7 @@ from lit_transformers.stacks.carried import Carried
 class ReplacedConfig(RowModelConfig, kind="replaced"):
     """generator_depth: layers of the generator; masked: the share of symbols that it predicts and replaces."""
 
-    gates: ClassVar[str] = "lit_transformers.checks.gates:BIDIRECTIONAL"
+    gates: ClassVar[str] = "lit_transformers.gates.gates:BIDIRECTIONAL"
 
     @property
     def first_sees_all(self) -> bool:

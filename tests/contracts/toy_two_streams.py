@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
-from lit_transformers.checks import gates
+from lit_transformers.gates import gates
 from lit_transformers.gates.miniature import Probe
 from lit_transformers.mixer import Context
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork

@@ -9,11 +9,10 @@ import torch
 from short_models import short
 from torch import Tensor, nn
 
-from lit_transformers.checks import gates
 from lit_transformers.config import ConfigError, Dropout, Fraction, Length, Memory, NonNegative, Positive, Rounds
 from lit_transformers.encodings import ENCODINGS, ShawConfig, XLConfig
 from lit_transformers.encodings.positions import LearnedConfig
-from lit_transformers.gates import miniature
+from lit_transformers.gates import gates, miniature
 from lit_transformers.gates.inert_fields import memories
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape
 from lit_transformers.mixers import MIXERS, AttentionConfig, WindowConfig

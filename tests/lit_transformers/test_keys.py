@@ -28,8 +28,8 @@ import pytest
 from datamodules.text.lanes import LaneShape
 from datamodules.text.language import LanguageData
 from lit_transformers import mixers
-from lit_transformers.checks import gates
 from lit_transformers.cli.progress import PlainLines
+from lit_transformers.gates import gates
 from lit_transformers.mixers import LinearConfig
 from lit_transformers.mixers.attention import Attention
 from lit_transformers.runs import RunConfig, code, fit, run_key

@@ -2550,7 +2550,7 @@ REPORT_FAULTS = (
     Fault(
         "gates",
         "a gradient of NaN counts as one",
-        "lit_transformers/checks/gates.py",
+        "lit_transformers/gates/gates.py",
         "    if broken := not_finite(gradients):\n",
         "    if broken := ():\n",
         ("tests/lit_transformers/test_gates.py::test_each_fault_is_found_by_its_gate",),
@@ -2558,7 +2558,7 @@ REPORT_FAULTS = (
     Fault(
         "gates",
         "a difference of NaN is within rounding",
-        "lit_transformers/checks/gates.py",
+        "lit_transformers/gates/gates.py",
         "    return difference <= tolerance\n",
         "    return not difference > tolerance\n",
         ("tests/lit_transformers/test_gates.py::test_each_fault_is_found_by_its_gate",),
@@ -2566,7 +2566,7 @@ REPORT_FAULTS = (
     Fault(
         "gates",
         "the largest difference passes NaN over",
-        "lit_transformers/checks/gates.py",
+        "lit_transformers/gates/gates.py",
         "return math.nan if any(map(math.isnan, sizes)) else max(sizes)",
         "return max(sizes)",
         ("tests/lit_transformers/test_gates.py::test_each_fault_is_found_by_its_gate",),

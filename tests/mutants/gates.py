@@ -33,7 +33,7 @@ def failed_gate(models: Iterable[Mapping[str, Any]]) -> str:
     """Returns the name of the first gate that fails for one of the models, or NONE_FAILED."""
     import torch
 
-    from lit_transformers.checks.gates import check
+    from lit_transformers.gates.gates import check
     from lit_transformers.models.model import ModelConfig
 
     torch.set_num_threads(1)
