@@ -18,7 +18,7 @@ from lit_transformers.config_command import config, schema
 from lit_transformers.startup.quick_imports import quick_imports
 
 if TYPE_CHECKING:
-    from lit_transformers.decoding.lines import LineWriter
+    from lit_transformers.inference.lines import LineWriter
 
 app = typer.Typer(
     help="One model at a time: train a run again, measure a checkpoint, let it write, or exchange weights.",
@@ -213,7 +213,7 @@ def write_all(writer: LineWriter) -> None:
     from rich.progress import Progress as Bar
 
     from datamodules.core.reading import lines_in
-    from lit_transformers.decoding.lines import size_of
+    from lit_transformers.inference.lines import size_of
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.fields[lines]:,} lines"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
@@ -281,8 +281,8 @@ def predict(
     from lit_transformers.machine.cores import limit_threads
 
     with quick_imports():
-        from lit_transformers.decoding.lines import LineOptions
         from lit_transformers.decoding.predict import predictor_of
+        from lit_transformers.inference.lines import LineOptions
 
     limit_threads()
     write_all(predictor_of(checkpoint, LineOptions(batch_tokens, window or usual_window(), overlong), lines))

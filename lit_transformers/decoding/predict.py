@@ -21,7 +21,7 @@ from datamodules.rows.store import sentences_of
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import IGNORED, LabelledBatch, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
-from lit_transformers.decoding.lines import LineOptions, LineWriter
+from lit_transformers.inference.lines import LineOptions, LineWriter
 from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks import Task

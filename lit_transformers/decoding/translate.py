@@ -16,7 +16,7 @@ from datamodules import PairsConfig, tokenizers_of
 from datamodules.core.tokenizers import Symbols
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, GreedyConfig
-from lit_transformers.decoding.lines import LineOptions, LineWriter, Overlong
+from lit_transformers.inference.lines import LineOptions, LineWriter, Overlong
 from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.seq2seq import Seq2Seq

@@ -5421,7 +5421,7 @@ FAULTS = (
     Fault(
         "data",
         "a mark of UTF-8 is translated",
-        "lit_transformers/decoding/lines.py",
+        "lit_transformers/inference/lines.py",
         "without_mark(line) if number == 1 else line",
         "line",
         (f"{TASKS}translate.py::test_lines_end_as_windows_or_the_last_one_ends_them_behind_a_mark_of_utf_8",),
