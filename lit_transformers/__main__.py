@@ -281,8 +281,8 @@ def predict(
     from lit_transformers.machine.cores import limit_threads
 
     with quick_imports():
-        from lit_transformers.decoding.predict import predictor_of
         from lit_transformers.inference.lines import LineOptions
+        from lit_transformers.inference.predict import predictor_of
 
     limit_threads()
     write_all(predictor_of(checkpoint, LineOptions(batch_tokens, window or usual_window(), overlong), lines))

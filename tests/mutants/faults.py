@@ -3932,7 +3932,7 @@ EXCHANGE_FAULTS = (
     Fault(
         "predict",
         "a text is read without what ends it in training",
-        "lit_transformers/decoding/predict.py",
+        "lit_transformers/inference/predict.py",
         "self.rows.row(symbols[0]))",
         "symbols[0][: self.longest])",
         (f"{PREDICT}a_line_is_predicted_as_an_example_of_the_data_is",),
@@ -3940,7 +3940,7 @@ EXCHANGE_FAULTS = (
     Fault(
         "predict",
         "labels are those in alphabetical order",
-        "lit_transformers/decoding/predict.py",
+        "lit_transformers/inference/predict.py",
         "names = labels or",
         "names = sorted(labels or ()) or",
         (f"{PREDICT}a_line_is_predicted_as_an_example_of_the_data_is",),
@@ -3948,7 +3948,7 @@ EXCHANGE_FAULTS = (
     Fault(
         "predict",
         "the second text is read as the first",
-        "lit_transformers/decoding/predict.py",
+        "lit_transformers/inference/predict.py",
         "is_after.clamp(max=1) * padding_mask",
         "is_after.clamp(max=0) * padding_mask",
         (f"{PREDICT}two_texts_are_read_as_two_segments_of_training",),
@@ -3956,7 +3956,7 @@ EXCHANGE_FAULTS = (
     Fault(
         "predict",
         "probabilities are believed",
-        "lit_transformers/decoding/predict.py",
+        "lit_transformers/inference/predict.py",
         "        if self.probabilistic:\n",
         "        if not self.probabilistic:\n",
         (f"{PREDICT}what_became_of_lines_is_told_and_that_probabilities_are_not_calibrated",),
