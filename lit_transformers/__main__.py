@@ -190,7 +190,7 @@ def write_lines(
     from lit_transformers.machine.cores import limit_threads
 
     with quick_imports():
-        from lit_transformers.decoding.translate import TranslationOptions, Translator
+        from lit_transformers.inference.translate import TranslationOptions, Translator
 
     limit_threads()
     purpose: Any = context.command.name  # it is the name of either command

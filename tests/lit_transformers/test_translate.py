@@ -15,8 +15,8 @@ import torch
 from datamodules import DataError, DocstringsConfig, JsonPairsConfig
 from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
-from lit_transformers.decoding.translate import TranslationOptions, Translator, require_purpose
 from lit_transformers.inference.lines import batches
+from lit_transformers.inference.translate import TranslationOptions, Translator, require_purpose
 from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig, fit
 
