@@ -145,7 +145,7 @@ def generate(
 
     with quick_imports():
         from lit_transformers.decoding.sampling import SamplingConfig
-        from lit_transformers.decoding.write import write
+        from lit_transformers.inference.write import write
 
     limit_threads()
     sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.decoding.sampling import SamplingConfig
-from lit_transformers.decoding.write import write
+from lit_transformers.inference.write import write
 from lit_transformers.plugins import load_plugins
 from lit_transformers.run_file import read_run, run_class
 from lit_transformers.runner import load_runner, runner_of

@@ -15,8 +15,8 @@ from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
 from lit_transformers.decoding.generate import beam_search, sample
 from lit_transformers.decoding.sampling import SamplingConfig, choose
-from lit_transformers.decoding.write import write
 from lit_transformers.gates.miniature import probe_data
+from lit_transformers.inference.write import write
 from lit_transformers.models.language_model import LanguageModel, LanguageModelConfig
 from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig, fit, load

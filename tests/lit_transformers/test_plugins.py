@@ -17,7 +17,7 @@ from lit_transformers import build_model, plugins
 from lit_transformers.checks.contract import check_plugin, require_contract
 from lit_transformers.config import ConfigError, register
 from lit_transformers.decoding.sampling import SamplingConfig
-from lit_transformers.decoding.write import write
+from lit_transformers.inference.write import write
 from lit_transformers.mixers import MIXERS
 from lit_transformers.models import MODELS
 from lit_transformers.project import read_project

@@ -16,8 +16,8 @@ import torch
 from datamodules import Data, Shard
 from lit_transformers.batch import IGNORED, PairBatch
 from lit_transformers.config import ConfigError
-from lit_transformers.decoding.write import write
 from lit_transformers.gates.inert_fields import changes_nothing
+from lit_transformers.inference.write import write
 from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig, FullTokenEmbeddingConfig, TokenEmbeddingConfig
 from lit_transformers.records.files import CHECKPOINT, OUTPUTS
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load
