@@ -29,8 +29,8 @@ from lit_transformers.runs.documents import write_documents
 from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck
 from lit_transformers.training.checkpoints import TRAINING
 from lit_transformers.training.loop import UpdateLoop
-from lit_transformers.training.pruning import Bars, Pruned, Pruner
 from lit_transformers.training.ranks import is_first_rank, mean_over_ranks, node_count
+from lit_transformers.training.search_pruning import Bars, Pruned, Pruner
 from lit_transformers.training.stopping import Stop
 
 __all__ = ["LOSS", "built", "make_trainer", "train", "trainer_switches"]

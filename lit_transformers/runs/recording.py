@@ -24,8 +24,8 @@ from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun, open_wand
 from lit_transformers.training.callbacks import Interrupted
 from lit_transformers.training.disk_space import checkpoint_bytes, lack_of_space, what_is_full
 from lit_transformers.training.loader_processes import LoaderDied, loader_death
-from lit_transformers.training.pruning import Pruned
 from lit_transformers.training.ranks import is_first_rank
+from lit_transformers.training.search_pruning import Pruned
 from lit_transformers.training.stopping import Stop, stop_requests
 
 __all__ = ["Results", "recorded"]

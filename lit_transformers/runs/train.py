@@ -34,8 +34,8 @@ from lit_transformers.training.callbacks import Checkpointer, Curves, Divergence
 from lit_transformers.training.checkpoints import CODE, TRAINING, read
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.loop import UpdateLoop
-from lit_transformers.training.pruning import Bars, Pruned, Pruner
 from lit_transformers.training.ranks import is_first_rank, node_count
+from lit_transformers.training.search_pruning import Bars, Pruned, Pruner
 from lit_transformers.training.selection import Selection
 from lit_transformers.training.stopping import Stop
 

@@ -21,7 +21,7 @@ from lit_transformers.config import Config, ConfigError, Plain, canonical_hash
 from lit_transformers.records.files import CURVES, RECORD
 from lit_transformers.runner import Runner, load_runner
 from lit_transformers.space import Knob
-from lit_transformers.training.pruning import BARS, Bars
+from lit_transformers.training.search_pruning import BARS, Bars
 from sweeps.launchers.local import Options, Summary
 from sweeps.ledger.lock import locked
 from sweeps.ledger.records import read_record

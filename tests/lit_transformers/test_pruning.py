@@ -16,7 +16,7 @@ from lit_transformers.config import ConfigError
 from lit_transformers.records.files import CHECKPOINT, RECORD
 from lit_transformers.runs import RunConfig, fit
 from lit_transformers.training.callbacks import Checkpointer
-from lit_transformers.training.pruning import BARS, Bars
+from lit_transformers.training.search_pruning import BARS, Bars
 
 NEVER = {10: math.inf, 20: math.inf, 30: math.inf, 40: math.inf}
 

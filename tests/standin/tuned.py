@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from lit_transformers.config import Config, NonNegative, Plain, Positive, PositiveFloat, canonical_hash
 from lit_transformers.space import Interval, Space
-from lit_transformers.training.pruning import Bars
+from lit_transformers.training.search_pruning import Bars
 from standin import run
 from standin.run import Description, Progress
 

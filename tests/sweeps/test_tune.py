@@ -16,7 +16,7 @@ from standin.tuned import RunConfig, fit
 from lit_transformers.config import ConfigError
 from lit_transformers.records.record import parse_record
 from lit_transformers.space import searched
-from lit_transformers.training.pruning import BARS
+from lit_transformers.training.search_pruning import BARS
 from sweeps.launchers.local import Options, Summary
 from sweeps.launchers.share import Share
 from sweeps.ledger.storage import Address, Opened
