@@ -17,7 +17,7 @@ from lit_transformers.records.plan import Plan
 from lit_transformers.records.reference import Reference
 from lit_transformers.records.schema import first_fault
 from lit_transformers.runner import load_runner
-from reports.read.records import Study
+from reports.read.study import Study
 from sweeps.process.call import call_forked
 
 __all__ = ["floors_of_published", "missing_floors"]

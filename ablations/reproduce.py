@@ -12,7 +12,7 @@ from lit_transformers.records.plan import PlannedRun
 from lit_transformers.records.record import Record
 from lit_transformers.records.reproduction import Reproduction
 from lit_transformers.runner import load_runner
-from reports.read.records import Run, Study
+from reports.read.study import Run, Study
 from sweeps.ledger.records import read_record
 from sweeps.process.call import call_forked
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lit_transformers.records.labels import ArmLabels
     from lit_transformers.records.record import Gate
     from lit_transformers.records.reproduction import Reproduction
-    from reports.read.records import Study
+    from reports.read.study import Study
     from sweeps.ledger.ledger import ActiveRun
     from sweeps.tuning.tune import TuningResult
 

@@ -21,8 +21,8 @@ from benchmarks.hardware import JSON_HELP, save
 from reports import ReportError
 from reports.judge.comparisons import Comparison, compare
 from reports.judge.fairness import cost_of
-from reports.read.records import Study
 from reports.read.results import read_results
+from reports.read.study import Study
 
 
 def measure(study: Study) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lit_transformers.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from reports.read.records import ReportError, load_study
+    from reports.read.study import ReportError, load_study
     from reports.report import write_report, write_study
 
 __all__ = ["ReportError", "load_study", "write_report", "write_study"]

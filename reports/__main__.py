@@ -17,8 +17,8 @@ from lit_transformers.config import ConfigError, parse_assignments
 from lit_transformers.records.files import PLAN, RESULTS
 from lit_transformers.records.study_folder import PLAIN_SCALE, folder_name, require_name
 from reports.publish import PUBLISHED
-from reports.read.records import ReportError
 from reports.read.results import read_results
+from reports.read.study import ReportError
 from sweeps.options import Runs
 
 HELP = """What studies have found: published, compared, and made again from their results alone.

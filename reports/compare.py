@@ -24,8 +24,8 @@ from reports.judge.evidence import gather
 from reports.judge.fairness import mean_cost
 from reports.judge.statistics import LEVEL, ConfidenceInterval
 from reports.publish import PUBLISHED, published
-from reports.read.records import ReportError, Run, RunData, Study, assemble, load_study, read_run
 from reports.read.results import read_results
+from reports.read.study import ReportError, Run, RunData, Study, assemble, load_study, read_run
 from reports.show.sections import COSTS
 from reports.show.tables import Cell, Column, Table, escape_markdown, plain, to_markdown
 

@@ -31,8 +31,8 @@ from reports.judge.effects import relative_effects
 from reports.judge.fairness import environments, repetitions
 from reports.publish import PUBLISHED, published
 from reports.read.answers import with_answer
-from reports.read.records import ReportError
 from reports.read.results import read_results
+from reports.read.study import ReportError
 from reports.report import PAGE, PUBLIC_FORMATS, REPORT, find, render_site, write_page
 from reports.show.answer import headline
 from reports.show.figures import EFFECTS, EFFECTS_CAPTION, EFFECTS_TITLE, draw_gallery_figures, gallery_drawings

@@ -15,8 +15,8 @@ from pathlib import Path
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.floors import Floors
 from lit_transformers.records.reproduction import Reproduction
-from reports.read.records import ReportError, Study, load_study
 from reports.read.results import read_results, write_results
+from reports.read.study import ReportError, Study, load_study
 from reports.report import render, write_study
 
 PUBLISHED = Path("published")

@@ -14,8 +14,8 @@ from reports.judge.comparisons import compare
 from reports.judge.fairness import environments
 from reports.judge.statistics import RESAMPLES
 from reports.read.answers import with_answer
-from reports.read.records import Study, load_study
 from reports.read.results import read_results, write_results
+from reports.read.study import Study, load_study
 from reports.show.answer import answer, headline
 from reports.show.figures import FORMATS, draw_figures
 from reports.show.html import ParentPage, write_html

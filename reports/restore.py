@@ -14,7 +14,7 @@ from lit_transformers.records.floors import FLOORS, write_floors
 from lit_transformers.records.plan import plan_path, write_plan
 from lit_transformers.records.record import write_record
 from reports.read.measurements import write_curves, write_documents
-from reports.read.records import Run, Study
+from reports.read.study import Run, Study
 
 __all__ = ["restore"]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from lit_transformers.records.measurement import Measurement
 from lit_transformers.records.record import Record
-from reports.read.records import Run, Study
+from reports.read.study import Run, Study
 
 __all__ = ["incomparable"]
 

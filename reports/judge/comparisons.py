@@ -28,7 +28,7 @@ from reports.judge.multiplicity import (
     step_down,
 )
 from reports.judge.statistics import LEVEL, PairedDifference, estimate
-from reports.read.records import Study
+from reports.read.study import Study
 
 Kind = Literal["contrast", "main effect", "interaction"]
 Verdict = Literal["better", "worse", "equal", "differs", "unresolved"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from reports.judge.fairness import cost_of, mean_cost
 from reports.judge.statistics import ConfidenceInterval, estimate
-from reports.read.records import Run
+from reports.read.study import Run
 
 __all__ = ["CostRatio", "cost_ratio", "is_measured"]
 

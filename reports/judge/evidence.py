@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from reports.judge.measures import Measure, measure_of
 from reports.judge.statistics import Array, Resampled, dominates, grouped, resampled_sums
 from reports.read.measurements import DocumentLosses
-from reports.read.records import Run, Study
+from reports.read.study import Run, Study
 
 __all__ = ["Evidence", "gather"]
 

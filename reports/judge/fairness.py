@@ -10,7 +10,7 @@ import numpy as np
 
 from lit_transformers.records.record import Record
 from lit_transformers.records.reproduction import Reproduction
-from reports.read.records import Run, Study
+from reports.read.study import Run, Study
 
 __all__ = ["cost_of", "mean_cost", "mismatch", "provenance", "repetitions", "spent"]
 

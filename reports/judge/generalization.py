@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from lit_transformers.records.floors import Floors
 from lit_transformers.records.reference import Reference
-from reports.read.records import Run, Study
+from reports.read.study import Run, Study
 
 __all__ = ["GeneralizationGap", "generalization_gap"]
 

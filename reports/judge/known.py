@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from lit_transformers.records.reference import Reference
 from reports.judge.evidence import Evidence, gather
 from reports.judge.statistics import LEVEL, ConfidenceInterval, estimate
-from reports.read.records import Study
+from reports.read.study import Study
 
 __all__ = ["LEAST", "KnownShare", "known_shares", "learned_too_little", "share"]
 

@@ -11,7 +11,7 @@ from lit_transformers.records.plan import Plan
 from reports.judge.evidence import Evidence, gather
 from reports.judge.fairness import mean_cost
 from reports.judge.statistics import ConfidenceInterval, estimate
-from reports.read.records import Study
+from reports.read.study import Study
 
 __all__ = ["DECODING_STATE", "Accuracy", "Matrix", "accuracy_matrix"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from lit_transformers.scores import ScoreWords
 from reports.judge.comparisons import Comparison
 from reports.read.outputs import BLEU_COLUMNS, PairedTests, paired_tests, tok_of
-from reports.read.records import Study
+from reports.read.study import Study
 from reports.show.tables import Cell, Column, Table
 
 __all__ = ["bleu_tests"]

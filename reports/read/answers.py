@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lit_transformers.records.files import write_json
-from reports.read.records import ReportError, Study
+from reports.read.study import ReportError, Study
 
 ANSWERS = "answers.json"
 STATED_LATER = "Which comparisons answer the question was stated after these results were known."

@@ -33,7 +33,7 @@ from lit_transformers.records.record import Record
 from lit_transformers.records.reproduction import Reproduction
 from lit_transformers.records.schema import dump, first_fault, parse
 from reports.read.measurements import NOTHING, Array, DocumentLosses, Measurements, as_documents
-from reports.read.records import ReportError, Run, RunData, Study, assemble
+from reports.read.study import ReportError, Run, RunData, Study, assemble
 
 VERSION = 1
 PLAN_END = ("protocol", "tuning", "left_out", "commands")

@@ -11,7 +11,7 @@ from lit_transformers.config import plain_leaves
 from lit_transformers.records.plan import PlannedArm
 from lit_transformers.records.record import Record
 from reports.judge.fairness import cost_of
-from reports.read.records import Run
+from reports.read.study import Run
 from reports.show.markup import Html, details, element, escape, items, name_of, pairs
 from reports.show.observed import observed
 from reports.show.sections import COSTS, Findings

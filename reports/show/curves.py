@@ -11,7 +11,7 @@ import numpy as np
 from reports.judge.fairness import cost_of
 from reports.judge.matrix import Matrix
 from reports.read.measurements import Array, thinned
-from reports.read.records import Study
+from reports.read.study import Study
 from reports.show.looks import INK, LineStyle, label, label_ends, line_styles, ticks
 from reports.show.sections import Findings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from reports.read.records import Study
+from reports.read.study import Study
 from reports.show.looks import MUTED, label, label_ends, line_styles
 
 if TYPE_CHECKING:

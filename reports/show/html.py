@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from lit_transformers.records.files import write_text
 from reports.judge.fairness import environments
-from reports.read.records import Study
+from reports.read.study import Study
 from reports.show.answer import answer, headline
 from reports.show.arm_details import arm_details
 from reports.show.figures import Drawing, drawings, inline_svg

@@ -13,7 +13,7 @@ from PIL import Image
 from pydantic import Field, ValidationError
 
 from lit_transformers.records.schema import parse
-from reports.read.records import Run
+from reports.read.study import Run
 from reports.show.markup import Html, element, escape, joined, name_of
 from reports.show.tables import Cell, Column, Table, to_html
 

@@ -22,7 +22,7 @@ from reports.judge.known import KnownShare, known_shares, learned_too_little, sh
 from reports.judge.matrix import DECODING_STATE, Matrix, accuracy_matrix
 from reports.judge.significance import bleu_tests
 from reports.judge.statistics import ConfidenceInterval
-from reports.read.records import Run, Study
+from reports.read.study import Run, Study
 from reports.show.names import name_comparisons
 from reports.show.tables import Cell, Column, Kind, Table, fixed
 from reports.show.tuned import tuned

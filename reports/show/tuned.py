@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lit_transformers.printing.amounts import assignments
-from reports.read.records import Study
+from reports.read.study import Study
 from reports.show.tables import Cell, Column, Table
 
 __all__ = ["tuned"]

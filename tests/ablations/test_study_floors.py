@@ -30,8 +30,8 @@ from lit_transformers.records.floors import floors_path, load_floors
 from lit_transformers.records.plan import parse_plan, plan_path, plan_to_plain
 from lit_transformers.records.reference import Reference
 from reports.publish import publish, publish_floors
-from reports.read.records import ReportError, load_study
 from reports.read.results import read_results
+from reports.read.study import ReportError, load_study
 from sweeps.launchers import slurm
 from sweeps.launchers.ray_cluster import launch_on_ray, require_answer
 from sweeps.ledger.storage import LedgerError

@@ -16,8 +16,8 @@ from fuzz.target import target
 from hypothesis import strategies as st
 
 from lit_transformers.config import ConfigError
-from reports.read.records import load_study
 from reports.read.results import read_results, write_results
+from reports.read.study import load_study
 from reports.report import find
 from reports.show.sections import all_tables
 from reports.show.tables import to_csv, to_latex, to_markdown

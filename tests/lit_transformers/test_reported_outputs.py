@@ -16,7 +16,7 @@ from lit_transformers.runs import RunConfig, fit
 from lit_transformers.runs.wandb_logging import _tables
 from reports.judge.comparisons import Comparison, compare
 from reports.read.outputs import BLEU_COLUMNS, bleu
-from reports.read.records import Study, load_study
+from reports.read.study import Study, load_study
 from reports.show.sections import Findings, all_tables
 
 pytestmark = pytest.mark.slow

@@ -2304,7 +2304,7 @@ REPORT_FAULTS = (
     Fault(
         "reports",
         "reports know the words of 13a alone",
-        "reports/read/records.py",
+        "reports/read/study.py",
         "record.metrics, notes, words_of(record))",
         "record.metrics, notes)",
         ("tests/reports/test_report_outputs.py::test_words_are_those_of_the_signature_that_a_run_was_scored_by",),
@@ -2732,7 +2732,7 @@ REPORT_FAULTS = (
     Fault(
         "floors",
         "floors of another baseline are taken for those of this one",
-        "reports/read/records.py",
+        "reports/read/study.py",
         "return floors if floors is not None and floors.are_of(plan) else None",
         "return floors",
         ("tests/reports/test_report_floors.py::test_without_a_floor_the_report_says_so_and_verdicts_count",),

@@ -16,7 +16,7 @@ from standin.run import RunConfig
 from ablations.ablation import Ablation, Contrast, Match, Metric, Published, PublishedValue, Scale, Source
 from ablations.plan import Request, make_plan
 from lit_transformers.config import ConfigError
-from reports.read.records import read_plan
+from reports.read.study import read_plan
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ import pytest
 from hostile import NAMES, write_hostile
 from study_on_disk import write_product
 
-from reports.read.records import load_study
+from reports.read.study import load_study
 from reports.report import find
 from reports.show.html import write_html
 

@@ -23,7 +23,7 @@ from study_on_disk import (
 from reports.compare import compare as compare_sides
 from reports.compare import find_side
 from reports.judge.comparisons import Comparison, compare
-from reports.read.records import load_study
+from reports.read.study import load_study
 from reports.report import find, write_report
 from reports.show.answer import headline
 

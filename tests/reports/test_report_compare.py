@@ -12,7 +12,7 @@ from study_on_disk import BYTES, key_of, name_of, product_arms, write_json, writ
 from reports.__main__ import main
 from reports.compare import compare, find_side
 from reports.publish import publish
-from reports.read.records import ReportError
+from reports.read.study import ReportError
 from reports.show.tables import Table, plain
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())

@@ -24,7 +24,7 @@ from reports.judge.comparisons import Comparison, compare
 from reports.judge.measures import measure_of
 from reports.judge.statistics import holm
 from reports.read.measurements import as_documents
-from reports.read.records import load_study
+from reports.read.study import load_study
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 OFF_AGAINST_ON = "recurrence=off against the baseline"

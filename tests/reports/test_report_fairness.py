@@ -14,8 +14,8 @@ from study_on_disk import BYTES, key_of, name_of, product_arms, write_json, writ
 from lit_transformers.records.files import RESULTS
 from reports.judge.comparisons import compare
 from reports.judge.fairness import provenance
-from reports.read.records import load_study
 from reports.read.results import read_results
+from reports.read.study import load_study
 from reports.report import find, write_report
 from reports.show.sections import all_tables
 from reports.show.tables import Table, plain, to_csv, to_markdown

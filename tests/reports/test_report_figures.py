@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from study_on_disk import BYTES, name_of, product_arms, write_plan, write_product, write_run
 
-from reports.read.records import load_study
+from reports.read.study import load_study
 from reports.report import find
 from reports.show.charts import Point, cost_against_quality, differences
 from reports.show.curves import band, learning_curves, load_curves

@@ -19,8 +19,8 @@ from lit_transformers.records.reference import Reference
 from reports.gallery import read_entry, summary
 from reports.judge.agreement import judge_comparisons
 from reports.read.measurements import Measurements
-from reports.read.records import Study, load_study
 from reports.read.results import read_results, write_results
+from reports.read.study import Study, load_study
 from reports.report import find
 from reports.show.answer import headline
 from reports.show.distances import recovered_bits

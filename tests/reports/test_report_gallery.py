@@ -20,8 +20,8 @@ from reports.gallery import read_entries, read_entry, to_gallery_html, to_galler
 from reports.judge.agreement import GalleryEntry, better_sign, judge_comparisons
 from reports.judge.effects import RelativeEffect, relative_effect, relative_effects
 from reports.publish import publish, published
-from reports.read.records import ReportError, load_study
 from reports.read.results import read_results, write_results
+from reports.read.study import ReportError, load_study
 from reports.report import find, markdown, render
 from reports.show.effects import draw_effects
 from reports.show.overview import open_comparisons, unasked, verdicts

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from study_on_disk import name_of, product_arms, write_plan, write_product
 
 import reports
-from reports.read.records import load_study
+from reports.read.study import load_study
 from reports.report import find
 from reports.show.arm_details import differences
 from reports.show.html import to_html, write_html

@@ -13,7 +13,7 @@ from lit_transformers.records.reference import Reference
 from reports.gallery import to_gallery_markdown
 from reports.judge.agreement import GalleryEntry, judge_comparisons
 from reports.judge.known import LEAST, share
-from reports.read.records import load_study
+from reports.read.study import load_study
 from reports.report import find
 from reports.show.answer import headline
 from reports.show.sections import Findings

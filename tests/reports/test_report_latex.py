@@ -10,7 +10,7 @@ import pytest
 from hostile import write_hostile
 from study_on_disk import write_product
 
-from reports.read.records import load_study
+from reports.read.study import load_study
 from reports.report import find
 from reports.show.sections import all_tables
 from reports.show.tables import Cell, Column, Table, to_latex

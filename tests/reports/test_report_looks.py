@@ -20,7 +20,7 @@ from reports.judge import multiplicity
 from reports.judge.comparisons import Comparison, Verdict, _judge, compare
 from reports.judge.multiplicity import looks_taken, spent
 from reports.judge.statistics import Array
-from reports.read.records import load_study
+from reports.read.study import load_study
 from reports.report import find, markdown
 from reports.show.sections import all_tables
 

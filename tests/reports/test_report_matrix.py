@@ -12,8 +12,8 @@ from study_on_disk import BYTES, name_of, write_json, write_plan, write_product,
 from lit_transformers.records.files import RESULTS
 from reports.judge.matrix import accuracy_matrix, is_accuracy
 from reports.judge.statistics import estimate
-from reports.read.records import load_study
 from reports.read.results import read_results, write_results
+from reports.read.study import load_study
 from reports.report import find
 from reports.show.charts import cost_points, state_against_accuracy, state_points
 from reports.show.curves import battery_curves

@@ -16,7 +16,7 @@ from study_on_disk import BYTES, key_of, name_of, product_arms, write_plan, writ
 from reports.judge.comparisons import compare
 from reports.read.measurements import DocumentLosses
 from reports.read.outputs import BLEU_COLUMNS, Output, bleu, bleu_columns, paired_tests, rouge_columns, with_outputs
-from reports.read.records import load_study, read_run
+from reports.read.study import load_study, read_run
 from reports.show.sections import Findings, all_tables
 
 ON, _, OFF, _ = map(name_of, product_arms())

@@ -15,7 +15,7 @@ from rich.console import Console
 from study_on_disk import BYTES, key_of, name_of, product_arms, write_json, write_plan, write_product, write_run
 
 from reports import ReportError, write_report
-from reports.read.records import load_study
+from reports.read.study import load_study
 from reports.report import find, markdown, terminal
 from reports.show.figures import drawings
 from reports.show.sections import all_tables

@@ -26,7 +26,7 @@ from lit_transformers.runs.documents import write_documents as write_losses
 from lit_transformers.tasks.language_metric import DocumentLoss
 from lit_transformers.training.callbacks import Curves
 from reports.read.measurements import read_curves, read_documents, write_documents
-from reports.read.records import ReportError, load_study
+from reports.read.study import ReportError, load_study
 from reports.show.tables import Cell, Column, Table, to_csv
 
 ARM = name_of(product_arms()[0])

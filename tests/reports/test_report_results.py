@@ -14,8 +14,8 @@ from study_on_disk import BYTES, key_of, name_of, product_arms, write_plan, writ
 
 from lit_transformers.records.files import RESULTS
 from reports import ReportError, write_report
-from reports.read.records import Study, load_study
 from reports.read.results import read_results, write_results
+from reports.read.study import Study, load_study
 from reports.report import find, markdown, render
 from reports.show.sections import all_tables
 

@@ -16,7 +16,7 @@ from reports.judge import evidence, statistics
 from reports.judge.comparisons import compare
 from reports.judge.measures import measure_of
 from reports.read.measurements import DocumentLosses, Measurements
-from reports.read.records import Run, Study
+from reports.read.study import Run, Study
 
 Array = np.ndarray[Any, Any]
 

@@ -24,7 +24,7 @@ from reports.judge.agreement import judge_comparisons
 from reports.judge.comparisons import Comparison, compare
 from reports.judge.multiplicity import step_down
 from reports.judge.statistics import Variances, estimate, holm, levels
-from reports.read.records import load_study
+from reports.read.study import load_study
 from reports.report import find, markdown
 from reports.show.answer import headline, sentence
 from reports.show.sections import Findings, all_tables
