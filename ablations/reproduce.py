@@ -13,7 +13,7 @@ from lit_transformers.records.record import Record
 from lit_transformers.records.reproduction import Reproduction
 from lit_transformers.runner import load_runner
 from reports.read.study import Run, Study
-from sweeps.ledger.records import read_record
+from sweeps.ledger.run_records import read_record
 from sweeps.process.call import call_forked
 
 __all__ = ["RepeatedRuns", "prepare_repetition"]

@@ -220,7 +220,7 @@ def take_looks(
 def records_elsewhere(runs: Path, rows: Iterable[Row]) -> str | None:
     """Returns a sentence on the runs that have finished for a ledger which several folders of runs share, and whose
     records no report of this folder can read; None where there is none."""
-    from sweeps.ledger.records import read_record
+    from sweeps.ledger.run_records import read_record
     from sweeps.ledger.ticket import State
 
     finished = [row for row in rows if row.state == State.FINISHED]

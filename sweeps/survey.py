@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lit_transformers.records.record import Record
-from sweeps.ledger.records import read_record
+from sweeps.ledger.run_records import read_record
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Row
 

@@ -23,7 +23,7 @@ from sweeps.launchers.limits import write_bytes, write_seconds
 from sweeps.launchers.share import Share
 from sweeps.ledger.ledger import Ending, Ledger, Pulse
 from sweeps.ledger.lock import is_locked
-from sweeps.ledger.records import read_record, write_failure
+from sweeps.ledger.run_records import read_record, write_failure
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row
 from sweeps.process.child import Attempt, LaunchError

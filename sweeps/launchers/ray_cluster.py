@@ -41,7 +41,7 @@ from sweeps.launchers.remote import (
     update_rows,
 )
 from sweeps.ledger.ledger import Ledger
-from sweeps.ledger.records import write_failure
+from sweeps.ledger.run_records import write_failure
 from sweeps.ledger.ticket import State
 from sweeps.live import Board, Row
 from sweeps.process.torchrun import import_path

@@ -15,7 +15,7 @@ from lit_transformers.records.files import RECORD
 from sweeps.launchers.local import Options, Summary, launch
 from sweeps.launchers.share import Share, share_machine
 from sweeps.ledger.ledger import Ledger
-from sweeps.ledger.records import read_record
+from sweeps.ledger.run_records import read_record
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row
 from sweeps.process.call import call_forked

@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from lit_transformers.records.record import Record
-from sweeps.ledger.records import read_record
+from sweeps.ledger.run_records import read_record
 from sweeps.process.meeting import SECRET, Meeting, meeting_point
 from sweeps.process.order import Fault, News, RunOrder
 

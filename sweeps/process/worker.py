@@ -13,7 +13,7 @@ from lit_transformers.config import ConfigError
 from lit_transformers.records.files import LOG, RECORD
 from lit_transformers.training.disk_space import what_is_full
 from sweeps.ledger.lock import BusyError, locked
-from sweeps.ledger.records import read_record, write_failure
+from sweeps.ledger.run_records import read_record, write_failure
 from sweeps.process.order import BUSY, FULL, HEADER, INTERRUPTED, KILLED, Fault, RunOrder, perform, reporter
 from sweeps.process.parent import die_with_parent
 from sweeps.process.torchrun import perform_together

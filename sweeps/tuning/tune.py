@@ -24,7 +24,7 @@ from lit_transformers.space import Knob
 from lit_transformers.training.search_pruning import BARS, Bars
 from sweeps.launchers.local import Options, Summary
 from sweeps.ledger.lock import locked
-from sweeps.ledger.records import read_record
+from sweeps.ledger.run_records import read_record
 from sweeps.ledger.storage import StorageConnection, find_address, open_storage
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Row

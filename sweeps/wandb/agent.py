@@ -24,7 +24,7 @@ from lit_transformers.runs.wandb_logging import WandbConfig, upload_finished_run
 from lit_transformers.startup.quick_imports import quick_imports
 from lit_transformers.training.ranks import is_first_rank
 from sweeps.ledger.lock import locked
-from sweeps.ledger.records import read_record
+from sweeps.ledger.run_records import read_record
 from sweeps.store import store_of
 
 __all__ = ["carry_out", "parameters"]

@@ -27,7 +27,7 @@ from ablations.training import records_elsewhere
 from lit_transformers.machine.cores import usable_cores
 from lit_transformers.records.labels import label_arms
 from lit_transformers.records.record import Gate
-from sweeps.ledger.records import write_failure
+from sweeps.ledger.run_records import write_failure
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Row
 

@@ -34,7 +34,7 @@ from sweeps.ledger import leases
 from sweeps.ledger.leases import Leases
 from sweeps.ledger.ledger import Ledger, Pulse
 from sweeps.ledger.owner import identify
-from sweeps.ledger.records import read_record, write_failure
+from sweeps.ledger.run_records import read_record, write_failure
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board
 from sweeps.process.order import Spread
