@@ -11,7 +11,7 @@ from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, Text
 from datamodules.core.tokenizers import Tokenizer, cached_tokenizer
 from datamodules.labelled.texts import LabelledTexts, TextExamplesConfig
-from datamodules.text.records import Column, FileRecord, RecordsConfig
+from datamodules.text.nested_records import Column, FileRecord, RecordsConfig
 from lit_transformers.config import Plain, nearest
 
 __all__ = ["LabelledRecordsConfig"]

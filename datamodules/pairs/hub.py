@@ -14,7 +14,7 @@ from datamodules.core.reading import plain_values
 from datamodules.pairs.source import Languages
 from datamodules.pairs.store import WHOLE, TextPairsConfig, Texts, pair_text
 from datamodules.text.hub import commit, streamed, unreachable
-from datamodules.text.records import column_conflicts, texts_at
+from datamodules.text.nested_records import column_conflicts, texts_at
 from datamodules.text.sources import split_by_hash
 from lit_transformers.config import Fraction, Positive
 

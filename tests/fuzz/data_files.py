@@ -32,7 +32,7 @@ from datamodules.pairs.catalogues import CataloguesConfig
 from datamodules.pairs.records import RecordPairsConfig
 from datamodules.pairs.source import PairsRead
 from datamodules.pairs.store import texts_of
-from datamodules.text.records import texts_at
+from datamodules.text.nested_records import texts_at
 from datamodules.text.sources import FilesConfig
 from lit_transformers.exchange.transfer import import_weights
 from lit_transformers.training import checkpoints

@@ -5195,7 +5195,7 @@ FAULTS = (
     Fault(
         "data",
         "items of one record fall into different splits",
-        "datamodules/text/records.py",
+        "datamodules/text/nested_records.py",
         "        if self.records:\n            text = json",
         "        if False:\n            text = json",
         (
@@ -5205,7 +5205,7 @@ FAULTS = (
     Fault(
         "data",
         "a record without a text is left out in silence",
-        "datamodules/text/records.py",
+        "datamodules/text/nested_records.py",
         'if self.incomplete == "refuse":',
         "if False:",
         (f"{DATA}records_source.py::test_a_line_that_is_no_pair_is_named_in_one_line",),
@@ -5349,7 +5349,7 @@ FAULTS = (
     Fault(
         "data",
         "a table with tabs keeps the quotes of pandas",
-        "datamodules/text/records.py",
+        "datamodules/text/nested_records.py",
         "return is_needed and not (",
         "return False and not (",
         (f"{DATA}reading.py::test_a_table_with_tabs_that_a_program_has_quoted_is_read_without_its_quotes",),
@@ -5357,7 +5357,7 @@ FAULTS = (
     Fault(
         "data",
         "a table with tabs loses the quotes of its texts",
-        "datamodules/text/records.py",
+        "datamodules/text/nested_records.py",
         "return is_needed and not (",
         "return True or not (",
         (f"{DATA}reading.py::test_a_table_with_tabs_whose_quotes_are_marks_of_its_texts_keeps_them",),
@@ -5365,7 +5365,7 @@ FAULTS = (
     Fault(
         "data",
         "lines of a table with tabs are joined by the quotes of two texts",
-        "datamodules/text/records.py",
+        "datamodules/text/nested_records.py",
         "return is_needed and not (has_long_rows and len(tabs) == 1)",
         "return is_needed",
         (f"{DATA}reading.py::test_a_table_with_tabs_whose_quotes_are_marks_of_its_texts_keeps_them",),
