@@ -37,11 +37,11 @@ from datamodules.denoising.parts import (
     SpanCorruptionConfig,
 )
 from datamodules.labelled.labelled import LabelledData, LabelledDataConfig, LabelledEvaluationConfig
+from datamodules.labelled.labelled_records import LabelledRecordsConfig
 from datamodules.labelled.listops import ListOpsConfig
 from datamodules.labelled.masked_sum import MaskedSumConfig
 from datamodules.labelled.needle import NeedleConfig
 from datamodules.labelled.periodic import PeriodicConfig
-from datamodules.labelled.records import LabelledRecordsConfig
 from datamodules.labelled.reviews import ReviewsConfig
 from datamodules.labelled.sentences import SentencesConfig
 from datamodules.pairs.catalogues import CataloguesConfig, MessagesConfig

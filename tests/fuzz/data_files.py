@@ -27,7 +27,7 @@ from pyarrow import parquet
 from datamodules.core.documents import SPLITS, Document
 from datamodules.core.index import IndexedCorpus
 from datamodules.core.tokenizers import BytesConfig, PretrainedTokenizerConfig, tokenizer_from_dict
-from datamodules.labelled.records import LabelledRecordsConfig
+from datamodules.labelled.labelled_records import LabelledRecordsConfig
 from datamodules.pairs.catalogues import CataloguesConfig
 from datamodules.pairs.records import RecordPairsConfig
 from datamodules.pairs.source import PairsRead
