@@ -48,10 +48,10 @@ from datamodules.pairs.catalogues import CataloguesConfig, MessagesConfig
 from datamodules.pairs.docstrings import DocstringsConfig
 from datamodules.pairs.hub import HubPairsConfig
 from datamodules.pairs.json import JsonPairsConfig, QMSumConfig, SciTLDRConfig
+from datamodules.pairs.paired_records import RecordPairsConfig
 from datamodules.pairs.pairs import PairData, PairDataConfig, PairEvaluationConfig
 from datamodules.pairs.papers import SciSummNetConfig
 from datamodules.pairs.parallel import Multi30kConfig, ParallelConfig
-from datamodules.pairs.records import RecordPairsConfig
 from datamodules.pairs.source import PairsConfig
 from datamodules.pairs.store import tokenizers_of
 from datamodules.pairs.strings import StringPairsConfig

@@ -29,7 +29,7 @@ from datamodules.core.index import IndexedCorpus
 from datamodules.core.tokenizers import BytesConfig, PretrainedTokenizerConfig, tokenizer_from_dict
 from datamodules.labelled.labelled_records import LabelledRecordsConfig
 from datamodules.pairs.catalogues import CataloguesConfig
-from datamodules.pairs.records import RecordPairsConfig
+from datamodules.pairs.paired_records import RecordPairsConfig
 from datamodules.pairs.source import PairsRead
 from datamodules.pairs.store import texts_of
 from datamodules.text.nested_records import texts_at
