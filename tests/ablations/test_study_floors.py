@@ -13,15 +13,15 @@ import pytest
 from rich.console import Console
 from standin.run import RUNNER, RunConfig, TrainingConfig, fit
 
-import ablations.context
 import ablations.estimate
 import ablations.floors
 import ablations.plan
+import ablations.study_context
 from ablations.ablation import Ablation, Margin, Metric
-from ablations.context import keep_context
 from ablations.floors import floors_of_published, missing_floors
 from ablations.launchers import RemoteLauncher
 from ablations.plan import PlannedStudy, Request, make_plan
+from ablations.study_context import keep_context
 from ablations.training import LaunchSettings, train_study
 from lit_transformers.config import ConfigError
 from lit_transformers.records.context import ContextLoss, load_context
@@ -228,8 +228,10 @@ def test_context_is_measured_once_on_the_first_finished_run_of_the_baseline(
             raise ConfigError("reads no text")
         return [ContextLoss(1, 3.5, 0.0, 0.0)]
 
-    monkeypatch.setattr(ablations.context, "load_runner", lambda name: replace(RUNNER, context_losses=measure))
-    monkeypatch.setattr(ablations.context, "call_forked", lambda runner, function, *arguments: function(*arguments))
+    monkeypatch.setattr(ablations.study_context, "load_runner", lambda name: replace(RUNNER, context_losses=measure))
+    monkeypatch.setattr(
+        ablations.study_context, "call_forked", lambda runner, function, *arguments: function(*arguments)
+    )
     first, second = (tmp_path / run.key for run in planned.plan.arms[0].runs)
     keep_context(tmp_path, planned, Console(file=StringIO()))
     assert load_context(tmp_path, planned.folder) is None and not measured
@@ -251,8 +253,12 @@ def test_the_context_of_all_arms_is_measured_where_it_is_known_what_can_be_known
     tmp_path: Path, planned: PlannedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = (ContextLoss(1, 3.5, 0.0, 0.0),)
-    monkeypatch.setattr(ablations.context, "load_runner", lambda name: replace(RUNNER, context_losses=lambda _: losses))
-    monkeypatch.setattr(ablations.context, "call_forked", lambda runner, function, *arguments: function(*arguments))
+    monkeypatch.setattr(
+        ablations.study_context, "load_runner", lambda name: replace(RUNNER, context_losses=lambda _: losses)
+    )
+    monkeypatch.setattr(
+        ablations.study_context, "call_forked", lambda runner, function, *arguments: function(*arguments)
+    )
     references = (Reference("no context", 3.0), Reference("16 symbols back", 1.0))
     planned = replace(planned, plan=replace(planned.plan, references=references))
     first, *others = (tmp_path / arm.runs[0].key for arm in planned.plan.arms)

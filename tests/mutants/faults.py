@@ -2654,7 +2654,7 @@ REPORT_FAULTS = (
     Fault(
         "context",
         "arms that finish after the context was measured are left out",
-        "ablations/context.py",
+        "ablations/study_context.py",
         "(before.reason or len(before.arms) >= len(arms))",
         "True",
         (
