@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ablations.plan import PlannedStudy
-from lit_transformers.records.context import ArmContext, ContextLoss, ContextUse, load_context, write_context
+from lit_transformers.records.context_losses import ArmContext, ContextLoss, ContextUse, load_context, write_context
 from lit_transformers.records.files import CHECKPOINT, RECORD
 from lit_transformers.records.plan import PlannedArm
 from lit_transformers.records.record import load_record

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.plugins import load_plugins
-from lit_transformers.records.context import ContextLoss
+from lit_transformers.records.context_losses import ContextLoss
 from lit_transformers.records.record import Gate
 from lit_transformers.records.reference import Reference
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Set
 from pathlib import Path
 
-from lit_transformers.records.context import CONTEXT, write_context
+from lit_transformers.records.context_losses import CONTEXT, write_context
 from lit_transformers.records.files import CURVES, DOCUMENTS, RECORD
 from lit_transformers.records.floors import FLOORS, write_floors
 from lit_transformers.records.plan import plan_path, write_plan

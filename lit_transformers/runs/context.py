@@ -15,7 +15,7 @@ from torch import Tensor
 from datamodules import LanguageData
 from datamodules.core.tokenizers import encode_document
 from lit_transformers.config import ConfigError
-from lit_transformers.records.context import ContextLoss
+from lit_transformers.records.context_losses import ContextLoss
 from lit_transformers.runs.config import describe
 from lit_transformers.runs.evaluate import load, open_data
 from lit_transformers.tasks.causal_lm import CausalLM

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from lit_transformers.config import shortened
-from lit_transformers.records.context import ContextUse
+from lit_transformers.records.context_losses import ContextUse
 from lit_transformers.records.files import replace_file
 from lit_transformers.records.floors import Floors
 from lit_transformers.records.plan import Plan, parse_plan

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lit_transformers.config import ConfigError, nearest
-from lit_transformers.records.context import CONTEXT, ContextUse, load_context
+from lit_transformers.records.context_losses import CONTEXT, ContextUse, load_context
 from lit_transformers.records.files import CURVES, DOCUMENTS, RECORD
 from lit_transformers.records.floors import FLOORS, Floors, load_floors
 from lit_transformers.records.plan import Metric, Plan, PlannedRun, load_plan, plan_path

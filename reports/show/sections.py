@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from lit_transformers.records.context import ContextLoss
+from lit_transformers.records.context_losses import ContextLoss
 from lit_transformers.records.floors import Floors
 from lit_transformers.records.labels import ArmLabels
 from lit_transformers.records.plan import Metric, Plan, PlannedArm, PublishedCell

@@ -24,7 +24,7 @@ from ablations.plan import PlannedStudy, Request, make_plan
 from ablations.study_context import keep_context
 from ablations.training import LaunchSettings, train_study
 from lit_transformers.config import ConfigError
-from lit_transformers.records.context import ContextLoss, load_context
+from lit_transformers.records.context_losses import ContextLoss, load_context
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.floors import floors_path, load_floors
 from lit_transformers.records.plan import parse_plan, plan_path, plan_to_plain

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from study_on_disk import key_of, name_of, product_arms, write_json, write_product
 
-from lit_transformers.records.context import ArmContext, ContextLoss, ContextUse
+from lit_transformers.records.context_losses import ArmContext, ContextLoss, ContextUse
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.floors import Floors
 from lit_transformers.records.plan import Margin, Metric
