@@ -10,7 +10,7 @@ from lit_transformers.records.record import Gate
 from lit_transformers.runner import Runner
 from lit_transformers.runs import Interrupted, RunConfig, describe, fit, run_key
 from lit_transformers.runs.config import references
-from lit_transformers.runs.context import context_losses
+from lit_transformers.runs.cut_context import context_losses
 from lit_transformers.runs.floors import floors
 from lit_transformers.runs.keys import code_of, training_key
 from lit_transformers.runs.metrics import require_metric

@@ -11,8 +11,8 @@ import torch
 
 from lit_transformers.config import ConfigError
 from lit_transformers.runs import RunConfig
-from lit_transformers.runs import context as module
-from lit_transformers.runs.context import context_losses
+from lit_transformers.runs import cut_context as module
+from lit_transformers.runs.cut_context import context_losses
 from lit_transformers.tasks.causal_lm import CausalLM
 
 

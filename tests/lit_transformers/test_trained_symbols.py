@@ -18,8 +18,8 @@ from lit_transformers.api import build_model, load_checkpoint
 from lit_transformers.config import ConfigError
 from lit_transformers.exchange.changed_network import convert_weights
 from lit_transformers.exchange.transfer import WEIGHTS
-from lit_transformers.runs import RunConfig, context, describe, evaluate, fit, load, run_key
-from lit_transformers.runs.context import context_losses
+from lit_transformers.runs import RunConfig, cut_context, describe, evaluate, fit, load, run_key
+from lit_transformers.runs.cut_context import context_losses
 from lit_transformers.runs.evaluate import open_data
 from lit_transformers.runs.floors import floors
 from lit_transformers.runs.keys import training_key

@@ -1377,7 +1377,7 @@ TASK_FAULTS = (
     Fault(
         "context",
         "a cut context is read without the segments before",
-        "lit_transformers/runs/context.py",
+        "lit_transformers/runs/cut_context.py",
         "output = network(piece, state)",
         "output = network(piece, None)",
         (f"{TASKS}context.py::test_a_cut_context_is_all_that_a_network_reads",),
@@ -1385,7 +1385,7 @@ TASK_FAULTS = (
     Fault(
         "context",
         "a cut context is one symbol too long",
-        "lit_transformers/runs/context.py",
+        "lit_transformers/runs/cut_context.py",
         "rows[:, -length - 1 :]",
         "rows[:, -length - 2 :]",
         (f"{TASKS}context.py::test_a_cut_context_is_all_that_a_network_reads",),
@@ -3900,7 +3900,7 @@ EXCHANGE_FAULTS = (
     Fault(
         "symbols",
         "context is measured in symbols that are learned anew",
-        "lit_transformers/runs/context.py",
+        "lit_transformers/runs/cut_context.py",
         "data = open_data(checkpoint, task, config, extra)",
         "data = config.data.build()",
         (f"{SYMBOLS}the_context_of_a_network_is_measured_in_its_symbols",),
