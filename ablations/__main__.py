@@ -13,7 +13,6 @@ import typer
 import lit_transformers.startup.search_path  # noqa: F401  # isort: split
 from ablations import catalog
 from ablations.config_command import config
-from ablations.floors import floors_of_published
 from ablations.launchers import LauncherName, remote_launcher, require_fitting
 from ablations.options import (
     Device,
@@ -39,6 +38,7 @@ from ablations.options import (
 )
 from ablations.plan import existing_plan
 from ablations.results import write_report
+from ablations.study_floors import floors_of_published
 from ablations.training import (
     LaunchSettings,
     deadline_of,

@@ -14,14 +14,14 @@ from rich.console import Console
 from standin.run import RUNNER, RunConfig, TrainingConfig, fit
 
 import ablations.estimate
-import ablations.floors
 import ablations.plan
 import ablations.study_context
+import ablations.study_floors
 from ablations.ablation import Ablation, Margin, Metric
-from ablations.floors import floors_of_published, missing_floors
 from ablations.launchers import RemoteLauncher
 from ablations.plan import PlannedStudy, Request, make_plan
 from ablations.study_context import keep_context
+from ablations.study_floors import floors_of_published, missing_floors
 from ablations.training import LaunchSettings, train_study
 from lit_transformers.config import ConfigError
 from lit_transformers.records.context_losses import ContextLoss, load_context
@@ -60,8 +60,10 @@ class Predictors:
         self.calls: list[tuple[Any, str]] = []
         self.error: Exception | None = None
         runner = replace(RUNNER, floors=self.measure, data_content=lambda config: self.content)
-        monkeypatch.setattr(ablations.floors, "load_runner", lambda name: runner)
-        monkeypatch.setattr(ablations.floors, "call_forked", lambda runner, function, *arguments: function(*arguments))
+        monkeypatch.setattr(ablations.study_floors, "load_runner", lambda name: runner)
+        monkeypatch.setattr(
+            ablations.study_floors, "call_forked", lambda runner, function, *arguments: function(*arguments)
+        )
 
     def measure(self, config: Any, metric: str) -> Sequence[Reference]:
         self.calls.append((config, metric))

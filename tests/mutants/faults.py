@@ -2406,7 +2406,7 @@ REPORT_FAULTS = (
     Fault(
         "floors",
         "floors of other data than a published study has read are put into it",
-        "ablations/floors.py",
+        "ablations/study_floors.py",
         'if call_forked(runner, data_content, runner, configs[key]) != records[key].data.get("fingerprint"):',
         "if call_forked(runner, data_content, runner, configs[key]) is None:",
         ("tests/ablations/test_study_floors.py::test_of_what_is_published_they_are_measured_from_its_results",),
