@@ -11,12 +11,12 @@ from lit_transformers.runner import Runner
 from lit_transformers.runs import Interrupted, RunConfig, describe, fit, run_key
 from lit_transformers.runs.config import references
 from lit_transformers.runs.cut_context import context_losses
-from lit_transformers.runs.floors import floors
 from lit_transformers.runs.keys import code_of, training_key
 from lit_transformers.runs.metrics import require_metric
 from lit_transformers.runs.probe import probe
 from lit_transformers.runs.reach import smallest_reach
 from lit_transformers.runs.rehearsal import rehearse
+from lit_transformers.runs.run_floors import floors
 
 __all__ = ["RUNNER"]
 

@@ -38,7 +38,7 @@ from lit_transformers.batch import IGNORED, RowBatch
 from lit_transformers.config import ConfigError
 from lit_transformers.models import EncoderDecoderConfig
 from lit_transformers.runs.config import RunConfig
-from lit_transformers.runs.floors import floors as floors_of_run
+from lit_transformers.runs.run_floors import floors as floors_of_run
 from lit_transformers.tasks import Seq2SeqConfig
 from lit_transformers.training.config import TrainingConfig
 

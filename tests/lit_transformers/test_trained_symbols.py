@@ -21,9 +21,9 @@ from lit_transformers.exchange.transfer import WEIGHTS
 from lit_transformers.runs import RunConfig, cut_context, describe, evaluate, fit, load, run_key
 from lit_transformers.runs.cut_context import context_losses
 from lit_transformers.runs.evaluate import open_data
-from lit_transformers.runs.floors import floors
 from lit_transformers.runs.keys import training_key
 from lit_transformers.runs.probe import probe
+from lit_transformers.runs.run_floors import floors
 from lit_transformers.runs.starting_weights import read_weights
 from lit_transformers.runs.train import contents
 from lit_transformers.tasks import Task

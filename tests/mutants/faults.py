@@ -1170,7 +1170,7 @@ TASK_FAULTS = (
     Fault(
         "metrics",
         "floors know the words of 13a alone",
-        "lit_transformers/runs/floors.py",
+        "lit_transformers/runs/run_floors.py",
         "    name = config.measured_task.measured_as(name)\n",
         "",
         ("tests/datamodules/test_floors.py::test_floors_know_words_as_the_score_of_the_run_does",),
@@ -3908,7 +3908,7 @@ EXCHANGE_FAULTS = (
     Fault(
         "symbols",
         "floors are measured in symbols that are learned anew",
-        "lit_transformers/runs/floors.py",
+        "lit_transformers/runs/run_floors.py",
         "config.build_data()",
         "config.data.build()",
         (f"{SYMBOLS}floors_and_probes_of_a_run_that_starts_from_weights_are_in_its_symbols",),
