@@ -53,7 +53,7 @@ from datamodules.pairs.pairs import PairData, PairDataConfig, PairEvaluationConf
 from datamodules.pairs.papers import SciSummNetConfig
 from datamodules.pairs.parallel import Multi30kConfig, ParallelConfig
 from datamodules.pairs.source import PairsConfig
-from datamodules.pairs.store import tokenizers_of
+from datamodules.pairs.stored_pairs import tokenizers_of
 from datamodules.pairs.strings import StringPairsConfig
 from datamodules.pairs.translations import TranslationsConfig
 from datamodules.rows.attention_masks import AttentionMasksConfig

@@ -14,7 +14,7 @@ from datamodules.core.errors import DataError
 from datamodules.core.windows import Endless, Once
 from datamodules.floors.strings import answer_floors
 from datamodules.pairs.pairs import PairData
-from datamodules.pairs.store import StoredPairs
+from datamodules.pairs.stored_pairs import StoredPairs
 from lit_transformers.scores import ROUGES, WordTokenizer, metric_of, rouge_of_each, streams
 
 __all__ = ["first_sentences", "pair_floors", "replaced_words", "word_table"]

@@ -18,7 +18,7 @@ from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
 from datamodules.core.reading import damage, format_of, whole
 from datamodules.pairs.source import Languages
-from datamodules.pairs.store import WHOLE, TextPairsConfig, Texts, pair_text
+from datamodules.pairs.stored_pairs import WHOLE, TextPairsConfig, Texts, pair_text
 from datamodules.text.sources import Listed, files_of, nothing_left, split_by_hash, stamps
 from lit_transformers.config import Fraction
 

@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
 from datamodules.pairs.source import Languages, Longest
-from datamodules.pairs.store import WHOLE, TextPairsConfig, Texts, pair_text
+from datamodules.pairs.stored_pairs import WHOLE, TextPairsConfig, Texts, pair_text
 from datamodules.text.sources import NOT_SOURCE, Listed, is_library, nothing_left, split_by_hash, stamps, walk
 from lit_transformers.config import Fraction
 

@@ -12,7 +12,7 @@ from datamodules.core.documents import SPLITS, Split
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
 from datamodules.core.reading import plain_values
 from datamodules.pairs.source import Languages
-from datamodules.pairs.store import WHOLE, TextPairsConfig, Texts, pair_text
+from datamodules.pairs.stored_pairs import WHOLE, TextPairsConfig, Texts, pair_text
 from datamodules.text.hub import commit, streamed, unreachable
 from datamodules.text.nested_records import column_conflicts, texts_at
 from datamodules.text.sources import split_by_hash

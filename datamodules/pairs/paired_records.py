@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from datamodules.core.index import IndexedCorpus, Text
 from datamodules.pairs.source import Languages, Longest
-from datamodules.pairs.store import TextPairsConfig, Texts, pair_text
+from datamodules.pairs.stored_pairs import TextPairsConfig, Texts, pair_text
 from datamodules.text.nested_records import Column, FileRecord, RecordsConfig
 
 __all__ = ["RecordPairsConfig"]

@@ -14,7 +14,7 @@ from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
 from datamodules.core.reading import COMPRESSIONS, damage, locate, require_regular, text_lines
 from datamodules.pairs.source import Languages
-from datamodules.pairs.store import WHOLE, TextPairsConfig, Texts, pair_text
+from datamodules.pairs.stored_pairs import WHOLE, TextPairsConfig, Texts, pair_text
 from datamodules.text.sources import SPLIT_NAMES, Listed, stamps
 
 __all__ = ["Multi30kConfig", "ParallelConfig"]

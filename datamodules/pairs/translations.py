@@ -11,7 +11,7 @@ from datamodules.core.documents import SPLITS, Corpus
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
 from datamodules.pairs.parallel import Multi30kConfig
 from datamodules.pairs.source import PairsConfig
-from datamodules.pairs.store import TextPairsConfig, texts_of
+from datamodules.pairs.stored_pairs import TextPairsConfig, texts_of
 from datamodules.text.sources import SourceConfig
 
 __all__ = ["TranslationsConfig"]

@@ -9,7 +9,7 @@ import pytest
 
 from datamodules import DataError, HubPairsConfig, PairDataConfig
 from datamodules.core.documents import SPLITS, Split
-from datamodules.pairs.store import Texts, texts_of
+from datamodules.pairs.stored_pairs import Texts, texts_of
 from lit_transformers.config import ConfigError
 
 COUNTS = {"train": 60, "validation": 8, "test": 5}

@@ -27,7 +27,7 @@ from datamodules import (
 )
 from datamodules.core.documents import SPLITS, Split
 from datamodules.pairs import docstrings
-from datamodules.pairs.store import TextPairsConfig, Texts, texts_of
+from datamodules.pairs.stored_pairs import TextPairsConfig, Texts, texts_of
 from lit_transformers.config import ConfigError
 
 

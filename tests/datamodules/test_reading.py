@@ -40,7 +40,7 @@ from datamodules.core.documents import SPLITS, Split
 from datamodules.core.index import IndexedCorpus
 from datamodules.core.reading import LONGEST, require_regular
 from datamodules.core.tokenizers import BytesConfig, PretrainedTokenizerConfig
-from datamodules.pairs.store import Texts, texts_of
+from datamodules.pairs.stored_pairs import Texts, texts_of
 from datamodules.rows.phrases import PhrasesConfig
 from datamodules.text.sources import FOLDER_LINKS
 from lit_transformers.runs import RunConfig

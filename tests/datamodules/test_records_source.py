@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from datamodules import DataError, LabelledRecordsConfig, PairDataConfig, RecordPairsConfig
 from datamodules.core.documents import SPLITS, Split
-from datamodules.pairs.store import Texts, texts_of
+from datamodules.pairs.stored_pairs import Texts, texts_of
 from lit_transformers.config import ConfigError
 
 QUESTIONS = [

@@ -31,7 +31,7 @@ from datamodules.labelled.labelled_records import LabelledRecordsConfig
 from datamodules.pairs.catalogues import CataloguesConfig
 from datamodules.pairs.paired_records import RecordPairsConfig
 from datamodules.pairs.source import PairsRead
-from datamodules.pairs.store import texts_of
+from datamodules.pairs.stored_pairs import texts_of
 from datamodules.text.nested_records import texts_at
 from datamodules.text.sources import FilesConfig
 from lit_transformers.exchange.transfer import import_weights

@@ -3812,7 +3812,7 @@ EXCHANGE_FAULTS = (
     Fault(
         "symbols",
         "sources of pairs are read with the tokenizer of targets",
-        "datamodules/pairs/store.py",
+        "datamodules/pairs/stored_pairs.py",
         "self.source, self.target = tokenizers_of(how.trained.to_dict())",
         "self.source = self.target = tokenizers_of(how.trained.to_dict())[1]",
         (f"{SYMBOLS}both_sides_of_pairs_are_read_in_their_symbols",),
