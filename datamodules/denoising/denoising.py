@@ -21,7 +21,7 @@ from datamodules.denoising.parts import widest
 from datamodules.denoising.reader import DamagedReader, DamagedRow, TextPacking
 from datamodules.denoising.symbols import DenoisingSymbols
 from datamodules.rows.rows import EVALUATION, TRAINING, RowsShape
-from datamodules.rows.store import SentenceStore
+from datamodules.rows.stored_sentences import SentenceStore
 from datamodules.text.text_data import TextData, TextDataConfig
 from lit_transformers.batch import IGNORED, DataDescription, PairBatch, PairDescription
 from lit_transformers.config import Config, NonNegative, Plain, Positive

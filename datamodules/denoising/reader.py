@@ -13,7 +13,7 @@ from datamodules.core.windows import Visit
 from datamodules.denoising.corruptions import Corrupted, CorruptionConfig, PlainText
 from datamodules.denoising.symbols import DenoisingSymbols
 from datamodules.rows.packings import Packed, packed, row_name
-from datamodules.rows.store import opened
+from datamodules.rows.stored_sentences import opened
 
 __all__ = ["DamagedReader", "DamagedRow", "TextPacking"]
 

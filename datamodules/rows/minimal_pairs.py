@@ -15,7 +15,7 @@ from datamodules.core.errors import DataError
 from datamodules.core.tokenizers import Tokenizer, encode_document
 from datamodules.core.windows import Visit, Visits
 from datamodules.rows.reader import ReadRow
-from datamodules.rows.store import sentences_of
+from datamodules.rows.stored_sentences import sentences_of
 from datamodules.rows.symbols import RowSymbols
 from datamodules.text.sources import SourceConfig
 from lit_transformers.batch import IGNORED

@@ -19,7 +19,7 @@ from datamodules.core.errors import DataError
 from datamodules.core.index import made_aside, writing
 from datamodules.core.integers import IntegerWriter, mapped
 from datamodules.core.reading import OPEN_FILES
-from datamodules.rows.store import Sentences, opened
+from datamodules.rows.stored_sentences import Sentences, opened
 
 __all__ = ["PAIRS", "Packed", "Packing", "half", "packed", "row_name"]
 

@@ -15,7 +15,7 @@ from datamodules.rows.attention_masks import AttentionMasksConfig, order_of
 from datamodules.rows.noises import NoiseConfig, PlainRow
 from datamodules.rows.packings import PAIRS, Packed, Packing, half, packed, row_name
 from datamodules.rows.phrases import Phrases
-from datamodules.rows.store import opened
+from datamodules.rows.stored_sentences import opened
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import IGNORED
 

@@ -28,7 +28,7 @@ from datamodules.rows.noises import MaskTokensConfig, NoiseConfig
 from datamodules.rows.packings import PAIRS, Packing, packed
 from datamodules.rows.phrases import Phrases
 from datamodules.rows.reader import RELATIONS, ReadRow, Relation, RowReader
-from datamodules.rows.store import SentenceStore
+from datamodules.rows.stored_sentences import SentenceStore
 from datamodules.rows.symbols import RowSymbols
 from datamodules.text.text_data import TextData, TextDataConfig
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription

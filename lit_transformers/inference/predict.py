@@ -17,7 +17,7 @@ from datamodules import Document, LabelledDataConfig, RowDataConfig, Tokenizer, 
 from datamodules.core.examples import TextRows
 from datamodules.core.tokenizers import Symbols
 from datamodules.rows.reader import RELATIONS
-from datamodules.rows.store import sentences_of
+from datamodules.rows.stored_sentences import sentences_of
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import IGNORED, LabelledBatch, RowBatch, RowDescription
 from lit_transformers.config import ConfigError

@@ -29,7 +29,7 @@ from datamodules import (
 from datamodules.core.windows import Visit
 from datamodules.rows import packings
 from datamodules.rows.packings import Packing, packed
-from datamodules.rows.store import sentences_of
+from datamodules.rows.stored_sentences import sentences_of
 from lit_transformers.batch import IGNORED, RowBatch, Vocabulary
 from lit_transformers.config import ConfigError, canonical_hash
 

@@ -11,7 +11,7 @@ import pytest
 
 from datamodules import DataError, ParallelConfig, RowDataConfig, StringPairsConfig, TranslationsConfig, WordsConfig
 from datamodules.core.windows import Visit
-from datamodules.rows.store import SentenceStore
+from datamodules.rows.stored_sentences import SentenceStore
 from lit_transformers.batch import IGNORED
 from lit_transformers.config import ConfigError
 

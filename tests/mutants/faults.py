@@ -1937,7 +1937,7 @@ DATA_FAULTS = (
     Fault(
         "rows",
         "sentences end before small letters",
-        "datamodules/rows/store.py",
+        "datamodules/rows/stored_sentences.py",
         "if following is None or following.isupper()",
         "if following is None or following.isalpha()",
         (f"{DATA}rows.py::test_sentences_end_at_lines_and_at_marks_before_what_begins_one",),
@@ -4530,7 +4530,7 @@ FAULTS = (
     Fault(
         "masked",
         "a translation is cut into sentences",
-        "datamodules/rows/store.py",
+        "datamodules/rows/stored_sentences.py",
         "lines_of if self.lines else sentences_of",
         "sentences_of",
         (f"{DATA}translations.py::test_a_row_is_a_pair_each_side_of_which_is_one_segment_cut_to_half_of_a_row",),
