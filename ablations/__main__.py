@@ -61,8 +61,8 @@ from lit_transformers.records.study_folder import folder_name
 from lit_transformers.runner import load_runner, runner_of
 from lit_transformers.trust import require_allowed
 from sweeps.launchers.share import Share, cuda_devices, share_machine
+from sweeps.object_store import address_of
 from sweeps.options import Runs, Storage
-from sweeps.store import address_of
 
 HELP = """Ask a question of a model: runs every arm over several seeds, and reports the differences with intervals.
 

@@ -24,7 +24,7 @@ from lit_transformers.config import ConfigError, Plain, nearest
 from lit_transformers.plugins import load_plugins
 from lit_transformers.records.plan import Plan
 from sweeps.ledger.ticket import State
-from sweeps.store import opened
+from sweeps.object_store import opened
 
 if TYPE_CHECKING:
     import pandas

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from lit_transformers.config import ConfigError
-from sweeps.store import shown_address
+from sweeps.object_store import shown_address
 
 if TYPE_CHECKING:
     from ablations.plan import Request

@@ -41,7 +41,7 @@ from lit_transformers.records.study_folder import PLAIN_SCALE
 from lit_transformers.runner import Runner, load_runner, runner_of
 from lit_transformers.trust import remember
 from sweeps.ledger.ticket import Ticket
-from sweeps.store import shown_address
+from sweeps.object_store import shown_address
 
 __all__ = ["PlannedStudy", "Request", "as_typed", "changed_arms", "existing_plan", "make_plan", "reported_plan"]
 

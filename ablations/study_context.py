@@ -14,8 +14,8 @@ from lit_transformers.records.plan import PlannedArm
 from lit_transformers.records.record import load_record
 from lit_transformers.records.schema import first_fault
 from lit_transformers.runner import load_runner
+from sweeps.object_store import store_of
 from sweeps.process.call import call_forked
-from sweeps.store import store_of
 
 __all__ = ["keep_context"]
 

@@ -30,8 +30,8 @@ from ablations.options import (
 from ablations.training import LaunchSettings, Stopped, launch_rows, limits_of, take_looks
 from lit_transformers.config import ConfigError
 from sweeps.live import Board, Row
+from sweeps.object_store import address_of
 from sweeps.options import Runs, Storage
-from sweeps.store import address_of
 
 if TYPE_CHECKING:
     from sweeps.launchers.local import Options, Summary

@@ -14,8 +14,8 @@ from lit_transformers.cli.allow_option import AllowedModules
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.records.plan import PlannedArm, plan_path
 from lit_transformers.trust import class_paths_in, require_allowed
+from sweeps.object_store import shown_address
 from sweeps.options import Runs
-from sweeps.store import shown_address
 
 if TYPE_CHECKING:
     from ablations.tuning import PreparedTuning

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sweeps.store import is_address, opened
+from sweeps.object_store import is_address, opened
 
 __all__ = ["Runs", "Storage"]
 

@@ -44,8 +44,8 @@ from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.run_records import write_failure
 from sweeps.ledger.ticket import State
 from sweeps.live import Board, Row
+from sweeps.object_store import CREDENTIALS, address_of
 from sweeps.process.torchrun import import_path
-from sweeps.store import CREDENTIALS, address_of
 
 __all__ = ["RayCluster", "launch_on_ray", "parse_ray_options", "require_answer"]
 

@@ -18,9 +18,9 @@ from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.run_records import read_record
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row
+from sweeps.object_store import address_of, prepared, store_of
 from sweeps.process.call import call_forked
 from sweeps.process.order import Spread
-from sweeps.store import address_of, prepared, store_of
 from sweeps.survey import close, survey
 
 __all__ = [

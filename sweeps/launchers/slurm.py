@@ -46,8 +46,8 @@ from sweeps.launchers.share import Share
 from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row
+from sweeps.object_store import address_of
 from sweeps.process.order import Spread
-from sweeps.store import address_of
 
 __all__ = ["Cluster", "launch_on_slurm", "parse_parameters", "require_slurm"]
 

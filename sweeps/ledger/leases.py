@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from lit_transformers.config import ConfigError
 from sweeps.ledger.owner import Owner, machine
-from sweeps.store import LEASES, PATIENCE, Store
+from sweeps.object_store import LEASES, PATIENCE, Store
 
 __all__ = ["Leases"]
 

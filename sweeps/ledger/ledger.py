@@ -36,7 +36,7 @@ from sweeps.ledger.storage import (
     trial_id,
 )
 from sweeps.ledger.ticket import Ticket
-from sweeps.store import store_of
+from sweeps.object_store import store_of
 
 __all__ = ["ActiveRun", "EndedRun", "Ending", "Ledger", "LedgerError", "Pulse"]
 

@@ -14,10 +14,10 @@ from lit_transformers.records.files import LOG, RECORD
 from lit_transformers.training.disk_space import what_is_full
 from sweeps.ledger.lock import BusyError, locked
 from sweeps.ledger.run_records import read_record, write_failure
+from sweeps.object_store import Store, store_of
 from sweeps.process.order import BUSY, FULL, HEADER, INTERRUPTED, KILLED, Fault, RunOrder, perform, reporter
 from sweeps.process.parent import die_with_parent
 from sweeps.process.torchrun import perform_together
-from sweeps.store import Store, store_of
 
 __all__ = ["redirect_output", "work"]
 

@@ -25,7 +25,7 @@ from lit_transformers.startup.quick_imports import quick_imports
 from lit_transformers.training.ranks import is_first_rank
 from sweeps.ledger.lock import locked
 from sweeps.ledger.run_records import read_record
-from sweeps.store import store_of
+from sweeps.object_store import store_of
 
 __all__ = ["carry_out", "parameters"]
 

@@ -23,7 +23,7 @@ from sweeps.launchers.limits import parse_bytes, parse_seconds, write_seconds
 from sweeps.launchers.ray_cluster import parse_ray_options
 from sweeps.launchers.slurm import Cluster, parse_parameters
 from sweeps.ledger.storage import find_address
-from sweeps.store import CACHE, Store, prepared, store_at, store_of
+from sweeps.object_store import CACHE, Store, prepared, store_at, store_of
 
 PLACE = "--option"
 digits = st.one_of(

@@ -2861,7 +2861,7 @@ RUN_FAULTS = (
     Fault(
         "store",
         "a record is in the store before the files of its run",
-        "sweeps/store.py",
+        "sweeps/object_store.py",
         """        for name in FILES:
             if self.place(directory + name).exists():
 """,
@@ -2875,7 +2875,7 @@ RUN_FAULTS = (
     Fault(
         "store",
         "an address with a password is taken, and printed",
-        "sweeps/store.py",
+        "sweeps/object_store.py",
         "    if secrets_of(address):",
         "    if not address:",
         (f"{STORE}a_password_in_an_address_is_refused_and_neither_printed_nor_written",),
@@ -2883,7 +2883,7 @@ RUN_FAULTS = (
     Fault(
         "store",
         "an error of a store repeats a password",
-        "sweeps/store.py",
+        "sweeps/object_store.py",
         "text = without_secrets(str(error).strip())",
         "text = str(error).strip()",
         (f"{STORE}an_error_of_a_store_does_not_repeat_the_password_of_its_server",),
@@ -2891,7 +2891,7 @@ RUN_FAULTS = (
     Fault(
         "store",
         "a record is brought before the files of its run",
-        "sweeps/store.py",
+        "sweeps/object_store.py",
         """        for name in FILES:
             if f"{key}/{name}" in listing:
 """,
@@ -2905,7 +2905,7 @@ RUN_FAULTS = (
     Fault(
         "store",
         "what has finished is replaced by what has not",
-        "sweeps/store.py",
+        "sweeps/object_store.py",
         'return content is not None and _outcome_of(content) != "failed"',
         "return False",
         (f"{STORE}what_has_finished_is_not_replaced_by_what_has_not",),
@@ -2913,7 +2913,7 @@ RUN_FAULTS = (
     Fault(
         "store",
         "a name in a store may lead out of the working copy",
-        "sweeps/store.py",
+        "sweeps/object_store.py",
         'if not all(map(is_plain_name, name.split("/"))):',
         "if False:",
         (f"{STORE}a_name_in_a_store_leads_nowhere_but_into_the_working_copy",),
@@ -2921,7 +2921,7 @@ RUN_FAULTS = (
     Fault(
         "store",
         "a link in the working copy is followed out of it",
-        "sweeps/store.py",
+        "sweeps/object_store.py",
         "if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.folder)):",
         "if False:",
         (f"{STORE}a_link_in_the_working_copy_is_not_followed_out_of_it",),
@@ -3099,7 +3099,7 @@ RUN_FAULTS = (
     Fault(
         "store",
         "a checkpoint here is kept whatever another machine has left",
-        "sweeps/store.py",
+        "sweeps/object_store.py",
         'if not path.exists() or known.get(path.name, [""])[0] != _identity(listing[name]):',
         "if not path.exists():",
         (f"{STORE}a_newer_checkpoint_of_another_machine_wins_and_an_older_one_does_not",),

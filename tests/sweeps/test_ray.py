@@ -31,7 +31,7 @@ from sweeps.launchers.remote import RemoteRun, require_equal_parts
 from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board
-from sweeps.store import prepared
+from sweeps.object_store import prepared
 from sweeps.survey import survey
 
 PATIENCE = {

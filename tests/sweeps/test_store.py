@@ -37,8 +37,8 @@ from sweeps.ledger.owner import identify
 from sweeps.ledger.run_records import read_record, write_failure
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board
+from sweeps.object_store import CACHE, LEASES, Store, prepared
 from sweeps.process.order import Spread
-from sweeps.store import CACHE, LEASES, Store, prepared
 from sweeps.survey import survey
 
 SERVICES = Path(__file__).parent.parent / "services"
@@ -508,7 +508,7 @@ def test_a_store_that_is_away_is_waited_for(one: Store, monkeypatch: pytest.Monk
             raise error
         return "there"
 
-    monkeypatch.setattr("sweeps.store.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("sweeps.object_store.RETRY_SECONDS", 0.0)
     assert one.ask(operation) == "there"
     answers = iter([ConnectionError("away"), None])
     with pytest.raises(ConfigError, match="away"):
