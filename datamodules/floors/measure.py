@@ -11,9 +11,9 @@ from datamodules.core.errors import DataError
 from datamodules.core.index import made_aside
 from datamodules.denoising.denoising import DenoisingData
 from datamodules.floors.denoising import denoising_floors
+from datamodules.floors.generated_texts import pair_floors
 from datamodules.floors.labelled import labelled_floors
 from datamodules.floors.language import language_floors
-from datamodules.floors.pairs import pair_floors
 from datamodules.floors.rows import row_floors
 from datamodules.floors.strings import answer_floors
 from datamodules.labelled.labelled import LabelledData

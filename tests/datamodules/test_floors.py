@@ -31,9 +31,9 @@ from datamodules import (
     WordsConfig,
 )
 from datamodules.floors import measure
+from datamodules.floors.generated_texts import first_sentences, word_table
 from datamodules.floors.measure import floors, measured_floors
 from datamodules.floors.ngrams import NgramText, ngram_nats
-from datamodules.floors.pairs import first_sentences, word_table
 from lit_transformers.batch import IGNORED, RowBatch
 from lit_transformers.config import ConfigError
 from lit_transformers.models import EncoderDecoderConfig

@@ -1777,7 +1777,7 @@ DATA_FAULTS = (
     Fault(
         "floors",
         "a word's partner is the one that occurs most often",
-        "datamodules/floors/pairs.py",
+        "datamodules/floors/generated_texts.py",
         "order = np.lexsort((target, -dice, source))",
         "order = np.lexsort((target, -both, source))",
         (f"{DATA}floors.py::test_a_table_of_words_has_the_partners_of_the_largest_coefficient",),
