@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from lit_transformers.exchange.alternating import MODERNBERT
 from lit_transformers.exchange.decoders import GPT2
+from lit_transformers.exchange.encoder_decoders import MARIAN
 from lit_transformers.exchange.encoders import ALBERT, BERT, DISTILBERT, ELECTRA, ROBERTA
 from lit_transformers.exchange.long_encoders import BIG_BIRD, LONGFORMER
-from lit_transformers.exchange.pairs import MARIAN
 from lit_transformers.exchange.permuted import XLNET
 
 __all__ = ["ARCHITECTURES", "REFUSED"]

@@ -3627,7 +3627,7 @@ EXCHANGE_FAULTS = (
     Fault(
         "exchange",
         "the decoder of Marian has the layers of its encoder",
-        "lit_transformers/exchange/pairs.py",
+        "lit_transformers/exchange/encoder_decoders.py",
         'theirs, ours = f"model.{name}.layers.{{layer}}"',
         'theirs, ours = f"model.encoder.layers.{{layer}}"',
         (f"{MARIAN}logits_are_those_of_transformers_and_of_what_is_exported",),
