@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.gpu.runner import attempts_in, code_fingerprint, last_attempts
+from benchmarks.gpu.job_queue import attempts_in, code_fingerprint, last_attempts
 from benchmarks.gpu.session import MACHINE
 from benchmarks.hardware import save
 from lit_transformers.runs.environment import commit

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from benchmarks.gpu import ROOT
 from benchmarks.gpu.job import PARTS, KitJob, jobs, rehearsals
+from benchmarks.gpu.job_queue import GRACE_SECONDS, Kit, attempts_in, end_group, last_attempts, tail_of
 from benchmarks.gpu.process import JobProcess
-from benchmarks.gpu.runner import GRACE_SECONDS, Kit, attempts_in, end_group, last_attempts, tail_of
 from benchmarks.gpu.summary import markdown, table_of
 from lit_transformers.records.files import replace_file, write_text
 

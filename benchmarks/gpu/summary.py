@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.gpu.job import PARTS, KitJob
-from benchmarks.gpu.runner import JobAttempt
+from benchmarks.gpu.job_queue import JobAttempt
 
 __all__ = ["headline", "markdown", "table_of"]
 

@@ -16,11 +16,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from benchmarks.gpu import carried, collect, runner, values, wheels
+from benchmarks.gpu import carried, collect, job_queue, values, wheels
 from benchmarks.gpu.__main__ import parse_options
 from benchmarks.gpu.job import CONTRACTS, GPU_TESTS, PARTS, jobs, rehearsals
+from benchmarks.gpu.job_queue import JobAttempt, Kit, attempts_in
 from benchmarks.gpu.machine import NEEDED
-from benchmarks.gpu.runner import JobAttempt, Kit, attempts_in
 from benchmarks.gpu.session import CLOSING_SECONDS
 from lit_transformers.mixers import MIXERS
 

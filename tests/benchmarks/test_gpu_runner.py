@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import runner
+from benchmarks.gpu import job_queue
 from benchmarks.gpu.job import KitJob
-from benchmarks.gpu.runner import RESULTS, Kit, attempts_in
+from benchmarks.gpu.job_queue import RESULTS, Kit, attempts_in
 from benchmarks.gpu.session import pack, unpack
 
 pytestmark = pytest.mark.slow

@@ -3535,7 +3535,7 @@ KIT_FAULTS = (
     Fault(
         "kit",
         "a job is silent until it ends",
-        "benchmarks/gpu/runner.py",
+        "benchmarks/gpu/job_queue.py",
         "                self.say_lines(file)\n",
         "",
         (f"{GPU_KIT}a_rehearsal_of_the_first_call_does_what_is_worth_most_and_prints_as_it_goes",),
