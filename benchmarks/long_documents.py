@@ -29,7 +29,7 @@ from benchmarks.layer_timing import DIM, HEADS, Layer, Work, ours, power
 from benchmarks.layers import MIXERS, LayerCase, measured
 from lit_transformers.mixer import Shape
 from lit_transformers.startup.quick_imports import use_huge_pages
-from reports.show.looks import STYLE
+from reports.show.style import STYLE
 
 GOAL = 1.1
 COUNTED_AT = 4096

@@ -12,7 +12,10 @@ from reports.judge.comparisons import Comparison
 from reports.judge.fairness import cost_of
 from reports.judge.matrix import Matrix
 from reports.read.study import Study
-from reports.show.looks import (
+from reports.show.names import ComparisonNames, name_comparisons
+from reports.show.observed import read
+from reports.show.sections import NOT_ALONE, Findings
+from reports.show.style import (
     INK,
     MUTED,
     PAPER,
@@ -23,9 +26,6 @@ from reports.show.looks import (
     line_styles,
     ticks,
 )
-from reports.show.names import ComparisonNames, name_comparisons
-from reports.show.observed import read
-from reports.show.sections import NOT_ALONE, Findings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

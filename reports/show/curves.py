@@ -12,8 +12,8 @@ from reports.judge.fairness import cost_of
 from reports.judge.matrix import Matrix
 from reports.read.measurements import Array, thinned
 from reports.read.study import Study
-from reports.show.looks import INK, LineStyle, label, label_ends, line_styles, ticks
 from reports.show.sections import Findings
+from reports.show.style import INK, LineStyle, label, label_ends, line_styles, ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

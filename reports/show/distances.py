@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from reports.read.study import Study
-from reports.show.looks import MUTED, label, label_ends, line_styles
+from reports.show.style import MUTED, label, label_ends, line_styles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from reports.judge.effects import RelativeEffect
 from reports.show.charts import marker_style
-from reports.show.looks import INK, MUTED, label
+from reports.show.style import INK, MUTED, label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -26,10 +26,10 @@ from reports.show.charts import (
 from reports.show.curves import MOST_BANDS, battery_curves, learning_curves, load_auxiliary, load_curves
 from reports.show.distances import bits_against_distance, recovered_bits
 from reports.show.effects import draw_effects
-from reports.show.looks import STYLE, VARIABLES
 from reports.show.markup import Html
 from reports.show.matrix import accuracies
 from reports.show.sections import Findings
+from reports.show.style import STYLE, VARIABLES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

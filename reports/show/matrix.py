@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reports.judge.matrix import Accuracy, Matrix
-from reports.show.looks import INK, PAPER, SERIES, label
+from reports.show.style import INK, PAPER, SERIES, label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,8 +15,8 @@ from reports.read.study import load_study
 from reports.report import find
 from reports.show.charts import Point, cost_against_quality, differences
 from reports.show.curves import band, learning_curves, load_curves
-from reports.show.looks import spread
 from reports.show.sections import Findings
+from reports.show.style import spread
 
 
 def test_a_band_is_the_mean_and_the_range_of_seeds_where_all_have_been() -> None:

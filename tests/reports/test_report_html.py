@@ -18,9 +18,9 @@ from reports.read.study import load_study
 from reports.report import find
 from reports.show.arm_details import differences
 from reports.show.html import to_html, write_html
-from reports.show.looks import VARIABLES
 from reports.show.markup import element, escape
 from reports.show.observed import png
+from reports.show.style import VARIABLES
 
 VOID = {"meta", "img", "br", "link"}
 STUDY = "xl_recurrence"
