@@ -37,7 +37,7 @@ from ablations.options import (
     whole_plan_for,
 )
 from ablations.plan import existing_plan
-from ablations.results import write_report
+from ablations.plan_report import write_report
 from ablations.study_floors import floors_of_published
 from ablations.training import (
     LaunchSettings,

@@ -17,7 +17,7 @@ from ablations.launchers import LauncherName, RemoteLauncher, remote_launcher, r
 from ablations.looks import at_present_look
 from ablations.options import request_of, whole_plan_for
 from ablations.plan import PlannedStudy, Request, make_plan
-from ablations.results import comparisons_of
+from ablations.plan_report import comparisons_of
 from ablations.training import LaunchSettings, deadline_of, limits_of, take_looks
 from lit_transformers.cli.callbacks import callback_assignments, chosen_loggers
 from lit_transformers.config import ConfigError, Plain, nearest

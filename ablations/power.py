@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.text import Text
 
 from ablations.plan import PlannedStudy
-from ablations.results import comparisons_of
+from ablations.plan_report import comparisons_of
 from lit_transformers.config import ConfigError
 from sweeps.live import clock
 from sweeps.status import plain_table

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ablations.looks import arms_begun_anew, at_present_look, next_look
 from ablations.plan import PlannedStudy
-from ablations.results import comparisons_of, write_report
+from ablations.plan_report import comparisons_of, write_report
 from ablations.study_context import keep_context
 from ablations.study_floors import missing_floors
 from lit_transformers.cli.console import SteadyConsole
