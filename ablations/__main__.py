@@ -53,7 +53,7 @@ from ablations.tune_command import tune
 from ablations.wandb_command import agent, dashboard, wandb
 from ablations.worker_command import worker
 from lit_transformers.cli.allow_option import AllowedModules
-from lit_transformers.cli.callbacks import Callbacks, Loggers, callback_assignments, chosen_loggers
+from lit_transformers.cli.callback_options import Callbacks, Loggers, callback_assignments, chosen_loggers
 from lit_transformers.cli.commands import run_command
 from lit_transformers.cli.program import is_script, program_name
 from lit_transformers.records.files import RESULTS

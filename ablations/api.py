@@ -19,7 +19,7 @@ from ablations.options import request_of, whole_plan_for
 from ablations.plan import PlannedStudy, Request, make_plan
 from ablations.plan_report import comparisons_of
 from ablations.training import LaunchSettings, deadline_of, limits_of, take_looks
-from lit_transformers.cli.callbacks import callback_assignments, chosen_loggers
+from lit_transformers.cli.callback_options import callback_assignments, chosen_loggers
 from lit_transformers.config import ConfigError, Plain, nearest
 from lit_transformers.plugins import load_plugins
 from lit_transformers.records.plan import Plan

@@ -11,7 +11,7 @@ import typer
 
 import lit_transformers.startup.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.allow_option import AllowedModules
-from lit_transformers.cli.callbacks import Callbacks, Loggers, callback_assignments, chosen_loggers
+from lit_transformers.cli.callback_options import Callbacks, Loggers, callback_assignments, chosen_loggers
 from lit_transformers.cli.commands import run_command
 from lit_transformers.cli.program import is_script, program_name
 from lit_transformers.config_command import config, schema

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ablations import catalog
 from lit_transformers.class_path import import_class
-from lit_transformers.cli.callbacks import LOGGERS, callback_assignments, chosen_loggers
+from lit_transformers.cli.callback_options import LOGGERS, callback_assignments, chosen_loggers
 from lit_transformers.config import ConfigError, parse_assignments
 from lit_transformers.inference.predict import LineTexts
 from lit_transformers.plugins import locate

@@ -17,7 +17,7 @@ import pytest
 import torch
 from forked import Forked
 
-from lit_transformers.cli.callbacks import chosen_loggers
+from lit_transformers.cli.callback_options import chosen_loggers
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import Interrupted, RunConfig, fit, load

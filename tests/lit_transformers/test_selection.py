@@ -12,7 +12,7 @@ from forked import training
 from waiting import wait_for
 
 from ablations import catalog
-from lit_transformers.cli.callbacks import callback_assignments
+from lit_transformers.cli.callback_options import callback_assignments
 from lit_transformers.config import ConfigError, parse_assignments
 from lit_transformers.records.files import CHECKPOINT, CURVES, RECORD
 from lit_transformers.runs import RunConfig, fit, run_key
