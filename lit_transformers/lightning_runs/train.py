@@ -25,7 +25,7 @@ from lit_transformers.lightning_runs.loaders import DataOrder
 from lit_transformers.lightning_runs.measured_batches import MeasuredBatches
 from lit_transformers.lightning_runs.metrics import PREFIXES, ExampleValues, LoggedNames
 from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS
-from lit_transformers.runs.documents import write_documents
+from lit_transformers.runs.document_losses import write_documents
 from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck
 from lit_transformers.training.checkpoints import TRAINING
 from lit_transformers.training.loop import UpdateLoop

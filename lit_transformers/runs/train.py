@@ -23,7 +23,7 @@ from lit_transformers.models.cost import flops_by_length
 from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS, OUTPUTS
 from lit_transformers.runs.code import stamps_of_plugins
 from lit_transformers.runs.config import RunConfig
-from lit_transformers.runs.documents import write_documents, write_outputs
+from lit_transformers.runs.document_losses import write_documents, write_outputs
 from lit_transformers.runs.observe import observe
 from lit_transformers.runs.starting_weights import locate_weights, start_from
 from lit_transformers.runs.trained_symbols import unknown_lines

@@ -22,7 +22,7 @@ from study_on_disk import (
     write_run,
 )
 
-from lit_transformers.runs.documents import write_documents as write_losses
+from lit_transformers.runs.document_losses import write_documents as write_losses
 from lit_transformers.tasks.language_metric import DocumentLoss
 from lit_transformers.training.callbacks import Curves
 from reports.read.measurements import read_curves, read_documents, write_documents
