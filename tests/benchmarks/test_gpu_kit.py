@@ -208,9 +208,9 @@ def test_results_name_the_commit_where_it_is_the_code_that_was_run(
 def test_the_fingerprint_of_the_code_follows_a_change_of_any_of_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "ROOT", tmp_path)
+    monkeypatch.setattr(job_queue, "ROOT", tmp_path)
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "one.py").write_text("1")
-    before = runner.code_fingerprint()
+    before = job_queue.code_fingerprint()
     (tmp_path / "benchmarks" / "one.py").write_text("2")
-    assert runner.code_fingerprint() != before
+    assert job_queue.code_fingerprint() != before

@@ -42,7 +42,7 @@ elif what == "hang":  # with a process of its own, as a study has
 def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
     """A kit whose jobs are scripts of this file."""
     (tmp_path / "kit_child.py").write_text(CHILD)
-    monkeypatch.setattr(runner, "code_fingerprint", lambda: "code")
+    monkeypatch.setattr(job_queue, "code_fingerprint", lambda: "code")
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
@@ -107,7 +107,7 @@ def test_the_next_call_does_what_the_last_one_did_not_finish(kit: Kit, monkeypat
     assert [pending_job.name for pending_job in kit.pending(jobs)] == ["goes on"], (
         "what fails, fails again on the same code"
     )
-    monkeypatch.setattr(runner, "code_fingerprint", lambda: "mended")
+    monkeypatch.setattr(job_queue, "code_fingerprint", lambda: "mended")
     assert [pending_job.name for pending_job in kit.pending(jobs)] == ["fail", "hang", "goes on"]
     assert len(kit.pending(jobs, again=True)) == 4
 

@@ -408,7 +408,7 @@ def test_the_context_of_a_network_is_measured_in_its_symbols(tmp_path: Path, mon
         read.append(data.tokenizer.to_dict())
         return torch.zeros(2, longest + 1, dtype=torch.long)
 
-    monkeypatch.setattr(context, "sampled_rows", sampled_rows)
+    monkeypatch.setattr(cut_context, "sampled_rows", sampled_rows)
     context_losses(checkpoint, symbols=64)
     assert read == [load(checkpoint)[2]["tokenizer"]]
 
