@@ -12,9 +12,10 @@ from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
 from lit_transformers.records.files import RESULTS, write_text
+from reports.judge.findings import Findings
 from reports.read.results import read_results
 from reports.report import find
-from reports.show.sections import Findings, all_tables
+from reports.show.sections import all_tables
 from reports.show.tables import to_rich
 
 __all__ = ["STUDY", "TERMINAL", "print_answer", "terminal_svg", "write_terminal"]

@@ -16,5 +16,5 @@ if TYPE_CHECKING:
 
 __all__ = ["ReportError", "load_study", "write_report", "write_study"]
 
-MODULES = dict.fromkeys(__all__, ".report") | {"ReportError": ".read.records", "load_study": ".read.records"}
+MODULES = dict.fromkeys(__all__, ".report") | {"ReportError": ".read.study", "load_study": ".read.study"}
 __getattr__, __dir__ = lazy_names(__name__, MODULES)

@@ -29,6 +29,7 @@ from reports.judge.agreement import (
 )
 from reports.judge.effects import relative_effects
 from reports.judge.fairness import environments, repetitions
+from reports.judge.findings import Findings
 from reports.publish import PUBLISHED, published
 from reports.read.answers import with_answer
 from reports.read.results import read_results
@@ -46,7 +47,7 @@ from reports.show.overview import (
     signed,
     verdicts,
 )
-from reports.show.sections import Findings, floor_text
+from reports.show.sections import floor_text
 from reports.show.tables import Cell, Column, Table, escape_markdown, to_html, to_markdown
 
 TITLE = "What was asked, and what was found"

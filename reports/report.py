@@ -12,6 +12,7 @@ from lit_transformers.records.files import RESULTS, write_text
 from lit_transformers.records.plan import Plan
 from reports.judge.comparisons import compare
 from reports.judge.fairness import environments
+from reports.judge.findings import Findings
 from reports.judge.statistics import RESAMPLES
 from reports.read.answers import with_answer
 from reports.read.results import read_results, write_results
@@ -21,7 +22,7 @@ from reports.show.figures import FORMATS, draw_figures
 from reports.show.html import ParentPage, write_html
 from reports.show.remarks import TITLE as DISAGREEMENTS
 from reports.show.remarks import disagreements
-from reports.show.sections import Findings, all_tables
+from reports.show.sections import all_tables
 from reports.show.tables import Table, escape_markdown, to_csv, to_latex, to_markdown, to_rich
 
 REPORT, PAGE = "report.md", "page.html"

@@ -24,7 +24,7 @@ from typing import Literal
 
 from lit_transformers.records.plan import PublishedCell
 from reports.judge.comparisons import Comparison
-from reports.show.sections import Findings, matching_arms
+from reports.judge.findings import Findings
 
 Agreement = Literal["agrees", "disagrees", "unresolved", "not asked", "no published number", "withdrawn"]
 
@@ -179,3 +179,10 @@ def better_sign(metric: str) -> int | None:
     """Returns 1 if higher values of a metric are better, -1 if lower ones are, None if its name does not tell."""
     lower, higher = bool(_LOWER.search(metric)), bool(_HIGHER.search(metric))
     return None if lower == higher else 1 if higher else -1
+
+
+def matching_arms(arms: Iterable[PlannedArm], cell: PublishedCell) -> list[PlannedArm]:
+    """Returns the arms that a published cell belongs to: the one of its name, or those with its levels."""
+    if isinstance(cell.arm, str):
+        return [arm for arm in arms if arm.name == cell.arm]
+    return [arm for arm in arms if cell.arm.items() <= arm.levels.items()]

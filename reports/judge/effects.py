@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reports.judge.agreement import GalleryEntry, JudgedComparison, better_sign, published_cells
+from reports.judge.findings import Findings
 from reports.judge.statistics import ConfidenceInterval
-from reports.show.sections import Findings
 
 _PERPLEXITY = re.compile(r"perplexity|\bppl\b", re.I)
 _KINDS = {

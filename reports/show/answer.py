@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from reports.judge.comparisons import Comparison, Verdict
 from reports.judge.costs import CostRatio, cost_ratio
+from reports.judge.findings import Findings
 from reports.judge.known import LEAST
 from reports.show.names import name_comparisons
-from reports.show.sections import Findings, seeds_needed
+from reports.show.sections import seeds_needed
 from reports.show.tables import fixed, interval_text
 
 __all__ = ["answer", "costs_text", "effect_text", "headline", "seeds_or_infinity", "sentence", "why_no_answer"]

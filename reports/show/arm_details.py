@@ -11,10 +11,11 @@ from lit_transformers.config import plain_leaves
 from lit_transformers.records.plan import PlannedArm
 from lit_transformers.records.record import Record
 from reports.judge.fairness import cost_of
+from reports.judge.findings import Findings
 from reports.read.study import Run
 from reports.show.markup import Html, details, element, escape, items, name_of, pairs
 from reports.show.observed import observed
-from reports.show.sections import COSTS, Findings
+from reports.show.sections import COSTS
 from reports.show.tables import Cell, Column, Kind, Table, to_html
 
 _ABSENT = "not there"

@@ -10,11 +10,11 @@ import numpy as np
 
 from reports.judge.comparisons import Comparison
 from reports.judge.fairness import cost_of
+from reports.judge.findings import NOT_ALONE, Findings
 from reports.judge.matrix import Matrix
 from reports.read.study import Study
 from reports.show.names import ComparisonNames, name_comparisons
 from reports.show.observed import read
-from reports.show.sections import NOT_ALONE, Findings
 from reports.show.style import (
     INK,
     MUTED,

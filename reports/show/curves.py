@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reports.judge.fairness import cost_of
+from reports.judge.findings import Findings
 from reports.judge.matrix import Matrix
 from reports.read.measurements import Array, thinned
 from reports.read.study import Study
-from reports.show.sections import Findings
 from reports.show.style import INK, LineStyle, label, label_ends, line_styles, ticks
 
 if TYPE_CHECKING:

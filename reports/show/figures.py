@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reports.judge.effects import RelativeEffect
+from reports.judge.findings import Findings
 from reports.show.charts import (
     cost_against_length,
     cost_against_quality,
@@ -28,7 +29,6 @@ from reports.show.distances import bits_against_distance, recovered_bits
 from reports.show.effects import draw_effects
 from reports.show.markup import Html
 from reports.show.matrix import accuracies
-from reports.show.sections import Findings
 from reports.show.style import STYLE, VARIABLES
 
 if TYPE_CHECKING:

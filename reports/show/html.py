@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from lit_transformers.records.files import write_text
 from reports.judge.fairness import environments
+from reports.judge.findings import Findings
 from reports.read.study import Study
 from reports.show.answer import answer, headline
 from reports.show.arm_details import arm_details
@@ -22,7 +23,7 @@ from reports.show.figures import Drawing, drawings, inline_svg
 from reports.show.markup import Html, details, element, escape, items, joined, name_of, pairs, paragraphs
 from reports.show.remarks import TITLE as DISAGREEMENTS
 from reports.show.remarks import disagreements
-from reports.show.sections import Findings, all_tables
+from reports.show.sections import all_tables
 from reports.show.tables import Table
 from reports.show.tables import to_html as table_to_html
 

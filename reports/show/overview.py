@@ -12,9 +12,10 @@ from urllib.parse import quote
 
 from reports.judge.agreement import GalleryEntry, JudgedComparison
 from reports.judge.comparisons import Comparison
+from reports.judge.findings import Findings
 from reports.show.answer import costs_text, effect_text, seeds_or_infinity, why_no_answer
 from reports.show.remarks import remark_text
-from reports.show.sections import Findings, seeds_needed
+from reports.show.sections import seeds_needed
 from reports.show.tables import Cell, Column, Table
 
 MOST_OF_A_STUDY = 3

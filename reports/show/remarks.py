@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reports.judge.agreement import JudgedComparison, judge_comparisons
-from reports.show.sections import Findings
+from reports.judge.findings import Findings
 
 TITLE = "Disagreements with the source"
 UNEXPLAINED = "Not looked into yet."

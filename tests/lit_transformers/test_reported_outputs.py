@@ -15,9 +15,10 @@ from wandb.sdk.data_types.table import Table
 from lit_transformers.runs import RunConfig, fit
 from lit_transformers.runs.wandb_logging import _tables
 from reports.judge.comparisons import Comparison, compare
+from reports.judge.findings import Findings
 from reports.read.outputs import BLEU_COLUMNS, bleu
 from reports.read.study import Study, load_study
-from reports.show.sections import Findings, all_tables
+from reports.show.sections import all_tables
 
 pytestmark = pytest.mark.slow
 SEEDS = (0, 1)

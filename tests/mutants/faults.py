@@ -2360,7 +2360,7 @@ REPORT_FAULTS = (
     Fault(
         "floors",
         "an arm that memorized its training rows counts as trained too little",
-        "reports/show/sections.py",
+        "reports/judge/findings.py",
         "for arm, floor in best.items() if arm not in self.gaps}",
         "for arm, floor in best.items()}",
         ("tests/reports/test_report_floors.py::test_an_arm_that_memorized_its_training_rows_is_an_answer",),
@@ -2424,7 +2424,7 @@ REPORT_FAULTS = (
     Fault(
         "floors",
         "what has learned nothing answers in the gallery",
-        "reports/show/sections.py",
+        "reports/judge/findings.py",
         " and not learned_too_little(self.study, arms)",
         "",
         (
@@ -2606,7 +2606,7 @@ REPORT_FAULTS = (
     Fault(
         "reports",
         "a withdrawn study still answers",
-        "reports/show/sections.py",
+        "reports/judge/findings.py",
         "        if self.study.withdrawn:\n            return False\n",
         "",
         (f"{GALLERY}what_was_withdrawn_gives_its_reason_in_place_of_its_answer_until_it_is_published_again",),
@@ -2646,7 +2646,7 @@ REPORT_FAULTS = (
     Fault(
         "context",
         "an arm that gains from far back does not let the others answer",
-        "reports/show/sections.py",
+        "reports/judge/findings.py",
         "any(map(self._matters, cuts))",
         "self._matters(cuts[0])",
         ("tests/reports/test_report_floors.py::test_that_one_arm_gains_from_far_back_lets_the_others_answer",),
@@ -2665,7 +2665,7 @@ REPORT_FAULTS = (
     Fault(
         "context",
         "a gain in bits a symbol is compared with a margin in another unit",
-        "reports/show/sections.py",
+        "reports/judge/findings.py",
         "mean * cut.beyond >= margin.size * longest",
         "cut.beyond >= margin.size",
         ("tests/reports/test_report_floors.py::test_arms_that_see_more_than_the_baseline_uses_cannot_answer",),
@@ -2673,7 +2673,7 @@ REPORT_FAULTS = (
     Fault(
         "references",
         "an arm is measured by what is known of the baseline's data",
-        "reports/show/sections.py",
+        "reports/judge/findings.py",
         "arm.references or plan.references for arm in plan.arms}",
         "plan.arms[0].references or plan.references for arm in plan.arms}",
         ("tests/reports/test_report_matrix.py::test_each_arm_is_compared_with_what_can_be_known_of_its_own_data",),
@@ -2697,7 +2697,7 @@ REPORT_FAULTS = (
     Fault(
         "floors",
         "arms are compared with the floor of other data",
-        "reports/show/sections.py",
+        "reports/judge/findings.py",
         "not names or name in names for names in readers",
         "not names for names in readers",
         ("tests/reports/test_report_floors.py::test_arms_that_read_other_data_are_compared_with_the_floor_of_these",),
@@ -5034,7 +5034,7 @@ FAULTS = (
     Fault(
         "reports",
         "the headline is of the first contrast though the study names others",
-        "reports/show/sections.py",
+        "reports/judge/findings.py",
         "chosen = named or self._first()",
         "chosen = self._first()",
         (
@@ -5121,7 +5121,7 @@ FAULTS = (
     Fault(
         "reports",
         "a main effect that means nothing alone answers the question",
-        "reports/show/sections.py",
+        "reports/judge/findings.py",
         "return (*there, *others)",
         "return tuple(chosen)",
         (

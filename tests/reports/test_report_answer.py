@@ -13,12 +13,13 @@ from study_on_disk import BYTES, key_of, name_of, product_arms, write_json, writ
 
 from lit_transformers.records.files import RESULTS
 from reports.gallery import read_entry
+from reports.judge.findings import Findings
 from reports.read.answers import ANSWERS, STATED_LATER, write_answers
 from reports.read.study import ReportError, load_study
 from reports.report import find, render, write_study
 from reports.show.answer import answer, headline
 from reports.show.figures import drawings
-from reports.show.sections import Findings, differences
+from reports.show.sections import differences
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from study_on_disk import BYTES, name_of, product_arms, write_plan, write_product, write_run
 
+from reports.judge.findings import Findings
 from reports.read.study import load_study
 from reports.report import find
 from reports.show.charts import Point, cost_against_quality, differences
 from reports.show.curves import band, learning_curves, load_curves
-from reports.show.sections import Findings
 from reports.show.style import spread
 
 

@@ -18,6 +18,7 @@ from lit_transformers.records.plan import Margin, Metric
 from lit_transformers.records.reference import Reference
 from reports.gallery import read_entry, summary
 from reports.judge.agreement import judge_comparisons
+from reports.judge.findings import Findings
 from reports.read.measurements import Measurements
 from reports.read.results import read_results, write_results
 from reports.read.study import Study, load_study
@@ -26,7 +27,7 @@ from reports.show.answer import headline
 from reports.show.distances import recovered_bits
 from reports.show.figures import drawings
 from reports.show.overview import unasked
-from reports.show.sections import Findings, all_tables, floor_text
+from reports.show.sections import all_tables, floor_text
 
 ON, _, OFF, _ = map(name_of, product_arms())
 CELLS = [{"arm": ON, "value": 26.8}, {"arm": OFF, "value": 29.0}]

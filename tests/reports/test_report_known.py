@@ -12,11 +12,11 @@ from study_on_disk import key_of, name_of, product_arms, write_json, write_produ
 from lit_transformers.records.reference import Reference
 from reports.gallery import to_gallery_markdown
 from reports.judge.agreement import GalleryEntry, judge_comparisons
+from reports.judge.findings import Findings
 from reports.judge.known import LEAST, share
 from reports.read.study import load_study
 from reports.report import find
 from reports.show.answer import headline
-from reports.show.sections import Findings
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 CONTRAST = [{"name": "recurrence on vs off", "arm": ON, "against": OFF}]

@@ -14,10 +14,11 @@ import pytest
 from study_on_disk import BYTES, key_of, name_of, product_arms, write_plan, write_run
 
 from reports.judge.comparisons import compare
+from reports.judge.findings import Findings
 from reports.read.measurements import DocumentLosses
 from reports.read.outputs import BLEU_COLUMNS, Output, bleu, bleu_columns, paired_tests, rouge_columns, with_outputs
 from reports.read.study import load_study, read_run
-from reports.show.sections import Findings, all_tables
+from reports.show.sections import all_tables
 
 ON, _, OFF, _ = map(name_of, product_arms())
 TEXT = "the cat sat on a mat and a dog ran over some big small houses while we were out in green trees"

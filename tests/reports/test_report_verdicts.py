@@ -22,12 +22,13 @@ from lit_transformers.records.reference import Reference
 from reports.gallery import GalleryEntry, beside, rules
 from reports.judge.agreement import judge_comparisons
 from reports.judge.comparisons import Comparison, compare
+from reports.judge.findings import Findings
 from reports.judge.multiplicity import step_down
 from reports.judge.statistics import Variances, estimate, holm, levels
 from reports.read.study import load_study
 from reports.report import find, markdown
 from reports.show.answer import headline, sentence
-from reports.show.sections import Findings, all_tables
+from reports.show.sections import all_tables
 from reports.show.tables import to_csv, to_html, to_latex
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
