@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lit_transformers.batch import IGNORED
-from lit_transformers.mixer import full_precision
 from lit_transformers.models.tokens import AdaptiveTokenEmbedding
+from lit_transformers.precision import full_precision
 
 MULTIPLE = 64
 """Capacities are rounded up to a multiple of this, because matrix products are computed in tiles."""

@@ -280,11 +280,6 @@ def in_cycle(every: int | None, shape: Shape) -> bool:
     return every is not None and shape.layer % every == 0
 
 
-def full_precision(x: Tensor) -> Tensor:
-    """Returns x in float32 or finer, for sums and exponentials that are inaccurate in half precision."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
 def map_state(change: Callable[[Tensor], Tensor], state: Any) -> Any:
     """Returns the same tree with ``change`` applied to every tensor. Raises TypeError for other leaves."""
     match state:

@@ -31,7 +31,7 @@ from lit_transformers.attention.recompute import (
     recomputed,
 )
 from lit_transformers.attention.relative import Gathered, Relative, Table, at_least, distance_range
-from lit_transformers.mixer import full_precision
+from lit_transformers.precision import full_precision
 
 ALIGNED = 16
 """Numbers of which the rows of a matrix should be multiples."""

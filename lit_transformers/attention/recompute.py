@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from itertools import accumulate, islice
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from lit_transformers.precision import autocast_of
 
 T = TypeVar("T")
 Tensors = Mapping[str, tuple[Tensor, ...]]
@@ -467,17 +468,3 @@ class Replay:
 
     def __exit__(self, *error: Any) -> None:
         self.fork.__exit__(*error)
-
-
-def autocast_of(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Returns a function that makes a context with the current autocast settings of the device."""
-    if not torch.amp.is_autocast_available(device.type):
-        return nullcontext
-    enabled, dtype = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
-    return partial(torch.autocast, device.type, dtype, enabled)
-
-
-def no_autocast(device: torch.device) -> AbstractContextManager[None]:
-    """Returns a context without autocast; the meta device has none to switch off."""
-    is_available = torch.amp.is_autocast_available(device.type)
-    return torch.autocast(device.type, enabled=False) if is_available else nullcontext()

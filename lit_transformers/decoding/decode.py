@@ -18,10 +18,11 @@ from torch import Tensor
 from lit_transformers.config import Config, ConfigError, NonNegative, NonNegativeFloat, Positive, table
 from lit_transformers.decoding.sampling import SamplingConfig, best, choose
 from lit_transformers.encodings.positions import PositionError
-from lit_transformers.mixer import LengthError, full_precision
+from lit_transformers.mixer import LengthError
 from lit_transformers.mixers.qkv import QKVMixer
 from lit_transformers.models.capabilities import PairNetwork
 from lit_transformers.observable import ModuleCall, recorded_calls
+from lit_transformers.precision import full_precision
 from lit_transformers.space import Interval, Space
 
 LEAVE = 0.75

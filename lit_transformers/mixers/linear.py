@@ -9,12 +9,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.attention.recompute import Tensors, TensorSlice, carried, no_autocast, pieces_of
+from lit_transformers.attention.recompute import Tensors, TensorSlice, carried, pieces_of
 from lit_transformers.config import Length, Positive, PositiveFloat
-from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Promises, Shape, full_precision
+from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Promises, Shape
 from lit_transformers.mixers.feature_maps import FEATURE_MAPS, FeatureMap, Features
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import refuse_gradients
+from lit_transformers.precision import full_precision, no_autocast
 
 
 @final

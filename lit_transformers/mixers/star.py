@@ -12,8 +12,9 @@ from torch.nn import functional as F
 
 from lit_transformers.attention.recompute import Cut, Stretch, Tensors, TensorSlice, pieces_of, recomputed
 from lit_transformers.config import ConfigError, Positive, Rounds
-from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape, full_precision
+from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape
 from lit_transformers.mixers.heads import join, split
+from lit_transformers.precision import full_precision
 
 
 @final

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED
 from lit_transformers.config import Config, ConfigError, Positive, table
-from lit_transformers.mixer import full_precision
+from lit_transformers.precision import full_precision
 
 
 class TokenEmbeddingConfig(Config):

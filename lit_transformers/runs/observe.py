@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.config import Plain
-from lit_transformers.mixer import Context, full_precision, map_state
+from lit_transformers.mixer import Context, map_state
 from lit_transformers.mixers.qkv import QKVMixer
 from lit_transformers.observable import ModuleCall, Observable, recorded_calls
+from lit_transformers.precision import full_precision
 from lit_transformers.tasks import Task
 
 READ = 4

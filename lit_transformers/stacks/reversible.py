@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lit_transformers.attention.recompute import RandomState, autocast_of, drawn_again, random_state
+from lit_transformers.attention.recompute import RandomState, drawn_again, random_state
 from lit_transformers.config import ConfigError
-from lit_transformers.mixer import Context, MixerOutput, Shape, Tape, detach, full_precision
+from lit_transformers.mixer import Context, MixerOutput, Shape, Tape, detach
+from lit_transformers.precision import autocast_of, full_precision
 from lit_transformers.stacks.block import Block, Branch, add_losses
 from lit_transformers.stacks.stack import MakeBlock, Stack, StackConfig, StackInput, StackOutput
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from lit_transformers.config import Config, ConfigError, NonNegativeFloat
 from lit_transformers.encodings.positions import sinusoids
-from lit_transformers.mixer import Context, MixerOutput, Shape, full_precision
+from lit_transformers.mixer import Context, MixerOutput, Shape
 from lit_transformers.observable import Observable
+from lit_transformers.precision import full_precision
 from lit_transformers.stacks.block import Block, add_losses
 from lit_transformers.stacks.stack import MakeBlock, Stack, StackConfig, StackInput, StackOutput
 

@@ -12,10 +12,11 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, LanguageDescription, TextBatch
 from lit_transformers.config import PositiveFloat
-from lit_transformers.mixer import detach, empty_rows, full_precision, join_rows, map_state, take_rows
+from lit_transformers.mixer import detach, empty_rows, join_rows, map_state, take_rows
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
+from lit_transformers.precision import full_precision
 from lit_transformers.tasks.language_metric import LanguageMetric
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training.config import TrainingConfig

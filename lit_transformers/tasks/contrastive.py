@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError, NonNegativeFloat, Positive, PositiveFloat
-from lit_transformers.mixer import full_precision
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig
+from lit_transformers.precision import full_precision
 from lit_transformers.tasks.example_metric import ExampleMetric
 from lit_transformers.tasks.masked_lm import HIDDEN, MaskedLMConfig, read_rows, two_sided
 from lit_transformers.tasks.pair_metric import refuse_pairs

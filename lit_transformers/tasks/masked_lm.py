@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError, PositiveFloat
-from lit_transformers.mixer import full_precision
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
+from lit_transformers.precision import full_precision
 from lit_transformers.tasks.pair_metric import PairMetric, pair_units
 from lit_transformers.tasks.phrase_detection import Detected, PhraseDetector, detected
 from lit_transformers.tasks.span_boundary import SpanBoundary, SpanBoundaryConfig, boundaries

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError, Plain, Positive, PositiveFloat
-from lit_transformers.mixer import full_precision
 from lit_transformers.models.capabilities import OrderedOutput, OrderedRows, RowModelConfig, RowNetwork
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig
+from lit_transformers.precision import full_precision
 from lit_transformers.stacks.block import add_losses
 from lit_transformers.tasks.counter_based import random_numbers, scrambled
 from lit_transformers.tasks.masked_lm import (

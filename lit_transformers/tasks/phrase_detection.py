@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED
-from lit_transformers.mixer import full_precision
+from lit_transformers.precision import full_precision
 
 
 class Detected(NamedTuple):

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import Config, ConfigError, Plain, PositiveFloat
-from lit_transformers.mixer import full_precision
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig
+from lit_transformers.precision import full_precision
 from lit_transformers.tasks.counter_based import draw, random_numbers, uniform
 from lit_transformers.tasks.masked_lm import HIDDEN, MaskedLMConfig, read_rows, two_sided, without_order
 from lit_transformers.tasks.pair_metric import PairMetric, pair_units

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from lit_transformers.attention.executors import Inputs
 from lit_transformers.attention.recompute import Cut, Tensors, TensorSlice, in_order, recomputed
 from lit_transformers.attention.relative import Gathered, Relative
-from lit_transformers.mixer import full_precision
 from lit_transformers.mixers.reformer.chunks import BucketOrder, rows_of
 from lit_transformers.mixers.reformer.shared_qk import ITSELF
+from lit_transformers.precision import full_precision
 
 PAIRS = 2**20
 """Pairs of a query and a key in a piece, or their channels where an encoding has a vector for each pair."""

@@ -10,7 +10,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lit_transformers.attention.executors import Inputs, with_tables
-from lit_transformers.attention.recompute import no_autocast
 from lit_transformers.attention.relative import Relative
 from lit_transformers.config import Length, NonNegative, Positive, RandomSeed, Rounds
 from lit_transformers.encodings.rotary import Rotary
@@ -21,6 +20,7 @@ from lit_transformers.mixers.reformer.chunked import Chunked, attend_chunks
 from lit_transformers.mixers.reformer.chunks import By, Chunks, chunk_flops, ordered
 from lit_transformers.mixers.reformer.hashing import columns, digits, hashed, rotations
 from lit_transformers.mixers.reformer.shared_qk import attend_others, attend_others_flops, unit
+from lit_transformers.precision import no_autocast
 from lit_transformers.space import Choice, Interval, Space
 
 

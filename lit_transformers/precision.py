@@ -1,0 +1,32 @@
+"""The precision in which a part of a network is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["autocast_of", "full_precision", "no_autocast"]
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """Returns x in float32 or finer, for sums and exponentials that are inaccurate in half precision."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def autocast_of(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """Returns a function that makes a context with the current autocast settings of the device."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext
+    enabled, dtype = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+    return partial(torch.autocast, device.type, dtype, enabled)
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[None]:
+    """Returns a context without autocast; the meta device has none to switch off."""
+    is_available = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if is_available else nullcontext()
