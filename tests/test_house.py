@@ -8,7 +8,8 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -37,9 +38,9 @@ MEETING = {
     for name in (
         "checks.data_parts",
         "runs.config",
-        "runs.context",
+        "runs.cut_context",
         "runs.evaluate",
-        "runs.floors",
+        "runs.run_floors",
         "runs.keys",
         "runs.reach",
         "runs.rehearsal",
@@ -47,10 +48,10 @@ MEETING = {
         "runs.trained_symbols",
         "runs.train",
         "runs.fit",
-        "decoding.write",
-        "decoding.lines",
-        "decoding.predict",
-        "decoding.translate",
+        "inference.write",
+        "inference.lines",
+        "inference.predict",
+        "inference.translate",
         "__main__",
     )
 }
@@ -154,7 +155,7 @@ def test_the_library_knows_no_study_no_report_and_meets_data_in_one_place() -> N
 
 def test_data_know_of_the_library_configs_batches_scores_code_and_machine_alone() -> None:
     for module, target in crossings("datamodules"):
-        names = ("config", "batch", "scores", "source_code", "records.machine")
+        names = ("config", "batch", "scores", "source_code", "machine.processor")
         known = {f"lit_transformers.{name}" for name in names}
         assert target in known, f"{module} imports {target}"
 
@@ -179,17 +180,16 @@ def test_a_command_imports_commands_of_its_own_alone() -> None:
 def test_reports_read_records_and_know_no_model_and_no_study() -> None:
     for module, target in crossings("reports"):
         names = (
-            "cli.amounts",
             "cli.console",
-            "cli.cores",
-            "cli.names",
             "cli.plugin_option",
             "cli.program",
-            "cli.search_path",
             "config",
             "lazy_names",
+            "machine",
+            "printing",
             "records",
             "scores",
+            "startup",
         )
         light = (f"lit_transformers.{name}" for name in names)
         assert below(target, "sweeps", *light), f"{module} imports {target}"
@@ -205,7 +205,9 @@ def test_records_plans_and_results_are_described_without_torch_and_known_to_all(
 
 @pytest.mark.parametrize("lower", ["config", "batch", "mixer", "mixers", "encodings", "attention", "stacks", "models"])
 def test_what_a_network_is_made_of_knows_no_task_and_no_run(lower: str) -> None:
-    upper = tuple(f"lit_transformers.{name}" for name in ("tasks", "runs", "training", "checks", "decoding"))
+    upper = tuple(
+        f"lit_transformers.{name}" for name in ("tasks", "runs", "training", "gates", "checks", "decoding", "inference")
+    )
     for module in MODULES:
         if below(module, f"lit_transformers.{lower}"):
             assert not [target for target in imports(module) if below(target, *upper)], module
@@ -239,6 +241,61 @@ def test_no_imports_go_round_in_a_circle() -> None:
 
     for module in MODULES:
         walk(module, ())
+
+
+def file_of(module: str) -> str:
+    """The dotted path of a module's file: that of a package ends in ``__init__``, so that it lies in its folder."""
+    return f"{module}.__init__" if MODULES[module].name == "__init__.py" else module
+
+
+def circle_of_folders(imports_of: Mapping[str, Iterable[str]]) -> list[str]:
+    """A shortest way from a folder over other folders and files back to it, a line for the import of each step; empty
+    where no folder is in a circle. imports_of: the files that each file imports, by dotted paths."""
+    for folder in sorted({file.rpartition(".")[0] for file in imports_of} - {*PACKAGES}):
+        steps: dict[str, dict[str, str]] = {}
+        for file, targets in imports_of.items():
+            for target in targets:
+                room, other = (".".join(path.split(".")[: folder.count(".") + 1]) for path in (file, target))
+                if room != other:
+                    steps.setdefault(room, {})[other] = f"{file} imports {target}"
+        ways: deque[tuple[str, list[str]]] = deque([(folder, [])])
+        reached: set[str] = set()
+        while ways:
+            room, lines = ways.popleft()
+            for other, line in sorted(steps.get(room, {}).items()):
+                if other == folder:
+                    return [*lines, line]
+                if other not in reached:
+                    reached.add(other)
+                    ways.append((other, [*lines, line]))
+    return []
+
+
+def test_no_folders_are_in_a_circle() -> None:
+    """Every import counts, also one within a function or for type checkers alone: who reads a folder follows it."""
+    lines = circle_of_folders({file_of(module): [*map(file_of, imports(module))] for module in MODULES})
+    assert not lines, "these imports close a circle of folders; move what one of them needs: " + ", ".join(lines)
+
+
+def test_a_circle_of_folders_is_noticed_where_no_modules_are_in_one() -> None:
+    imports_of = {
+        "reports.judge.verdicts": ["reports.show.tables"],
+        "reports.show.figures": ["reports.plain"],
+        "reports.plain": ["reports.judge.effects"],
+        "reports.judge.effects": [],
+        "reports.show.tables": [],
+    }
+    assert circle_of_folders(imports_of) == [
+        "reports.judge.verdicts imports reports.show.tables",
+        "reports.show.figures imports reports.plain",
+        "reports.plain imports reports.judge.effects",
+    ]
+    assert circle_of_folders({**imports_of, "reports.plain": []}) == []
+    assert circle_of_folders({"a.b.c.one": ["a.b.two"], "a.b.two": ["a.b.three"], "a.b.three": ["a.b.c.other"]}) == [
+        "a.b.c.one imports a.b.two",
+        "a.b.two imports a.b.three",
+        "a.b.three imports a.b.c.other",
+    ]
 
 
 def test_a_file_says_what_it_is() -> None:

@@ -1,1 +1,1 @@
-"""What is checked of a model: gates, fields without effect, observations; and the small copy that is checked."""
+"""What is asked of parts, ours and those of plug-ins: the checks of check-plugin."""

@@ -1,1 +1,1 @@
-"""What the commands share: progress, threads, quick imports, and amounts as people read them."""
+"""What the commands share: options, help, progress, printed configs, and the console."""

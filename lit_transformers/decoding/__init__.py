@@ -1,1 +1,1 @@
-"""Writing with a trained model: decoding, sampling, generation from a prompt, translation line by line."""
+"""How a trained network writes: sampling, greedy decoding, beam search, generation from a prompt."""

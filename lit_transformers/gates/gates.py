@@ -30,6 +30,7 @@ from lit_transformers.models.capabilities import (
 )
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.models.tokens import TokenEmbedding
+from lit_transformers.printing.error_lines import first_line
 from lit_transformers.records.record import Gate
 from lit_transformers.training.reporting import Progress, Report
 
@@ -394,8 +395,12 @@ PAIRED: dict[str, Callable[[Probe], str]] = {
 
 
 def gates_of(config: ModelConfig) -> dict[str, Callable[[Probe], str]]:
-    """Returns the gates of a family. Raises ConfigError where it names none."""
+    """Returns the gates of a family. Raises ConfigError where it names none, or none that exist."""
     if not config.gates:
         raise ConfigError(f"no gates are known of a model of kind {config.kind}: it cannot be a run", "model")
-    gates: dict[str, Callable[[Probe], str]] = resolve_name(config.gates)
+    try:
+        gates: dict[str, Callable[[Probe], str]] = resolve_name(config.gates)
+    except (ImportError, AttributeError) as error:
+        way_out = f"name a table of gates in gates of {type(config).__name__}, such as {__name__}:CAUSAL"
+        raise ConfigError(f"{config.gates} cannot be imported: {first_line(error)}; {way_out}", "model") from None
     return gates
