@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lit_transformers.records.plan import PublishedCell
+from lit_transformers.records.plan import PlannedArm, PublishedCell
 from reports.judge.comparisons import Comparison
 from reports.judge.findings import Findings
 

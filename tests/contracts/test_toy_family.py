@@ -132,6 +132,10 @@ def test_a_family_without_gates_cannot_be_a_run(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(DraftedConfig, "gates", "")
     with pytest.raises(ConfigError, match="no gates are known of a model of kind drafted"):
         gates.check(DraftedConfig(**SIZES))
+    monkeypatch.setattr(DraftedConfig, "gates", "lit_transformers.gates.causal:CAUSAL")
+    way_out = "name a table of gates in gates of DraftedConfig, such as lit_transformers.gates.gates:CAUSAL"
+    with pytest.raises(ConfigError, match=f"gates.causal:CAUSAL cannot be imported: No module.*; {way_out}"):
+        gates.check(DraftedConfig(**SIZES))
 
 
 def test_a_kind_is_registered_once(registered: None) -> None:
