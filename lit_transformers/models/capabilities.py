@@ -110,10 +110,6 @@ class RowNetwork(Network):
         none such, which is the default."""
         raise ConfigError(f"a {type(self).__name__} reads no rows in an order; drop data.attention_masks", "model")
 
-    @abstractmethod
-    def softmax_flops(self, length: int) -> int:
-        """The part of ``flops`` that predicts symbols, which objectives do not spend that predict none."""
-
     def predict(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n e"]:
         """Hook: maps hidden vectors to those that the softmax of ``tokens`` reads. By default they are the same."""
         return hidden

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import torch
+from torch import nn
 
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import ConfigError
@@ -13,6 +15,8 @@ from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.printing.amounts import memory
 from lit_transformers.stacks.carried import LARGEST_PROBE, Carried
 
+M = TypeVar("M", bound=nn.Module)
+R = TypeVar("R")
 MOST_LAYERS = 10_000
 """The most layers of a stack that is built."""
 LENGTHS = (1, 2, 4, 8)
@@ -46,15 +50,10 @@ def cost(
     FLOPs of the source are shared out among them. continued: each row continues where the one before it ended, in a
     family whose rows may. Raises ConfigError where the network cannot be built.
     """
-    network = None
-    try:
-        network = for_shapes(config, data)
-        carried, flops = spent(network, length, source, continued)
-    except RuntimeError:  # the cost depends on values: a learned span, a marked token
-        require_held(sum(p.numel() for p in network.parameters()) if network else 0, machine_memory())
-        with torch.random.fork_rng(devices=[]):
-            network = config.build(data)
-            carried, flops = spent(network.eval(), length, source, continued)
+    require_fitting(config)
+    network, (carried, flops) = shapes_or_values(
+        lambda: config.build(data), lambda network: spent(network, length, source, continued)
+    )
     unused = {id(p) for p in network.unused()}
     counts = {id(p): p.numel() for p in network.parameters() if id(p) not in unused}
     embedded = {id(p) for embedding in network.embeddings() for p in embedding.parameters()}
@@ -63,21 +62,32 @@ def cost(
     return ModelCost(sum(counts.values()), embedding_parameters, flops / length, carried.state_bytes, decoding_state)
 
 
-def for_shapes(config: ModelConfig, data: DataDescription) -> Network:
-    """Returns the network for the shapes of its weights alone, which takes no memory. Raises ConfigError for one with
-    more layers or larger weights than any network has, or than this machine holds; RuntimeError where building it takes
-    values."""
+def require_fitting(config: ModelConfig) -> None:
+    """Raises ConfigError for a network with more layers than any has."""
     deepest = max(config.depths().values(), default=0)
     if deepest > MOST_LAYERS:
         raise ConfigError(f"{deepest:,} layers, and no network has more than {MOST_LAYERS:,}", "model")
+
+
+def shapes_or_values(build: Callable[[], M], measure: Callable[[M], R]) -> tuple[M, R]:
+    """Returns a module and what is measured of it: of the shapes of its weights alone, which takes no memory, or, where
+    that depends on values (a learned span, a marked token), of the module itself. Raises ConfigError for weights that
+    are larger than any module has, or than this machine holds."""
+    module = None
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            return config.build(data)
+            module = build()
+        return module, measure(module)
     except (RuntimeError, TypeError) as error:
-        if "verflow" not in str(error):
+        if module is None and "verflow" in str(error):
+            reason = "one of its weights has more numbers than can be counted; set dim or another size lower"
+            raise ConfigError(reason, "model") from None
+        if not isinstance(error, RuntimeError):
             raise
-        reason = "one of its weights has more numbers than can be counted; set dim or another size lower"
-        raise ConfigError(reason, "model") from None
+    require_held(sum(p.numel() for p in module.parameters()) if module else 0, machine_memory())
+    with torch.random.fork_rng(devices=[]):
+        module = build()
+        return module, measure(module.eval())
 
 
 def require_held(parameters: int, room: float) -> None:

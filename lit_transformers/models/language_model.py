@@ -71,9 +71,6 @@ class LanguageModel(CausalNetwork, RowNetwork):
         """As in ``Network.flops``, the softmax included."""
         return self.stack.flops(length, remembered) + self.tokens.flops(length)
 
-    def softmax_flops(self, length: int) -> int:
-        return self.tokens.flops(length)
-
     def carried(self, length: int) -> Carried:
         return read_until_full(self.stack, self.dim, length) if self.streams else Carried(0, 0)
 

@@ -121,6 +121,11 @@ class Network(nn.Module, ABC):
         """Forward FLOPs of training for one row of ``length`` tokens. ``remembered``: the tokens before it, in a family
         whose rows continue each other; ``source``: the tokens of its source, in a family that reads pairs."""
 
+    def softmax_flops(self, length: int) -> int:
+        """Hook: returns the part of ``flops`` that predicts symbols, which is counted with the head that predicts them.
+        By default that of the softmax of ``tokens`` at every position."""
+        return self.tokens.flops(length)
+
     def embeddings(self) -> list[TokenEmbedding]:
         """Hook: returns the embeddings of symbols. By default ``tokens`` alone."""
         return [self.tokens]

@@ -3,23 +3,23 @@ arXiv:1802.05365, section 3.1), or from left to right alone."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError, Plain
+from lit_transformers.heads import Head, HeadConfig, OneSidedSymbolsConfig, Reading
+from lit_transformers.heads.one_sided_symbols import BackwardSymbols, OneSidedSymbols, Predicted, Represented
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
-from lit_transformers.models.cost import ModelCost, cost
-from lit_transformers.models.model import ModelConfig
+from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.stacks.block import add_losses
 from lit_transformers.tasks.masked_lm import MaskedLMConfig, read_rows
 from lit_transformers.tasks.pair_metric import PairMetric, pair_units
-from lit_transformers.tasks.task import Task, TaskConfig, token_mean
+from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
 
 
@@ -46,101 +46,28 @@ class BiLMConfig(TaskConfig, kind="bilm"):
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> BiLM:
         return BiLM(self, model, data, training)
 
-    def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
-        """Returns the cost of one network or two, with the predictions of all symbols of a row but special ones."""
-        rows, reader = RowDescription.of(data, self.kind), one_sided(model, self.kind)
-        one = cost(reader, data, data.length, continued=False)
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            network = reader.build(data)
-        predictions = rows.length - 1 - rows.segments
-        flops = network.predict_flops(predictions) + network.tokens.flops(predictions)
-        flops_per_token = one.flops_per_token + (flops - network.softmax_flops(rows.length)) / rows.length
-        if self.directions == "forward":
-            return one._replace(flops_per_token=flops_per_token)
-        shared = sum(p.numel() for p in network.tokens.parameters())
-        return one._replace(parameters=2 * one.parameters - shared, flops_per_token=2 * flops_per_token)
+    def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
+        heads = {"forward": OneSidedSymbolsConfig()}
+        return heads | ({"backward": OneSidedSymbolsConfig(backward=True)} if self.directions == "both" else {})
 
     def random_batch(self, data: DataDescription) -> RowBatch:
         return MaskedLMConfig().random_batch(data)
 
     def units(self, data: DataDescription) -> Mapping[str, str]:
-        sides = ("forward", "backward") if self.directions == "both" else ("forward",)
-        of_symbols = dict.fromkeys((f"{side}_{name}" for side in sides for name in ("nats", "accuracy")), "symbol")
-        return of_symbols | pair_units(RowDescription.of(data, self.kind).rules, BiLMMetric.pair_nats)
+        return super().units(data) | pair_units(RowDescription.of(data, self.kind).rules, BiLMMetric.pair_nats)
 
     def protocol(self) -> dict[str, Plain]:
         return {"directions": self.directions}
 
 
-class BiLMRow(NamedTuple):
-    """One row: its ordinal, nats of the symbols that are predicted from left to right, their number, bytes (0), how
-    many of them were the most likely; and nats, number and right ones from right to left."""
-
-    document: int
-    nats: float
-    tokens: int
-    bytes: int
-    correct: int
-    backward_nats: float
-    backward_tokens: int
-    backward_correct: int
-
-
 class BiLMMetric(PairMetric):
-    """Nats and accuracy of a symbol in each direction. Minimal pairs are judged by the log likelihood of a row, the sum
-    of those of all directions."""
+    """Nats and accuracy of a symbol in each direction, with the same columns for one direction and for both. Minimal
+    pairs are judged by the log likelihood of a row, the sum of those of all directions."""
 
     pair_nats = "obeying_nats"
 
-    def row(self, document: int, sums: list[float]) -> BiLMRow:
-        nats, tokens, correct, backward_nats, backward_tokens, backward_correct = sums
-        backward = (backward_nats, int(backward_tokens), int(backward_correct))
-        return BiLMRow(document, nats, int(tokens), 0, int(correct), *backward)
-
-    def update(self, predictions: list[Predicted], batch: RowBatch) -> None:
-        """Adds the predictions of a batch in each direction; rows of padding do not count."""
-        columns = torch.zeros(len(batch.inputs), 6, dtype=torch.float64, device=batch.inputs.device)
-        for number, direction in enumerate(predictions):
-            nats, own = direction.nats.double(), slice(3 * number, 3 * number + 3)
-            sums = torch.stack([nats, torch.ones_like(nats), direction.correct.to(nats)], dim=-1)
-            columns[:, own] = columns[:, own].index_add(0, direction.row, sums)
-        real = batch.padding_mask.any(dim=1)
-        self.add(batch.example[real], columns[real])
-
-    def compute(self) -> dict[str, float]:
-        """Returns forward_nats and forward_accuracy; backward_nats and backward_accuracy where there are two
-        directions; and the results of minimal pairs."""
-        rows = self.rows()
-        tokens, backward = sum(row.tokens for row in rows), sum(row.backward_tokens for row in rows)
-        if tokens == 0:
-            return {}
-        results = {
-            "forward_nats": math.fsum(row.nats for row in rows) / tokens,
-            "forward_accuracy": sum(row.correct for row in rows) / tokens,
-        }
-        if backward:
-            results["backward_nats"] = math.fsum(row.backward_nats for row in rows) / backward
-            results["backward_accuracy"] = sum(row.backward_correct for row in rows) / backward
-        return results | self.pair_results()
-
-
-class Read(NamedTuple):
-    """What a network represents of the rows of a batch: vectors (n, e) that the softmax reads, each for the symbol in
-    ``targets`` (n,) that stands after it, row by row; the number of its ``row`` (n,); and auxiliary losses by name."""
-
-    vectors: Float[Tensor, "n e"]
-    targets: Int[Tensor, " n"]
-    row: Int[Tensor, " n"]
-    aux: dict[str, Tensor]
-
-
-class Predicted(NamedTuple):
-    """The predictions of one direction: -log p of each symbol, whether it was the most likely, and the number of its
-    row; all (n,), row by row."""
-
-    nats: Float[Tensor, " n"]
-    correct: Bool[Tensor, " n"]
-    row: Int[Tensor, " n"]
+    def __init__(self, heads: Mapping[str, Head], rules: Sequence[str] = ()) -> None:
+        super().__init__(heads, rules, {"backward": BackwardSymbols})
 
 
 class BiLM(Task):
@@ -170,55 +97,50 @@ class BiLM(Task):
                     "fsdp cannot share weights between networks; set directions: forward", "task.directions"
                 )
             self.backward_network.tokens = self.network.tokens
-        for network in (self.network, self.backward_network):
-            if network is not None and self.training_config.compile:
-                network.compile()
-        self.metric = BiLMMetric(self.data.rules)
+        self.add_heads(lambda heads: BiLMMetric(heads, self.data.rules))
 
-    def training_step(self, batch: RowBatch, batch_index: int) -> dict[str, Any]:
-        means, aux = [], dict[str, Tensor]()
-        for network, rows in self.directed(self.network, batch):
-            read = represented(network, rows)
-            nats = network.tokens.nll(read.vectors, read.targets)
-            means.append(token_mean(nats.sum(), torch.ones_like(read.row, dtype=torch.bool)))
-            aux = add_losses(aux, read.aux)
-        first, *others = means
-        added_loss = torch.stack([mean.loss for mean in others]).sum() if others else None
-        return self.training_output(first, aux, added_loss)
+    def networks(self) -> list[Network]:
+        return [self.network, *([] if self.backward_network is None else [self.backward_network])]
 
-    def directed(self, network: RowNetwork, batch: RowBatch) -> Iterator[tuple[RowNetwork, RowBatch]]:
-        """Yields the network of each direction with the rows as it reads them: with the original symbols, all of which
-        but special ones are targets."""
-        symbols = torch.where(batch.targets != IGNORED, batch.targets, batch.inputs)
-        special = torch.zeros_like(batch.padding_mask)
-        for number in (self.data.vocabulary.boundary, self.data.separator, self.data.mask):
-            special |= symbols == number
-        targets = symbols.masked_fill(special | ~batch.padding_mask, IGNORED)
-        rows = batch._replace(inputs=symbols, targets=targets)
-        yield network, rows
-        if self.backward_network is not None:
-            yield self.backward_network, in_reverse(rows)
+    def other_flops(self, length: int) -> float:
+        """Returns those of the second network."""
+        network = self.backward_network
+        return 0 if network is None else network.flops(length) - network.softmax_flops(length)
+
+    def read(self, network: RowNetwork, batch: RowBatch) -> Reading:
+        """Runs the network of each direction on rows as it reads them. The reading has what represents their symbols as
+        parts, by direction."""
+        parts, hidden, aux = {}, [], dict[str, Tensor]()
+        for reader, head in zip((network, self.backward_network), self.directed(), strict=False):
+            assert reader is not None
+            rows = head.rows(batch)
+            output = read_rows(reader, rows)
+            targets = rows.targets[:, 1:]
+            scored = targets != IGNORED
+            vectors = reader.predict(output.hidden[:, :-1][scored])
+            parts[head.direction] = Represented(reader, vectors, targets[scored], scored.nonzero()[:, 0])
+            hidden.append(output.hidden)
+            aux = add_losses(aux, output.aux)
+        return Reading(network, hidden[0], aux=aux, parts=parts)
+
+    def directed(self) -> list[OneSidedSymbols]:
+        """Returns the heads of the directions, which each has a network of its own."""
+        return [head for head in self.heads.values() if isinstance(head, OneSidedSymbols)]
 
     def predicted(self, batch: RowBatch) -> list[Predicted]:
         """Returns the predictions of each direction in evaluation."""
-        predictions = []
-        for network, rows in self.directed(self.evaluator(), batch):
-            vectors, targets, row, _ = represented(network, rows)
-            log_probabilities = network.tokens.log_probabilities(vectors)
-            nats = -log_probabilities.gather(-1, targets[:, None])[:, 0]
-            predictions.append(Predicted(nats, log_probabilities.argmax(dim=-1) == targets, row))
-        return predictions
+        reading = self.evaluation_reading(batch)
+        return [head.predicted(reading) for head in self.directed()]
 
     def evaluation_output(self, batch: RowBatch) -> Float[Tensor, " n"]:
         return torch.cat([direction.nats for direction in self.predicted(batch)])
 
     def validation_step(self, batch: RowBatch, batch_index: int) -> None:
-        predictions = self.predicted(batch)
         if batch.rule is None:
-            self.metric.update(predictions, batch)
+            super().validation_step(batch, batch_index)
             return
         scores = torch.zeros(len(batch.inputs), dtype=torch.float64, device=batch.inputs.device)
-        for direction in predictions:
+        for direction in self.predicted(batch):
             scores = scores.index_add(0, direction.row, -direction.nats.double())
         self.metric.update_pairs(scores, batch)
 
@@ -234,21 +156,3 @@ def one_sided(model: ModelConfig, task: str) -> RowModelConfig:
             "model",
         )
     return reader
-
-
-def represented(network: RowNetwork, rows: RowBatch) -> Read:
-    """Runs a network on rows, and returns what stands before each of their targets."""
-    output = read_rows(network, rows)
-    targets = rows.targets[:, 1:]
-    scored = targets != IGNORED
-    vectors = network.predict(output.hidden[:, :-1][scored])
-    return Read(vectors, targets[scored], scored.nonzero()[:, 0], dict(output.aux))
-
-
-def in_reverse(rows: RowBatch) -> RowBatch:
-    """Returns rows whose symbols stand in reverse, with their padding at the end as before."""
-    position = torch.arange(rows.inputs.size(1), device=rows.inputs.device)
-    length = rows.padding_mask.sum(dim=1, keepdim=True)
-    place = torch.where(rows.padding_mask, length - 1 - position, position)
-    inputs, targets, segments = (part.gather(1, place) for part in (rows.inputs, rows.targets, rows.segments))
-    return rows._replace(inputs=inputs, targets=targets, segments=segments)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from lit_transformers.batch import IGNORED, DataDescription, LanguageDescription, TextBatch
+from lit_transformers.batch import DataDescription, LanguageDescription, TextBatch
 from lit_transformers.config import PositiveFloat
+from lit_transformers.heads import (
+    FutureSymbolConfig,
+    HeadConfig,
+    LayerSymbolsConfig,
+    NextSymbolConfig,
+    Reading,
+)
+from lit_transformers.heads.next_symbol import Counted
 from lit_transformers.mixer import detach, empty_rows, join_rows, map_state, take_rows
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
-from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
-from lit_transformers.precision import full_precision
-from lit_transformers.tasks.language_metric import LanguageMetric
-from lit_transformers.tasks.task import Task, TaskConfig, token_mean
+from lit_transformers.stacks.carried import Carried
+from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.ranks import from_all_ranks
 
@@ -36,19 +41,20 @@ class CausalLMConfig(TaskConfig, kind="causal_lm"):
 
     reads: ClassVar[type[DataDescription]] = LanguageDescription
 
-    loss: Literal["full", "half", "last"] = "full"
+    loss: Counted = "full"
     intermediate: bool = False
     future: tuple[PositiveFloat, ...] = ()
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> CausalLM:
         return CausalLM(self, model, data, training)
 
-    def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
-        return cost(model, data, data.length)
-
-    def units(self, data: DataDescription) -> Mapping[str, str]:
-        per_byte = {} if data.vocabulary.byte_lengths is None else {"bpb": "byte"}
-        return {"nats": "symbol", "perplexity": "symbol"} | per_byte
+    def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
+        heads: dict[str, HeadConfig] = {"symbols": NextSymbolConfig(loss=self.loss)}
+        if self.intermediate:
+            heads["layers"] = LayerSymbolsConfig(loss=self.loss)
+        for steps, weight in enumerate(self.future, start=1):
+            heads[f"future_{steps}"] = FutureSymbolConfig(steps=steps, weight=weight, loss=self.loss)
+        return heads
 
     def random_batch(self, data: DataDescription) -> TextBatch:
         """Returns two lanes of random symbols in which no document begins or ends."""
@@ -67,6 +73,9 @@ class CausalLM(Task):
 
     config: CausalLMConfig
     network: CausalNetwork
+    former_names: ClassVar[Mapping[str, str]] = {
+        f"future.{number}.": f"heads.future_{number + 1}.logits." for number in range(9)
+    }
 
     def __init__(
         self, config: CausalLMConfig, model: ModelConfig, data: DataDescription, training: TrainingConfig | None = None
@@ -74,11 +83,7 @@ class CausalLM(Task):
         """Raises ConfigError where the model cannot be built, or the data are of another kind."""
         super().__init__(config, model, data, training)
         self.network = require(model, CausalModelConfig, "causal_lm trains").build(data)
-        self.future = nn.ModuleList(nn.Linear(model.dim, data.vocabulary.size) for _ in config.future)
-        if self.training_config.compile:
-            self.network.compile()
-        lengths = data.vocabulary.byte_lengths
-        self.metric = LanguageMetric(None if lengths is None else torch.tensor(lengths))
+        self.add_heads()
         self.state: Any = None
         self.loaded_state: Any = None
         self.evaluation_state: Any = None
@@ -88,65 +93,36 @@ class CausalLM(Task):
         output: ModelOutput = self.network(symbols, state)
         return output
 
-    def training_step(self, batch: TextBatch, batch_index: int) -> dict[str, Any]:
-        targets = self.counted_targets(batch.targets)
-        output, self.state = self.read(self.network, self.state, batch, keep_layers=self.config.intermediate)
-        total = self.network.tokens.nll(output.hidden, targets).sum()
-        mean = token_mean(total, targets != IGNORED)
-        return self.training_output(mean, output.aux, self.auxiliary_losses(output, batch, targets) / mean.targets)
-
-    def counted_targets(self, targets: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
-        """Returns the targets, IGNORED where this loss does not count them."""
-        match self.config.loss:
-            case "full":
-                return targets
-            case "half":
-                return torch.cat(
-                    [torch.full_like(targets, IGNORED)[:, : targets.size(1) // 2], targets[:, targets.size(1) // 2 :]],
-                    dim=1,
-                )
-            case "last":
-                is_real = (targets != IGNORED).long()
-                return targets.masked_fill(
-                    (is_real.cumsum(1) != is_real.sum(1, keepdim=True)) | (is_real == 0), IGNORED
-                )
-
-    def auxiliary_losses(self, output: ModelOutput, batch: TextBatch, targets: Int[Tensor, "b t"]) -> Tensor:
-        """Returns the sum of the auxiliary losses of arXiv:1808.04444."""
-        total = output.hidden.new_zeros((), dtype=torch.float32)
-        progress = self.global_step / self.training_config.steps
-        depth = len(output.layers) + 1
-        for layer, hidden in enumerate(output.layers, start=1):
-            if progress < layer / (2 * depth):
-                total = total + self.network.tokens.nll(self.network.read_layer(hidden), targets).sum()
-        for steps, (head, weight) in enumerate(zip(self.future, self.config.future, strict=True), start=1):
-            logits = full_precision(head(output.hidden[:, :-steps])).flatten(0, 1)
-            future_targets = self.future_targets(batch, targets, steps)
-            total = total + weight * F.cross_entropy(
-                logits, future_targets.flatten(), ignore_index=IGNORED, reduction="sum"
-            )
-        return total
-
-    def future_targets(self, batch: TextBatch, targets: Int[Tensor, "b t"], steps: int) -> Int[Tensor, "b s"]:
-        """Returns targets ``steps`` further ahead, IGNORED where they are of another document or are not counted."""
-        same = batch.document[:, steps:] == batch.document[:, :-steps]
-        return torch.where(same & (targets[:, :-steps] != IGNORED), batch.targets[:, steps:], IGNORED)
-
-    def read(
-        self, network: nn.Module, state: Any, batch: TextBatch, keep_layers: bool = False
-    ) -> tuple[ModelOutput, Any]:
-        """Runs the network on one segment of the lanes. Returns its output and the state of the lanes after it."""
+    def read(self, network: nn.Module, batch: TextBatch, state: Any = None, keep_layers: bool = False) -> Reading:
+        """Runs the network on one segment of the lanes, after what ``state`` remembers of them. The new state is the
+        reading's part "state"."""
         if state is not None:
             state = empty_rows(state, batch.fresh)
         output: ModelOutput = network(batch.inputs, state, batch.padding_mask, keep_layers)
-        return output, detach(output.state)
+        return Reading(network, output.hidden, output.layers, output.aux, parts={"state": detach(output.state)})
+
+    def training_reading(self, batch: TextBatch) -> Reading:
+        heads = [head for head in self.heads.values() if head.needs_layers and head.learns(self.progress)]
+        reading = self.read(self.network, batch, self.state, keep_layers=bool(heads))
+        self.state = reading.parts["state"]
+        return reading
+
+    def evaluation_reading(self, batch: TextBatch) -> Reading:
+        reading = self.read(self.evaluator(), batch, self.evaluation_state)
+        self.evaluation_state = reading.parts["state"]
+        return reading
+
+    def documents(self, batch: TextBatch) -> Int[Tensor, "b t"]:
+        return batch.document
+
+    def carried(self) -> Carried:
+        return self.network.carried(self.data.length)
 
     def begin_evaluation(self) -> None:
         self.evaluation_state = self.evaluation_lanes = None
 
     def evaluation_output(self, batch: TextBatch) -> Float[Tensor, "b t d"]:
-        output, self.evaluation_state = self.read(self.evaluator(), self.evaluation_state, batch)
-        return output.hidden
+        return self.evaluation_reading(batch).hidden
 
     def of_open_lanes(self, batch: TextBatch) -> TextBatch:
         """Returns the rows of a batch whose lanes have not ended, and takes those that have out of the state: nothing
@@ -163,9 +139,7 @@ class CausalLM(Task):
         return TextBatch(inputs, targets, padding_mask, document, fresh, batch.cursor)
 
     def validation_step(self, batch: TextBatch, batch_index: int) -> None:
-        batch = self.of_open_lanes(batch)
-        nats = self.evaluator().tokens.nll(self.evaluation_output(batch), batch.targets)
-        self.metric.update(nats, batch.targets, batch.document)
+        super().validation_step(self.of_open_lanes(batch), batch_index)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor
 
 from lit_transformers.batch import IGNORED, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
-from lit_transformers.tasks.example_metric import ExampleMetric
+from lit_transformers.heads import Head
+from lit_transformers.heads.metric import HeadsMetric
 
 
-class PairMetric(ExampleMetric):
+class PairMetric(HeadsMetric):
     """Of each rule, the share of minimal pairs whose row that obeys it has the higher score, a log likelihood.
 
     rules: their names. ``pair_nats`` is the name of the mean loss of a symbol in rows that obey rules: their score,
@@ -24,8 +25,10 @@ class PairMetric(ExampleMetric):
     pair_nats: ClassVar[str]
     pairs: Tensor
 
-    def __init__(self, rules: Sequence[str] = ()) -> None:
-        super().__init__()
+    def __init__(
+        self, heads: Mapping[str, Head], rules: Sequence[str] = (), absent: Mapping[str, type[Head]] | None = None
+    ) -> None:
+        super().__init__(heads, absent)
         self.rules = tuple(rules)
         columns = torch.zeros(max(len(self.rules), 1), 4, dtype=torch.float64)
         self.add_state("pairs", default=columns, dist_reduce_fx="sum")
@@ -38,6 +41,11 @@ class PairMetric(ExampleMetric):
         columns = [torch.ones_like(obeying), obeying > breaking, -obeying, symbols]
         sums = torch.stack([column.to(self.pairs) for column in columns], dim=1)
         self.pairs = self.pairs.index_add(0, batch.rule[::2], sums)
+
+    def compute(self) -> dict[str, float]:
+        """Returns the measures of the heads, and the results of minimal pairs; nothing where no symbol was read."""
+        rows = self.rows()
+        return self.results_of(rows) | self.pair_results() if rows else {}
 
     def pair_results(self) -> dict[str, float]:
         """Returns the accuracy of each rule by its name, and of all as pairs_accuracy, and ``pair_nats``; nothing

@@ -5,33 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError, Plain, Positive, PositiveFloat
+from lit_transformers.heads import HeadConfig, HiddenSymbolsConfig, Reading, RelationConfig
+from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols
 from lit_transformers.models.capabilities import OrderedOutput, OrderedRows, RowModelConfig, RowNetwork
-from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig
-from lit_transformers.precision import full_precision
 from lit_transformers.stacks.block import add_losses
 from lit_transformers.tasks.counter_based import random_numbers, scrambled
-from lit_transformers.tasks.masked_lm import (
-    HIDDEN,
-    MaskedLMConfig,
-    MaskedMetric,
-    MaskedOutput,
-    masked_units,
-    relation_head,
-    relation_nats,
-    two_sided,
-    without_order,
-)
+from lit_transformers.tasks.masked_lm import MaskedLMConfig, MaskedMetric, two_sided, without_order
 from lit_transformers.tasks.pair_metric import refuse_pairs
-from lit_transformers.tasks.task import Task, TaskConfig, token_mean
+from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
 
 Order = Literal["targets", "all", "none"]
@@ -78,19 +68,11 @@ class PermutationLMConfig(TaskConfig, kind="permutation_lm"):
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> PermutationLM:
         return PermutationLM(self, model, data, training)
 
-    def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
-        """Returns the cost of both streams, with the predictions of ``RowDescription.predictions`` symbols a row."""
-        rows = RowDescription.of(data, self.kind)
-        one_stream = MaskedLMConfig().cost(predicting_in_order(model, self.kind), data)
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            network = two_sided(model, self.kind).build(data)
-        flops = -network.flops(rows.length)
-        for start, stop in self.segments(rows.length):
-            flops += network.flops(stop - start, start)
-            if self.objective == "permutation":
-                predictions = round(rows.predictions * (stop - start) / rows.length)
-                flops += network.in_order_flops(stop - start, predictions, start)
-        return one_stream._replace(flops_per_token=one_stream.flops_per_token + flops / rows.length)
+    def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
+        heads: dict[str, HeadConfig] = {"symbols": HiddenSymbolsConfig()}
+        if RowDescription.of(data, self.kind).relations:
+            heads["relation"] = RelationConfig(weight=self.relation_weight)
+        return heads
 
     def segments(self, length: int) -> list[tuple[int, int]]:
         """Returns where each segment of a row of so many symbols begins and ends."""
@@ -102,7 +84,7 @@ class PermutationLMConfig(TaskConfig, kind="permutation_lm"):
 
     def units(self, data: DataDescription) -> Mapping[str, str]:
         in_order = "" if self.measured_order == "none" else f" in order {self.measured_order}"
-        return masked_units(RowDescription.of(data, self.kind), f"{HIDDEN}{in_order}")
+        return {name: f"{unit}{in_order}" if unit == HIDDEN else unit for name, unit in super().units(data).items()}
 
     def protocol(self) -> dict[str, Plain]:
         return {"order": self.measured_order, "segment_length": self.segment_length, "directions": self.directions}
@@ -118,6 +100,8 @@ class PermutationLM(Task):
 
     config: PermutationLMConfig
     network: RowNetwork
+    data: RowDescription
+    former_names: ClassVar[Mapping[str, str]] = {"relation_head.": "heads.relation.map."}
 
     def __init__(
         self,
@@ -137,25 +121,36 @@ class PermutationLM(Task):
             raise ConfigError(f"{config.kind} {reason}", "task")
         network = reader.build(data)
         self.network = without_order(network) if config.objective == "denoising" else network
-        self.relation_head = relation_head(model.dim, rows.relations) if rows.relations else None
-        if self.training_config.compile:
-            self.network.compile()
-        self.metric = MaskedMetric()
+        self.add_heads(MaskedMetric)
 
-    def training_step(self, batch: RowBatch, batch_index: int) -> dict[str, Any]:
-        scored = batch.targets != IGNORED
-        output = self.read(self.network, batch, self.config.order)
-        hidden = self.network.predict(output.hidden[scored])
-        mean = token_mean(self.network.tokens.nll(hidden, batch.targets[scored]).sum(), scored)
-        related = self.related(output)
-        if related is None:
-            return self.training_output(mean, output.aux)
-        relation = token_mean(relation_nats(related, batch.relation).sum(), batch.relation != IGNORED)
-        return self.training_output(mean, output.aux, self.config.relation_weight * relation.loss)
+    def unused(self) -> list[nn.Parameter]:
+        only = self.network.order_only() if self.config.objective == "denoising" else []
+        return [*super().unused(), *only]
 
-    def read(self, network: RowNetwork, batch: RowBatch, order: Order) -> OrderedOutput:
-        """Runs a network on a batch. What is represented for predictions stands at the positions of these: its hidden
-        vectors are (b, t, d), zero elsewhere."""
+    def other_flops(self, length: int) -> float:
+        """Returns those of both streams in all segments, beyond one pass over the row at once."""
+        flops = -self.network.flops(length)
+        for start, stop in self.config.segments(length):
+            flops += self.network.flops(stop - start, start)
+            if self.config.objective == "permutation":
+                predictions = round(self.data.predictions * (stop - start) / length)
+                flops += self.network.in_order_flops(stop - start, predictions, start)
+        return flops
+
+    def training_reading(self, batch: RowBatch) -> Reading:
+        return self.read(self.network, batch, self.config.order)
+
+    def evaluation_reading(self, batch: RowBatch) -> Reading:
+        return self.read(self.evaluator(), batch, self.config.measured_order)
+
+    def read(self, network: RowNetwork, batch: RowBatch, order: Order = "targets") -> Reading:
+        """Runs a network on a batch. Its hidden vectors stand at the positions of predictions, zero elsewhere; the part
+        "content" has what represents every symbol."""
+        output = self.ordered(network, batch, order)
+        return Reading(network, output.hidden, aux=output.aux, parts={"content": output.content})
+
+    def ordered(self, network: RowNetwork, batch: RowBatch, order: Order) -> OrderedOutput:
+        """Runs a network on a batch in an order of its rows."""
         scored, rows = batch.targets != IGNORED, ordered_rows(batch, order)
         if self.config.objective == "denoising":
             rows = rows._replace(symbols=batch.inputs, places=torch.zeros_like(rows.places))
@@ -198,22 +193,8 @@ class PermutationLM(Task):
         of_rows = [torch.cat(parts[:: -1 if backward else 1], dim=1) for parts in (hidden, content)]
         return OrderedOutput(of_rows[1] if is_denoising else of_rows[0], of_rows[1], state, aux)
 
-    def related(self, output: OrderedOutput) -> Float[Tensor, "b c"] | None:
-        """Returns the logits of the relations, or None where the data have none."""
-        return None if self.relation_head is None else full_precision(self.relation_head(output.content[:, 0]))
-
-    def predicted(self, batch: RowBatch) -> MaskedOutput:
-        """Returns the predictions of the network in evaluation."""
-        evaluator = self.evaluator()
-        output = self.read(evaluator, batch, self.config.measured_order)
-        hidden = evaluator.predict(output.hidden[batch.targets != IGNORED])
-        return MaskedOutput(evaluator.tokens.log_probabilities(hidden), self.related(output))
-
     def evaluation_output(self, batch: RowBatch) -> Float[Tensor, "n v"]:
-        return self.predicted(batch).symbols
-
-    def validation_step(self, batch: RowBatch, batch_index: int) -> None:
-        self.metric.update(self.predicted(batch), batch)
+        return cast("HiddenSymbols", self.heads["symbols"]).log_probabilities(self.evaluation_reading(batch), batch)
 
 
 def predicting_in_order(model: ModelConfig, task: str) -> RowModelConfig:

@@ -1,11 +1,9 @@
-"""Objectives with one prediction for a whole sequence: a network, one vector of its output, a linear layer."""
+"""Objectives with one prediction for a whole sequence: a network, and a head on one vector of its output."""
 
 from __future__ import annotations
 
-import math
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,15 +11,12 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription
 from lit_transformers.config import ConfigError, Dropout, Fraction, Positive
+from lit_transformers.heads import HeadConfig, Reading
+from lit_transformers.heads.pooled import PooledHead, PooledHeadConfig, Pooling
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
-from lit_transformers.models.cost import ModelCost, cost
-from lit_transformers.models.model import ModelConfig, ModelOutput
-from lit_transformers.precision import full_precision
-from lit_transformers.tasks.example_metric import ExampleMetric
-from lit_transformers.tasks.task import Task, TaskConfig, token_mean
+from lit_transformers.models.model import ModelConfig
+from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
-
-Pooling = Literal["first", "mean", "last"]
 
 
 class PooledTaskConfig(TaskConfig):
@@ -46,27 +41,12 @@ class PooledTaskConfig(TaskConfig):
         if self.layers is not None and self.evaluation:
             yield "evaluation measures another network, and layers takes a part of it; empty evaluation, or drop layers"
 
-    def outputs(self, data: DataDescription) -> int:
-        """Returns the number of outputs per sequence. Raises ConfigError for data that it cannot learn from."""
+    def head(self) -> PooledHeadConfig:
+        """Returns the head that predicts the label."""
         raise NotImplementedError
 
-    def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
-        reader = readable(model, self)
-        outputs, length = self.outputs(data), data.length
-        kept = reader if self.layers is None else reader.override({"depth": self.layers})
-        network_cost = cost(kept, data, length, continued=False)
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            network = built(reader, self, data)
-        unused = sum(parameter.numel() for parameter in network.prediction_only())
-        parameters = network_cost.parameters
-        if self.layers is not None:
-            parameters = sum(parameter.numel() for parameter in network.parameters())
-        softmax = network.softmax_flops(length)
-        return network_cost._replace(
-            parameters=parameters - unused + outputs * (model.dim + 1),
-            embedding_parameters=network_cost.embedding_parameters - unused,
-            flops_per_token=network_cost.flops_per_token + (2 * outputs * model.dim - softmax) / length,
-        )
+    def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
+        return {"label": self.head()}
 
     def passes(self) -> int:
         """One where the network is frozen, for the backward pass ends before it."""
@@ -80,98 +60,56 @@ class PooledTaskConfig(TaskConfig):
         return LabelledBatch(inputs, torch.ones_like(marked), labels, marked, torch.arange(2), None)
 
 
-class PooledMetric(ExampleMetric):
-    """The mean over examples of their nats, and a subclass's summary of their scores."""
-
-    @abstractmethod
-    def scores(self, outputs: Float[Tensor, "b o"], batch: LabelledBatch) -> list[Tensor]:
-        """Returns the scores (b,) of every row, given the outputs (b, o): the last columns of its sums."""
-
-    @abstractmethod
-    def summary(self, rows: Sequence[Any]) -> dict[str, float]:
-        """Returns the reported numbers beside nats, of at least one row."""
-
-    def update(self, outputs: Float[Tensor, "b o"], nats: Float[Tensor, " b"], batch: LabelledBatch) -> None:
-        """Adds the outputs (b, o) and nats (b,) of every row; rows of padding do not count."""
-        real = batch.padding_mask.any(dim=1)
-        columns = torch.stack([column.double() for column in (nats, real, *self.scores(outputs, batch))], dim=1)
-        self.add(batch.example[real], columns[real])
-
-    def compute(self) -> dict[str, float]:
-        rows = self.rows()
-        count = sum(row.tokens for row in rows)
-        if count == 0:
-            return {}
-        return self.summary(rows) | {"nats": math.fsum(row.nats for row in rows) / count}
-
-
 class PooledTask(Task):
-    """Trains and measures a network and a linear layer on its pooled output. A subclass defines the loss of an example.
-
-    ``metric`` is updated with the outputs, the nats of every row, and the batch.
-    """
+    """Trains and measures a network with a head on one vector of each row."""
 
     config: PooledTaskConfig
     network: RowNetwork
-    metric: PooledMetric
+    former_names: ClassVar[Mapping[str, str]] = {"head.": "heads.label.map."}
 
     def __init__(
         self,
         config: PooledTaskConfig,
         model: ModelConfig,
         data: DataDescription,
-        training: TrainingConfig | None,
-        metric: PooledMetric,
+        training: TrainingConfig | None = None,
     ) -> None:
-        """Raises ConfigError where the model cannot be built, or cannot be used for such an objective."""
+        """Raises ConfigError where the model cannot be built or cannot be used for such an objective, or the labels are
+        of another kind."""
         reader = readable(model, config)
         super().__init__(config, model, data, training)
-        outputs = config.outputs(data)
+        config.head().outputs(data)
         self.network = built(reader, config, data)
         untrained = self.network.parameters() if config.frozen else self.network.prediction_only()
         for parameter in untrained:
             parameter.requires_grad_(False)
-        self.head = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(model.dim, outputs))
-        if self.training_config.compile:
-            self.network.compile()
-        self.metric = metric
+        self.add_heads()
 
-    @abstractmethod
-    def nll(self, outputs: Float[Tensor, "b o"], batch: LabelledBatch) -> Float[Tensor, " b"]:
-        """Returns the loss (b,) of each example, in float32."""
+    def unused(self) -> list[nn.Parameter]:
+        return [*super().unused(), *self.network.prediction_only()]
 
-    def training_step(self, batch: LabelledBatch, batch_index: int) -> dict[str, Any]:
+    def read(self, network: RowNetwork, batch: LabelledBatch) -> Reading:
+        output = network.read_row(batch.inputs, batch.padding_mask, marks(batch))
+        return Reading(network, output.hidden, aux=output.aux)
+
+    def training_reading(self, batch: LabelledBatch) -> Reading:
         if self.config.frozen:
             self.network.eval()
-        network_output = read_whole(self.network, batch)
-        real = batch.padding_mask.any(dim=1)
-        outputs = self.predict(network_output, batch)
-        mean = token_mean(self.nll(outputs, batch)[real].sum(), real)
-        return self.training_output(mean, network_output.aux)
+        return super().training_reading(batch)
 
-    def predict(self, network_output: ModelOutput, batch: LabelledBatch) -> Float[Tensor, "b o"]:
-        """Returns the outputs (b, o) for each sequence."""
-        outputs: Tensor = self.head(pooled(network_output.hidden, batch.padding_mask, self.config.pooling))
-        return full_precision(outputs)
+    @property
+    def label_head(self) -> PooledHead:
+        """The head that predicts the label."""
+        return cast("PooledHead", self.heads["label"])
 
     def evaluation_output(self, batch: LabelledBatch) -> Float[Tensor, "b o"]:
-        return self.predict(read_whole(self.evaluator(), batch), batch)
-
-    @abstractmethod
-    def prediction(self, document: int, outputs: list[float]) -> Any:
-        """Returns what is predicted of the example of that ordinal, given its outputs."""
+        return self.label_head.outputs(self.evaluation_reading(batch), batch)
 
     def predict_step(self, batch: LabelledBatch, batch_index: int) -> list[Any]:
-        """Returns the ``prediction`` of every example; rows of padding have none."""
-        real = batch.padding_mask.any(dim=1)
+        """Returns the head's ``prediction`` of every example; rows of padding have none."""
+        real, predict = batch.padding_mask.any(dim=1), self.label_head.prediction
         outputs = self.evaluation_output(batch)[real].tolist()
-        return [self.prediction(*pair) for pair in zip(batch.example[real].tolist(), outputs, strict=True)]
-
-    def validation_step(self, batch: LabelledBatch, batch_index: int) -> None:
-        real = batch.padding_mask.any(dim=1)  # a rank that has finished gets rows of padding
-        if real.any():
-            outputs = self.evaluation_output(batch)
-            self.metric.update(outputs, self.nll(outputs, batch), batch)
+        return [predict(*pair) for pair in zip(batch.example[real].tolist(), outputs, strict=True)]
 
 
 def built(reader: RowModelConfig, config: PooledTaskConfig, data: DataDescription) -> RowNetwork:
@@ -194,11 +132,6 @@ def readable(model: ModelConfig, config: PooledTaskConfig) -> RowModelConfig:
     return reader
 
 
-def read_whole(network: RowNetwork, batch: LabelledBatch) -> ModelOutput:
-    """Runs the network on whole rows of a batch."""
-    return network.read_row(batch.inputs, batch.padding_mask, marks(batch))
-
-
 def marks(batch: LabelledBatch) -> Bool[Tensor, "b t"]:
     """Returns the tokens that the data mark, or else the first token of each row (arXiv:2004.05150, section 3.2)."""
     if batch.marked is not None:
@@ -206,16 +139,3 @@ def marks(batch: LabelledBatch) -> Bool[Tensor, "b t"]:
     first = torch.zeros_like(batch.padding_mask)
     first[:, 0] = True
     return first & batch.padding_mask
-
-
-def pooled(hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"], pooling: Pooling) -> Float[Tensor, "b d"]:
-    """Returns one vector (b, d) for each row; padding is at the end of a row."""
-    match pooling:
-        case "first":
-            return hidden[:, 0]
-        case "last":
-            last = (padding_mask.sum(dim=1) - 1).clamp(min=0)
-            return hidden[torch.arange(len(hidden), device=hidden.device), last]
-        case "mean":
-            total = hidden.masked_fill(~padding_mask[..., None], 0.0).sum(dim=1)
-            return total / padding_mask.sum(dim=1, keepdim=True).clamp(min=1)

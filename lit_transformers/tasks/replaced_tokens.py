@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Annotated, ClassVar, Literal, NamedTuple, cast
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import Config, ConfigError, Plain, PositiveFloat
+from lit_transformers.heads import DrawnSymbolsConfig, Head, HeadConfig, Reading, ReplacedSymbolsConfig
+from lit_transformers.heads.replaced_symbols import DrawnSymbols, Predictions, Predicts, ReplacedSymbols
 from lit_transformers.models.capabilities import RowNetwork
-from lit_transformers.models.cost import ModelCost, cost
-from lit_transformers.models.model import ModelConfig
-from lit_transformers.precision import full_precision
+from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.tasks.counter_based import draw, random_numbers, uniform
-from lit_transformers.tasks.masked_lm import HIDDEN, MaskedLMConfig, read_rows, two_sided, without_order
+from lit_transformers.tasks.masked_lm import MaskedLMConfig, read_rows, two_sided, without_order
 from lit_transformers.tasks.pair_metric import PairMetric, pair_units
-from lit_transformers.tasks.task import Task, TaskConfig, token_mean
+from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
-
-Predicts = Literal["replaced", "replaced_at_masks", "symbols", "symbols_at_masks"]
 
 
 class SymbolGeneratorConfig(Config):
@@ -80,139 +76,34 @@ class ReplacedTokensConfig(TaskConfig, kind="replaced_tokens"):
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> ReplacedTokens:
         return ReplacedTokens(self, model, data, training)
 
-    def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
-        """Returns the cost of both networks in training, with all that they predict; shared weights count once."""
-        rows = RowDescription.of(data, self.kind)
-        network_cost = cost(two_sided(model, self.kind), data, data.length, continued=False)
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            task = ReplacedTokens(self, model, data)
-        generator = MaskedLMConfig().cost(self.generator.model(model), replace(rows, relations=0))
-        scored = rows.predictions if self.predicts.endswith("at_masks") else rows.length
-        predictions = 0 if self.predicts.startswith("replaced") else scored
-        network = task.network
-        flops = (
-            network.predict_flops(predictions) + network.tokens.flops(predictions) - network.softmax_flops(rows.length)
-        )
-        if task.head is not None:
-            flops += 2 * scored * sum(p.numel() for p in task.head.parameters() if p.dim() > 1)
-        trained = {id(p): p.numel() for p in task.parameters() if p.requires_grad}
-        generator_flops = 0.0 if task.generator is None else generator.flops_per_token
-        return network_cost._replace(
-            parameters=sum(trained.values()),
-            flops_per_token=network_cost.flops_per_token + flops / rows.length + generator_flops,
-        )
+    def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
+        heads: dict[str, HeadConfig] = {}
+        heads["discriminator"] = ReplacedSymbolsConfig(weight=self.weight, predicts=self.predicts)
+        return heads | ({"generator": DrawnSymbolsConfig()} if self.generator.draws == "generator" else {})
 
     def units(self, data: DataDescription) -> Mapping[str, str]:
-        symbol = HIDDEN if self.predicts.endswith("at_masks") else "symbol"
-        predicted = f"detected {symbol}" if self.predicts.startswith("replaced") else symbol
-        units = dict.fromkeys(("discriminator_nats", "discriminator_accuracy"), predicted)
-        units |= {"noticed": f"replaced {HIDDEN}"}
-        if self.generator.draws == "generator":
-            units |= dict.fromkeys(("generator_nats", "generator_accuracy"), HIDDEN)
-        return units | pair_units(RowDescription.of(data, self.kind).rules, ReplacedMetric.pair_nats)
+        return super().units(data) | pair_units(RowDescription.of(data, self.kind).rules, ReplacedMetric.pair_nats)
 
     def random_batch(self, data: DataDescription) -> RowBatch:
         return MaskedLMConfig().random_batch(data)
 
 
-class ReplacedRow(NamedTuple):
-    """One row: its ordinal, nats of the network's predictions, their number, bytes (0), how many of them were right;
-    the symbols that were replaced and how many of these were noticed; and nats, number and right ones of the symbols
-    that the generator predicts."""
-
-    document: int
-    nats: float
-    tokens: int
-    bytes: int
-    correct: int
-    replaced: int
-    noticed: int
-    generator_nats: float
-    generator_tokens: int
-    generator_correct: int
-
-
 class ReplacedMetric(PairMetric):
-    """Nats and accuracy of the network's predictions, the share of replaced symbols that it notices, and the
-    generator's nats and accuracy. Minimal pairs are judged by how likely it is that no symbol of a row was replaced."""
+    """What heads measure of rows, with the same columns with and without a generator. Minimal pairs are judged by how
+    likely it is that no symbol of a row was replaced."""
 
     pair_nats = "original_nats"
 
-    def row(self, document: int, sums: list[float]) -> ReplacedRow:
-        nats, tokens, correct, replaced, noticed, generator_nats, *generator = sums
-        counts = (int(tokens), 0, int(correct), int(replaced), int(noticed))
-        return ReplacedRow(document, nats, *counts, generator_nats, *(int(count) for count in generator))
-
-    def update(self, output: ReplacedOutput, batch: RowBatch) -> None:
-        """Adds the predictions of a batch; rows of padding do not count."""
-        noticed = output.replaced & output.network.correct
-        columns = (
-            *output.network,
-            output.replaced & output.network.scored,
-            noticed,
-            *output.generator,
-        )
-        real = batch.padding_mask.any(dim=1)
-        sums = torch.stack([column.double().sum(dim=1) for column in columns], dim=1)
-        self.add(batch.example[real], sums[real])
-
-    def compute(self) -> dict[str, float]:
-        """Returns discriminator_nats and discriminator_accuracy, "noticed" where something was replaced, and
-        generator_nats and generator_accuracy where there is a generator; and the results of minimal pairs."""
-        rows = self.rows()
-        tokens, hidden = sum(row.tokens for row in rows), sum(row.generator_tokens for row in rows)
-        if tokens == 0:
-            return {}
-        results = {
-            "discriminator_nats": math.fsum(row.nats for row in rows) / tokens,
-            "discriminator_accuracy": sum(row.correct for row in rows) / tokens,
-        }
-        if replaced := sum(row.replaced for row in rows):
-            results["noticed"] = sum(row.noticed for row in rows) / replaced
-        if hidden:
-            results["generator_nats"] = math.fsum(row.generator_nats for row in rows) / hidden
-            results["generator_accuracy"] = sum(row.generator_correct for row in rows) / hidden
-        return results | self.pair_results()
-
-
-class Predictions(NamedTuple):
-    """What a network predicts of a batch, all (b, t): its nats where ``scored`` is True, else 0, and whether what it
-    holds for most likely is right."""
-
-    nats: Float[Tensor, "b t"]
-    scored: Bool[Tensor, "b t"]
-    correct: Bool[Tensor, "b t"]
-
-    @classmethod
-    def at(cls, scored: Bool[Tensor, "b t"], nats: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Predictions:
-        """Returns predictions of the n positions where ``scored`` is True, row by row."""
-        none = torch.zeros_like(scored)
-        return cls(none.to(nats.dtype).masked_scatter(scored, nats), scored, none.masked_scatter(scored, correct))
-
-    @classmethod
-    def of_symbols(
-        cls, scored: Bool[Tensor, "b t"], log_probabilities: Float[Tensor, "n v"], symbols: Int[Tensor, " n"]
-    ) -> Predictions:
-        """Returns predictions of the symbols at the n positions where ``scored`` is True, row by row."""
-        nats = -log_probabilities.gather(-1, symbols[:, None])[:, 0]
-        return cls.at(scored, nats, log_probabilities.argmax(dim=-1) == symbols)
-
-
-class ReplacedOutput(NamedTuple):
-    """The predictions of the network and of the generator; where symbols were ``replaced`` (b, t); and the auxiliary
-    losses of both by name."""
-
-    network: Predictions
-    generator: Predictions
-    replaced: Bool[Tensor, "b t"]
-    aux: dict[str, Tensor]
+    def __init__(self, heads: Mapping[str, Head], rules: Sequence[str] = ()) -> None:
+        super().__init__(heads, rules, {"generator": DrawnSymbols})
 
 
 class Drawn(NamedTuple):
-    """The rows with draws in place of hidden symbols, and what the generator predicts of these."""
+    """The rows with draws in place of hidden symbols, what the generator predicts of these, and its auxiliary losses by
+    name."""
 
     symbols: Int[Tensor, "b t"]
-    predictions: Predictions
+    predictions: Predictions | None
     aux: dict[str, Tensor]
 
 
@@ -222,6 +113,7 @@ class ReplacedTokens(Task):
     config: ReplacedTokensConfig
     network: RowNetwork
     metric: ReplacedMetric
+    former_names: ClassVar[Mapping[str, str]] = {"head.": "heads.discriminator.map."}
 
     def __init__(
         self,
@@ -235,14 +127,22 @@ class ReplacedTokens(Task):
         super().__init__(config, model, data, training)
         self.network = without_order(reader.build(data))
         self.generator = self.build_generator(config.generator)
-        self.head = None if config.predicts == "symbols_at_masks" else detection_head(model.dim)
         if config.predicts.startswith("replaced"):
             generating = set() if self.generator is None else {id(p) for p in self.generator.parameters()}
             for parameter in self.network.prediction_only():
                 parameter.requires_grad_(id(parameter) in generating)
-        if self.training_config.compile:
-            self.network.compile()
-        self.metric = ReplacedMetric(RowDescription.of(data, config.kind).rules)
+        rules = RowDescription.of(data, config.kind).rules
+        self.add_heads(lambda heads: ReplacedMetric(heads, rules))
+
+    def networks(self) -> list[Network]:
+        return [self.network, *([] if self.generator in (None, self.network) else [self.generator])]
+
+    def unused(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.parameters() if not parameter.requires_grad]
+
+    def other_flops(self, length: int) -> float:
+        """Returns those of the generator."""
+        return 0 if self.generator is None else self.generator.flops(length) - self.generator.softmax_flops(length)
 
     def build_generator(self, config: SymbolGeneratorConfig) -> RowNetwork | None:
         """Builds the generator, which is the network itself where all weights are shared; None where any symbol is
@@ -258,34 +158,22 @@ class ReplacedTokens(Task):
             generator.share_embeddings(self.network)
         return generator
 
-    def training_step(self, batch: RowBatch, batch_index: int) -> dict[str, Any]:
-        output = self.predicted(self.network, batch, self.global_step)
-        mean = token_mean(output.network.nats.sum(), output.network.scored)
-        generator = token_mean(output.generator.nats.sum(), output.generator.scored)
-        return self.training_output(mean._replace(loss=self.config.weight * mean.loss), output.aux, generator.loss)
+    def training_reading(self, batch: RowBatch) -> Reading:
+        return self.read(self.network, batch, self.global_step)
 
-    def predicted(self, network: RowNetwork, batch: RowBatch, step: int = 0) -> ReplacedOutput:
-        """Replaces hidden symbols, and returns what is predicted of the rows that result. step: of the draws."""
+    def read(self, network: RowNetwork, batch: RowBatch, step: int = 0) -> Reading:
+        """Replaces hidden symbols, and runs the network on the rows that result. step: of the draws."""
         drawn, hidden = self.drawn(batch, step), batch.targets != IGNORED
         original = torch.where(hidden, batch.targets, batch.inputs)
-        scored = hidden if self.config.predicts.endswith("at_masks") else batch.padding_mask
-        predictions, aux = self.judged(network, batch._replace(inputs=drawn.symbols), original, scored)
-        aux |= {f"generator_{name}": loss for name, loss in drawn.aux.items()}
-        return ReplacedOutput(predictions, drawn.predictions, drawn.symbols != original, aux)
+        reading = self.judged(network, batch._replace(inputs=drawn.symbols), original)
+        aux = {**reading.aux, **{f"generator_{name}": loss for name, loss in drawn.aux.items()}}
+        return reading._replace(aux=aux, parts={**reading.parts, "generator": drawn.predictions})
 
-    def judged(
-        self, network: RowNetwork, batch: RowBatch, original: Int[Tensor, "b t"], scored: Bool[Tensor, "b t"]
-    ) -> tuple[Predictions, dict[str, Tensor]]:
-        """Returns what is predicted at the scored positions of rows, whose original symbols are given, and the
-        auxiliary losses of the network."""
+    def judged(self, network: RowNetwork, batch: RowBatch, original: Int[Tensor, "b t"]) -> Reading:
+        """Runs the network on rows whose original symbols are given."""
         output = read_rows(network, batch)
-        vectors = output.hidden[scored]
-        if not self.config.predicts.startswith("replaced"):
-            log_probabilities = self.log_probabilities(network, vectors, batch.inputs[scored])
-            return Predictions.of_symbols(scored, log_probabilities, original[scored]), dict(output.aux)
-        logits, targets = self.detection(vectors), (batch.inputs != original)[scored]
-        nats = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
-        return Predictions.at(scored, nats, (logits > 0) == targets), dict(output.aux)
+        parts = {"drawn": batch.inputs, "original": original}
+        return Reading(network, output.hidden, aux=output.aux, parts=parts)
 
     def drawn(self, batch: RowBatch, step: int = 0) -> Drawn:
         """Draws a symbol for every hidden one, without gradient, and measures the generator, if there is one."""
@@ -293,47 +181,30 @@ class ReplacedTokens(Task):
         chance = uniform(random_numbers(batch.example, hidden, step)[hidden])
         if self.generator is None:
             draws = (chance * self.data.vocabulary.size).long()
-            none = torch.zeros_like(hidden)
-            return Drawn(batch.inputs.masked_scatter(hidden, draws), Predictions(none.float(), none, none), {})
+            return Drawn(batch.inputs.masked_scatter(hidden, draws), None, {})
         output = read_rows(self.generator, batch)
         log_probabilities = self.generator.tokens.log_probabilities(self.generator.predict(output.hidden[hidden]))
         predictions = Predictions.of_symbols(hidden, log_probabilities, targets)
         symbols = batch.inputs.masked_scatter(hidden, draw(log_probabilities, chance))
         return Drawn(symbols, predictions, output.aux)
 
-    def detection(self, hidden: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """Returns the logit that each symbol was replaced, or of "All-Tokens MLM", that it is copied."""
-        assert self.head is not None
-        return full_precision(self.head(hidden)).squeeze(-1)
-
-    def log_probabilities(
-        self, network: RowNetwork, hidden: Float[Tensor, "n d"], symbols: Int[Tensor, " n"]
-    ) -> Float[Tensor, "n v"]:
-        """Returns log probabilities of the original symbols: of the softmax, or of its mixture with a copy of what is
-        read, which has the weight sigmoid(logit)."""
-        from_softmax = network.tokens.log_probabilities(network.predict(hidden))
-        if self.head is None:
-            return from_softmax
-        logits = self.detection(hidden)
-        copied = (F.one_hot(symbols, from_softmax.size(-1)) * logits.sigmoid()[..., None]).clamp(min=1e-30).log()
-        return torch.logaddexp(from_softmax + F.logsigmoid(-logits)[..., None], copied)
+    @property
+    def discriminator(self) -> ReplacedSymbols:
+        """The head that judges rows."""
+        return cast("ReplacedSymbols", self.heads["discriminator"])
 
     def evaluation_output(self, batch: RowBatch) -> Float[Tensor, "b t"]:
-        return self.predicted(self.evaluator(), batch).network.nats
+        head = self.discriminator
+        return head.predictions(self.evaluation_reading(batch), head.at(batch)).nats
 
     def validation_step(self, batch: RowBatch, batch_index: int) -> None:
         if batch.rule is None:
-            self.metric.update(self.predicted(self.evaluator(), batch), batch)
+            super().validation_step(batch, batch_index)
         else:
             self.metric.update_pairs(self.log_likelihood_of_originals(batch), batch)
 
     def log_likelihood_of_originals(self, batch: RowBatch) -> Float[Tensor, " b"]:
         """Returns for each row the sum over its targets, which stand in it, of the log probability that they are the
         original symbols, all of which one pass reads."""
-        predictions, _ = self.judged(self.evaluator(), batch, batch.inputs, batch.targets != IGNORED)
-        return -predictions.nats.double().sum(dim=1)
-
-
-def detection_head(dim: int) -> nn.Sequential:
-    """Builds the discriminator's output: a map with GELU and a linear map to one logit, as in the authors' code."""
-    return nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, 1))
+        reading = self.judged(self.evaluator(), batch, batch.inputs)
+        return -self.discriminator.predictions(reading, batch.targets != IGNORED).nats.double().sum(dim=1)

@@ -10,15 +10,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lit_transformers.batch import IGNORED, DataDescription, PairBatch, PairDescription
+from lit_transformers.batch import DataDescription, PairBatch, PairDescription
 from lit_transformers.config import ConfigError, Fraction, Plain, Positive
 from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, decode
+from lit_transformers.heads import AnswerSymbolsConfig, HeadConfig, Reading
 from lit_transformers.models.capabilities import PairModelConfig, PairNetwork, require
-from lit_transformers.models.cost import ModelCost, cost
+from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.scores import ROUGES, ScoreWords, WordTokenizer, bleu_tokenizer, metric_of, rouge_tokenizer
-from lit_transformers.tasks.task import Task, TaskConfig, token_mean
-from lit_transformers.tasks.text_metric import Scores, TextMetric, Written, signatures
+from lit_transformers.tasks.task import Task, TaskConfig
+from lit_transformers.tasks.text_metric import OF_SYMBOLS, Scores, TextMetric, Written, signatures
 from lit_transformers.training.config import TrainingConfig
 
 WRITTEN: frozenset[Scores] = frozenset({"bleu", "chrf", "rouge"})
@@ -117,15 +118,16 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Seq2Seq:
         return Seq2Seq(self, model, data, training)
 
+    def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
+        return {"targets": AnswerSymbolsConfig(label_smoothing=self.label_smoothing)}
+
     def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
-        source, length = self.counted_lengths(data)
-        network_cost, usual = (
-            cost(pairs_model(model), data, length, source, continued=False),
-            PairDescription.of(data, self.kind).usual,
-        )
+        """Returns the cost for each token that a run counts: of a target, or of the text that both sides are made of."""
+        (_, length), pairs_cost = self.counted_lengths(data), super().cost(model, data)
+        usual = PairDescription.of(data, self.kind).usual
         if usual is None:
-            return network_cost
-        return network_cost._replace(flops_per_token=network_cost.flops_per_token * length / usual[2])
+            return pairs_cost
+        return pairs_cost._replace(flops_per_token=pairs_cost.flops_per_token * length / usual[2])
 
     def counted_lengths(self, data: DataDescription) -> tuple[int, int]:
         pairs = PairDescription.of(data, self.kind)
@@ -147,10 +149,10 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
         )
 
     def units(self, data: DataDescription) -> Mapping[str, str]:
-        per_symbol = dict.fromkeys(("nats", *(["accuracy"] if "accuracy" in self.scores else [])), "target symbol")
-        per_target = {"sequence_accuracy": "example"} if "accuracy" in self.scores else {}
         texts = [name for name in ("bleu", "chrf") if name in self.scores] + [*ROUGES] * ("rouge" in self.scores)
-        return per_symbol | per_target | dict.fromkeys(texts, "text")
+        left_out = set() if "accuracy" in self.scores else OF_SYMBOLS
+        units = {name: unit for name, unit in super().units(data).items() if name not in left_out}
+        return units | dict.fromkeys(texts, "text")
 
     def protocol(self) -> dict[str, Plain]:
         """Returns the decoding and the signatures of the scores; nothing if no score needs decoding."""
@@ -178,8 +180,6 @@ class Seq2Seq(Task):
         """Raises ConfigError where the model cannot be built, or the data are of another kind."""
         super().__init__(config, model, data, training)
         self.network = pairs_model(model).build(data)
-        if self.training_config.compile:
-            self.network.compile()
         self.writes = bool(WRITTEN & {*config.scores})
         if self.writes and self.data.placed:
             raise ConfigError(
@@ -187,29 +187,27 @@ class Seq2Seq(Task):
                 "known before; set task.metrics to accuracy",
                 "task.metrics",
             )
-        self.metric = TextMetric(config.scores, config.words)
+        self.add_heads(lambda heads: TextMetric(heads, config.scores, config.words))
 
-    def training_step(self, batch: PairBatch, batch_index: int) -> dict[str, Any]:
-        output: ModelOutput = self.network(
+    def read(self, network: PairNetwork, batch: PairBatch) -> Reading:
+        output: ModelOutput = network(
             batch.source, batch.inputs, batch.source_padding_mask, batch.padding_mask, batch.start
         )
-        loss, nats = self.network.tokens.smoothed(output.hidden, batch.targets, self.config.label_smoothing)
-        return self.training_output(token_mean(loss.sum(), batch.targets != IGNORED, nats.sum()), output.aux)
+        return Reading(network, output.hidden, aux=output.aux)
 
     def evaluation_output(self, batch: PairBatch) -> Float[Tensor, "b t v"]:
-        evaluator = self.evaluator()
-        output: ModelOutput = evaluator(
-            batch.source, batch.inputs, batch.source_padding_mask, batch.padding_mask, batch.start
-        )
-        return evaluator.tokens.log_probabilities(output.hidden)
+        reading = self.evaluation_reading(batch)
+        return reading.network.tokens.log_probabilities(reading.hidden)
 
     def validation_step(self, batch: PairBatch, batch_index: int) -> None:
         real = real_rows(batch)
-        if not len(real.source):  # updated all the same: all ranks must gather states of the same type
-            self.metric.update(torch.zeros(*real.targets.shape, self.data.vocabulary.size), real, [])
+        if not len(real.source):  # all ranks must gather states of the same type
+            self.metric.update(real.example, {})
+            self.metric.add_texts(real, [])
             return
         hypotheses = self.write(real.source, real.source_padding_mask) if self.writes else None
-        self.metric.update(self.evaluation_output(real), real, hypotheses)
+        super().validation_step(real, batch_index)
+        self.metric.add_texts(real, hypotheses)
 
     def predict_step(self, batch: PairBatch, batch_index: int) -> Sequence[Any]:
         """Returns the text written for every source, with its references (``Written``); where targets begin at

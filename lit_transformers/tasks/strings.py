@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, StringBatch, StringDescription
+from lit_transformers.heads import AnswerSymbolsConfig, HeadConfig, Reading
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
-from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
-from lit_transformers.tasks.string_metric import UNITS, StringMetric
-from lit_transformers.tasks.task import Task, TaskConfig, token_mean
+from lit_transformers.tasks.string_metric import StringMetric
+from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
 
 
@@ -26,11 +26,8 @@ class StringsConfig(TaskConfig, kind="strings"):
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Strings:
         return Strings(self, model, data, training)
 
-    def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
-        return cost(model, data, data.length, continued=False)
-
-    def units(self, data: DataDescription) -> Mapping[str, str]:
-        return UNITS
+    def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
+        return {"answers": AnswerSymbolsConfig()}
 
     def random_batch(self, data: DataDescription) -> StringBatch:
         """Returns two random strings whose answer is their second half."""
@@ -53,19 +50,12 @@ class Strings(Task):
         """Raises ConfigError where the model cannot be built, or the data are of another kind."""
         super().__init__(config, model, data, training)
         self.network = require(model, CausalModelConfig, "strings trains").build(data)
-        if self.training_config.compile:
-            self.network.compile()
-        self.metric = StringMetric()
+        self.add_heads(StringMetric)
 
-    def training_step(self, batch: StringBatch, batch_index: int) -> dict[str, Any]:
-        output: ModelOutput = self.network(batch.inputs, None, batch.padding_mask)
-        mean = token_mean(self.network.tokens.nll(output.hidden, batch.targets).sum(), batch.targets != IGNORED)
-        return self.training_output(mean, output.aux)
+    def read(self, network: CausalNetwork, batch: StringBatch) -> Reading:
+        output: ModelOutput = network(batch.inputs, None, batch.padding_mask)
+        return Reading(network, output.hidden, aux=output.aux)
 
     def evaluation_output(self, batch: StringBatch) -> Float[Tensor, "b t v"]:
-        evaluator = self.evaluator()
-        output: ModelOutput = evaluator(batch.inputs, None, batch.padding_mask)
-        return evaluator.tokens.log_probabilities(output.hidden)
-
-    def validation_step(self, batch: StringBatch, batch_index: int) -> None:
-        self.metric.update(self.evaluation_output(batch), batch)
+        reading = self.evaluation_reading(batch)
+        return reading.network.tokens.log_probabilities(reading.hidden)

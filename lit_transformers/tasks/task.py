@@ -4,70 +4,72 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import lightning as L
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Int
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.utilities.enums import GradClipAlgorithmType
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import Config, ConfigError, Plain
+from lit_transformers.heads import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.heads.metric import HeadsMetric
 from lit_transformers.mixer import Mixer
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig, Network
-from lit_transformers.tasks.example_metric import ExampleMetric
+from lit_transformers.stacks.carried import Carried
+from lit_transformers.tasks.cost import task_cost
+from lit_transformers.tasks.update import Update
 from lit_transformers.training.config import TrainingConfig
+from lit_transformers.training.loop import batches_ahead
 from lit_transformers.training.ranks import mean_over_ranks
 from lit_transformers.training.shards import number_by_network, put_together, shard
-from lit_transformers.training.training_log import TrainingLog
-
-
-class TokenMean(NamedTuple):
-    """loss: the loss of this rank, which is differentiated; nats: the loss that is plotted, over all ranks; targets:
-    the number that both are divided by."""
-
-    loss: Tensor
-    nats: Tensor
-    targets: Tensor
-
-
-def token_mean(
-    total: Float[Tensor, ""], scored: Bool[Tensor, "*n"], nats: Float[Tensor, ""] | None = None
-) -> TokenMean:
-    """Divides a sum of losses by the number of its targets, over all ranks.
-
-    DDP averages gradients, so a rank divides its sum by the mean count, which gives the mean over all tokens.
-    nats: the sum that is plotted, if it differs from ``total``.
-    """
-    reported = total if nats is None else nats
-    reported_mean, count = mean_over_ranks(torch.stack([reported, scored.sum().to(reported.dtype)]))
-    count = count.clamp(min=1)
-    return TokenMean(total / count, reported_mean / count, count)
+from lit_transformers.training.training_log import TrainingLog, tokens_of
 
 
 class TaskConfig(Config):
     """Base of every objective's config; the table TASKS lists the kinds.
 
     ``reads`` is the kind of the data that an objective learns from.
+    heads: predictions that are learned besides those of the kind, each with its loss and its measures.
     evaluation: overrides of the model when it is measured, as paths below model: {"mixer.memory": 640}.
     """
 
     reads: ClassVar[type[DataDescription]]
 
     evaluation: dict[str, Plain] = field(default_factory=dict)
+    heads: tuple[HeadConfig, ...] = ()
+
+    def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
+        """Returns the heads that make this kind of objective, by name, the first of which gives its measures their
+        names. Raises ConfigError for data that they cannot learn from."""
+        raise NotImplementedError
+
+    def all_heads(self, data: DataDescription) -> dict[str, HeadConfig]:
+        """Returns ``own_heads`` and those that ``heads`` adds, by name. Raises ConfigError where two have one name, or
+        one reads other data."""
+        heads = dict(self.own_heads(data))
+        for number, head in enumerate(self.heads):
+            name, place = head.name or head.kind, f"task.heads.{number}"
+            if name in heads:
+                raise ConfigError(f"there is a head {name} already; give this one another name", f"{place}.name")
+            if not isinstance(data, head.reads):
+                raise ConfigError(f"{head.kind} learns from {head.reads.kind}, not from these data", place)
+            heads[name] = head
+        return heads
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Task:
         """Builds the LightningModule. Raises ConfigError where the model cannot be built, or not for this objective."""
         raise NotImplementedError
 
     def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
-        """Returns the cost of the network in training on such data."""
-        raise NotImplementedError
+        """Returns the cost in training on such data: of the passes of the task's networks, and of its heads."""
+        return task_cost(self, model, data)
 
     def counted_lengths(self, data: DataDescription) -> tuple[int, int]:
         """Returns the lengths of a source, 0 if there is none, and of a row for which costs are reported."""
@@ -84,9 +86,12 @@ class TaskConfig(Config):
 
     def units(self, data: DataDescription) -> Mapping[str, str]:
         """Hook: returns by the name of each metric that a run on such data has, without its split, what it is a mean
-        over, such as "symbol"; comparisons ask for one unit, and plans for a metric that is there. Empty by default:
-        nothing is known of the metrics."""
-        return {}
+        over, such as "symbol"; comparisons ask for one unit, and plans for a metric that is there. By default those of
+        its heads."""
+        units: dict[str, str] = {}
+        for number, (name, head) in enumerate(self.all_heads(data).items()):
+            units |= {f"{name}_{metric}" if number else metric: unit for metric, unit in head.units(data).items()}
+        return units
 
     def protocol(self) -> dict[str, Plain]:
         """Hook: returns what a reported number depends on besides the network and the data. Nothing by default."""
@@ -135,7 +140,10 @@ class Task(L.LightningModule, ABC):
 
     config: TaskConfig
     network: Network
-    metric: ExampleMetric
+    heads: nn.ModuleDict
+    metric: HeadsMetric
+    former_names: ClassVar[Mapping[str, str]] = {}
+    """The beginnings of names that its weights had in older checkpoints, with what they are now."""
 
     def __init__(
         self, config: TaskConfig, model: ModelConfig, data: DataDescription, training: TrainingConfig | None
@@ -150,39 +158,141 @@ class Task(L.LightningModule, ABC):
         self.trained_symbols: dict[str, Plain] | None = None
         self.evaluation_seconds = self._evaluation_began = 0.0
         self._random: list[Tensor] = []
-        self._targets: Tensor | None = None
+        self._update: Update | None = None
         # In a tuple, so that it is not a submodule, for its parameters are the network's; with its buffers' device.
         self._evaluator: tuple[nn.Module, torch.device] | None = None
 
-    @abstractmethod
-    def training_step(self, batch: Any, batch_index: int) -> dict[str, Any]:
-        """Returns ``training_output`` of the batch's losses."""
+    def add_heads(self, metric: Callable[[Mapping[str, Head]], HeadsMetric] = HeadsMetric) -> None:
+        """Builds the heads for the network, which is there, and with ``metric`` what they measure. Raises ConfigError
+        where a head cannot predict from it, or cannot be trained as the config says."""
+        self.heads = nn.ModuleDict()
+        for name, config in self.config.all_heads(self.data).items():
+            self.heads[name] = config.build(self.model_config, self.network, self.data)
+        self.require_whole_batches(self.training_config.accumulate, "training.accumulate")
+        self.metric = metric(cast("Mapping[str, Head]", dict(self.heads)))
+        if self.training_config.compile:
+            for network in self.networks():
+                network.compile()
+
+    def require_whole_batches(self, accumulated: int, place: str) -> None:
+        """Raises ConfigError where an update takes several batches and a loss compares the rows of one."""
+        whole = [name for name, head in self.heads.items() if head.whole_batch]
+        if whole and accumulated > 1:
+            reason = f"compares the rows of a batch, which {accumulated} batches of an update are not; set it to 1, and"
+            raise ConfigError(f"the loss {whole[0]} {reason} data.batch_size larger", place)
+
+    def networks(self) -> list[Network]:
+        """Hook: returns the networks that it trains. By default ``network`` alone."""
+        return [self.network]
+
+    def unused(self) -> list[nn.Parameter]:
+        """Hook: returns the parameters that no loss depends on, which no cost counts. By default those that a network
+        says are unused."""
+        return [parameter for network in self.networks() for parameter in network.unused()]
+
+    def current_names(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns weights by the names that this task has for them, whichever older task had written them."""
+        return {self._current_name(name): tensor for name, tensor in tensors.items()}
+
+    def _current_name(self, name: str) -> str:
+        former = next((former for former in self.former_names if name.startswith(former)), "")
+        return self.former_names[former] + name.removeprefix(former) if former else name
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        return super().load_state_dict(self.current_names(state_dict), *args, **kwargs)
 
     @abstractmethod
+    def read(self, network: Any, batch: Any) -> Reading:
+        """Runs a network, that of training or of evaluation, on a batch of either."""
+
+    def training_reading(self, batch: Any) -> Reading:
+        """Hook: runs the network on a batch of training. By default by ``read``."""
+        return self.read(self.network, batch)
+
+    def evaluation_reading(self, batch: Any) -> Reading:
+        """Hook: runs the network on a batch that is measured. By default by ``read``."""
+        return self.read(self.evaluator(), batch)
+
+    def carried(self) -> Carried:
+        """Hook: returns what a row of training leaves to the next. Nothing by default."""
+        return Carried(0, 0)
+
+    def other_flops(self, length: int) -> float:
+        """Hook: returns the forward FLOPs of a row of ``length`` tokens in training besides one pass of ``network`` and
+        the heads. None by default."""
+        return 0
+
+    def documents(self, batch: Any) -> Int[Tensor, "*n"]:
+        """Hook: returns the ordinals of the documents that sums of heads belong to. By default those of a batch's rows."""
+        return batch.example
+
+    def training_step(self, batch: Any, batch_index: int) -> dict[str, Any]:
+        """Returns ``training_output`` of the batch's losses."""
+        reading = self.training_reading(batch)._replace(progress=self.progress)
+        learning = {name: head for name, head in self.trained_heads.items() if head.learns(reading.progress)}
+        losses = {name: head.loss(reading, batch) for name, head in learning.items()}
+        return self.training_output(losses, reading.aux, batch)
+
     def validation_step(self, batch: Any, batch_index: int) -> None:
-        """Updates ``metric`` with the losses of every example."""
+        """Updates ``metric`` with the sums of every head; rows of padding do not count."""
+        self.measure(self.evaluation_reading(batch), batch)
+
+    def measure(self, reading: Reading, batch: Any) -> None:
+        """Adds to ``metric`` what the heads sum for the rows of a batch that are not padding."""
+        documents = self.documents(batch)
+        sums = {name: head.sums(reading, batch) for name, head in self.heads.items() if head.measured}
+        if documents.dim() == 1:
+            real = batch.padding_mask.any(dim=1)
+            documents, sums = documents[real], {name: values[real] for name, values in sums.items()}
+        self.metric.update(documents, sums)
 
     @abstractmethod
     def evaluation_output(self, batch: Any) -> Tensor:
         """Returns the output of the network in evaluation for a batch; in a stream, after the batches before it."""
 
-    def training_output(
-        self, mean: TokenMean, aux: Mapping[str, Tensor], added_loss: Tensor | None = None
-    ) -> dict[str, Any]:
-        """Returns {"loss", "total", "nats", "aux", "targets"}: the loss that is differentiated; the loss with added and
-        auxiliary losses; the loss that is plotted; auxiliary losses by name; and the number of targets.
+    @property
+    def trained_heads(self) -> Mapping[str, Head]:
+        """The heads whose losses are trained, by name."""
+        return {name: cast("Head", head) for name, head in self.heads.items() if head.weight}
 
-        If an update takes several batches, the sum over targets is differentiated, not the mean: the gradient is
-        divided once, by the targets of all batches.
+    @property
+    def progress(self) -> float:
+        """The share of all updates that have been made."""
+        return self.global_step / self.training_config.steps
+
+    def training_output(self, losses: Mapping[str, HeadLoss], aux: Mapping[str, Tensor], batch: Any) -> dict[str, Any]:
+        """Returns {"loss", "total", "nats", "targets", "heads", "aux", "share"}: the loss that is differentiated; what
+        it adds to the loss of the update; the loss that is plotted of the first head, with its number of targets; those
+        of the other heads by name, as pairs; the losses of the network's own by name; and the share that they have.
+
+        Each loss is a sum over its own targets, divided by their number in all batches of the update and on all ranks:
+        DDP averages gradients, so that a rank divides by the mean of the counts of ranks. Losses of the network's own
+        are means over the tokens of a batch, and count as it has a share of the tokens of the update.
         """
-        total = mean.loss + sum(
-            aux.values(), start=torch.zeros((), device=self.device) if added_loss is None else added_loss
+        update, names = self._update, list(losses)
+        nats = [losses[name].nats.detach() for name in names]
+        counts = [self.heads[name].targets(batch) for name in names]
+        read = tokens_of(batch)
+        values = mean_over_ranks(torch.stack([*nats, *(count.to(nats[0].dtype) for count in (*counts, read))]))
+        counted = dict(zip(names, values[len(nats) :], strict=False))
+        means = {name: value / counted[name].clamp(min=1) for name, value in zip(names, values, strict=False)}
+        of_update = counted if update is None else {name: update.counts[name].to(values) for name in names}
+        first, *others = (
+            self.heads[name].weight * (losses[name].total / of_update[name].clamp(min=1)) for name in names
         )
-        loss, batches = total, self.batches_of_update
-        if batches > 1:
-            loss = total * mean.targets * batches  # the trainer divides by the number of batches
-            self._targets = mean.targets + (0 if self._targets is None else self._targets)
-        return {"loss": loss, "total": total.detach(), "nats": mean.nats, "aux": dict(aux), "targets": mean.targets}
+        share = (read / (values[-1] if update is None else update.tokens).clamp(min=1)).to(values)
+        start = torch.stack(others).sum() if others else torch.zeros((), device=self.device)
+        total = first + sum((loss * share for loss in aux.values()), start=start)
+        main = names[0]
+        return {
+            "loss": total if update is None else total * update.factor,
+            "total": total.detach(),
+            "nats": means[main],
+            "targets": counted[main],
+            "heads": {name: (means[name], counted[name]) for name in names[1:]},
+            "aux": dict(aux),
+            "share": share,
+        }
 
     @property
     def batches_of_update(self) -> int:
@@ -190,17 +300,28 @@ class Task(L.LightningModule, ABC):
         trainer = self._trainer
         return self.training_config.accumulate if trainer is None else trainer.accumulate_grad_batches
 
+    def begin_update(self, batches: Sequence[Any], factor: int = 1) -> None:
+        """Counts the targets of every head in the batches of an update, and their tokens, over all ranks, before the
+        first of them is trained. factor: by which losses are multiplied, for a trainer that divides them by it. All
+        ranks must call it."""
+        self._update = Update.of(self.trained_heads, batches, factor, self.device)
+
+    def on_fit_start(self) -> None:
+        """Raises ConfigError for a trainer that accumulates batches where a loss compares the rows of one."""
+        self.require_whole_batches(self.trainer.accumulate_grad_batches, "Trainer.accumulate_grad_batches")
+
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divides gradients that are sums by the number of targets, before their norm is logged and clipped."""
-        if self._targets is not None:
-            count, self._targets = float(self._targets), None
-            torch._foreach_div_([p.grad for p in self.parameters() if p.grad is not None], count)
         if self.reports_training:
             self.training_log.update(self, optimizer)
 
     def on_train_batch_start(self, batch: Any, batch_index: int) -> None:
         if self.reports_training:
             self.training_log.count(batch)
+        batches = self.batches_of_update
+        if batches == 1:
+            self._update = None
+        elif batch_index % batches == 0:
+            self.begin_update([batch, *batches_ahead(self.trainer, batches - 1)], batches)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
         if self.reports_training:
@@ -305,9 +426,9 @@ class Task(L.LightningModule, ABC):
             put_together(part)
 
     def trained(self) -> Iterator[nn.Module]:
-        """Yields the modules with parameters that this one calls: its network, heads, and the members of its lists."""
+        """Yields the modules with parameters that this one calls: its networks and heads."""
         for child in self.children():
-            parts = child.children() if isinstance(child, nn.ModuleList) else [child]
+            parts = child.children() if isinstance(child, nn.ModuleList | nn.ModuleDict) else [child]
             yield from (part for part in parts if next(part.parameters(), None) is not None)
 
     def configure_optimizers(self) -> Any:

@@ -6,24 +6,25 @@ Texts are kept in the metric's state as bytes, so they are gathered over ranks a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torchmetrics.utilities import dim_zero_cat
 
 from lit_transformers.batch import PairBatch
 from lit_transformers.config import Plain
+from lit_transformers.heads import Head
+from lit_transformers.heads.metric import HeadsMetric
 from lit_transformers.scores import ROUGES, ScoreWords, metric_of, rouge_of_each, rouge_signature, streams
-from lit_transformers.tasks.example_metric import ExampleMetric
-from lit_transformers.tasks.string_metric import StringLoss, columns_of, summary
 
-__all__ = ["Scores", "TextMetric", "Written", "signatures"]
+__all__ = ["OF_SYMBOLS", "Scores", "TextMetric", "Written", "signatures"]
 
 Scores = Literal["bleu", "chrf", "rouge", "accuracy"]
+OF_SYMBOLS = frozenset({"accuracy", "sequence_accuracy"})
+"""The measures that the score "accuracy" asks for."""
 
 
 class Written(NamedTuple):
@@ -34,7 +35,7 @@ class Written(NamedTuple):
     references: tuple[str, ...]
 
 
-class TextMetric(ExampleMetric):
+class TextMetric(HeadsMetric):
     """Nats per symbol, and the requested ``scores``, of all examples and of each length.
 
     A line of the state ``texts`` is the JSON of a Written.
@@ -42,24 +43,18 @@ class TextMetric(ExampleMetric):
 
     texts: list[Tensor]
 
-    def __init__(self, scores: Sequence[Scores], words: ScoreWords | None = None) -> None:
-        super().__init__()
+    def __init__(self, heads: Mapping[str, Head], scores: Sequence[Scores], words: ScoreWords | None = None) -> None:
+        super().__init__(heads)
         self.scores, self.words = tuple(scores), words or ScoreWords()
         self.add_state("texts", default=[], dist_reduce_fx="cat")
 
-    def row(self, document: int, sums: list[float]) -> StringLoss:
-        return StringLoss.of(document, sums)
-
-    def update(
-        self, log_probabilities: Float[Tensor, "b t v"], batch: PairBatch, hypotheses: Sequence[str] | None
-    ) -> None:
-        """Adds the log probabilities (b, t, v) of a batch without rows of padding, and the text of every row."""
-        self.add(batch.example, columns_of(log_probabilities, batch.targets, batch.requested_length))
+    def add_texts(self, batch: PairBatch, hypotheses: Sequence[str] | None) -> None:
+        """Adds the text of every row of a batch without rows of padding; None where none is decoded. All ranks must
+        call it as often, for they gather states of the same type."""
         lines = ""
         if hypotheses is not None:
             records = zip(batch.example.tolist(), hypotheses, batch.references, strict=True)
             lines = "".join(f"{json.dumps(record)}\n" for record in records)
-        # Also if empty: all ranks must gather states of the same type.
         self.texts.append(torch.from_numpy(np.frombuffer(lines.encode(), np.uint8).copy()).to(batch.example.device))
 
     def written(self) -> list[Written]:
@@ -91,10 +86,10 @@ class TextMetric(ExampleMetric):
             results |= {f"{name}@{length}": value for name, value in scores.items()}
         return results
 
-    def _scores(self, rows: Sequence[StringLoss], written: Sequence[Written]) -> dict[str, float]:
-        results = summary(rows)
+    def _scores(self, rows: Sequence[Any], written: Sequence[Written]) -> dict[str, float]:
+        results = self.results_of(rows)
         if "accuracy" not in self.scores:
-            results = {name: value for name, value in results.items() if name == "nats"}
+            results = {name: value for name, value in results.items() if name not in OF_SYMBOLS}
         return results | (corpus_scores(written, self.scores, self.words) if written else {})
 
 

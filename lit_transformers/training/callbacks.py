@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,19 +69,20 @@ class Curves(Callback):
         if amid_update(trainer):
             return
         if trainer.global_step % self.every == 0:
-            self._add(trainer, "train/nats", float(self._mean([result["nats"] for result in self.update])))
-            self._add(
-                trainer, "train/loss", float(mean_over_ranks(self._mean([result["total"] for result in self.update])))
-            )
-            for name in outputs["aux"]:
-                mean = self._mean([result["aux"][name] for result in self.update])
-                self._add(trainer, f"train/{name}", float(mean_over_ranks(mean)))
+            self._add_update(trainer)
         self.update = []
 
-    def _mean(self, losses: list[torch.Tensor]) -> torch.Tensor:
-        """Returns the mean of one loss over the update's batches, weighted by their numbers of targets."""
-        targets = torch.stack([result["targets"] for result in self.update])
-        return losses[0] if len(losses) == 1 else (torch.stack(losses) * targets).sum() / targets.sum()
+    def _add_update(self, trainer: L.Trainer) -> None:
+        """Adds the losses of an update: of the first head, which all ranks have computed together; of all; those of
+        other heads; and those of the network's own, by name."""
+        self._add(trainer, "train/nats", mean_of([(result["nats"], result["targets"]) for result in self.update]))
+        total = torch.stack([result["total"] for result in self.update]).sum()
+        self._add(trainer, "train/loss", float(mean_over_ranks(total)))
+        for name in self.update[-1]["heads"]:
+            self._add(trainer, f"train/{name}_nats", mean_of([result["heads"][name] for result in self.update]))
+        for name in self.update[-1]["aux"]:
+            shares = torch.stack([result["aux"][name].detach() * result["share"] for result in self.update])
+            self._add(trainer, f"train/{name}", float(mean_over_ranks(shares.sum())))
 
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         if trainer.state.fn != "fit":
@@ -109,6 +110,14 @@ class Curves(Callback):
                 rows.writerows((step, tokens, cell_of(name), repr(value)) for step, tokens, name, value in self.points)
 
         replace_file(path, write)
+
+
+def mean_of(losses: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """Returns the mean over the targets of all batches of an update, given that of each batch and their number."""
+    if len(losses) == 1:
+        return float(losses[0][0])
+    means, targets = (torch.stack(column) for column in zip(*losses, strict=True))
+    return float((means * targets).sum() / targets.sum().clamp(min=1))
 
 
 def measured(trainer: L.Trainer) -> dict[str, float]:

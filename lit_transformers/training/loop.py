@@ -13,15 +13,33 @@ from typing import Any, final
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loops.fetchers import _DataFetcher, _PrefetchDataFetcher
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
-__all__ = ["BetweenUpdates", "UpdateLoop", "amid_update"]
+__all__ = ["BetweenUpdates", "UpdateLoop", "amid_update", "batches_ahead"]
 
 
 def amid_update(trainer: L.Trainer) -> bool:
     """Whether the update needs more batches after the last one, which the last batch of an epoch never does. No
     checkpoint is written in between."""
     return trainer.fit_loop._should_accumulate()
+
+
+def batches_ahead(trainer: L.Trainer, count: int) -> list[Any]:
+    """Returns the batches of the epoch that follow the one that is trained, at most ``count``, which are trained all
+    the same. Lightning then holds them in its fetcher, as it does one batch of data of unknown length."""
+    fetcher: Any = trainer.fit_loop._data_fetcher
+    left = trainer.num_training_batches - trainer.fit_loop.epoch_loop.batch_progress.current.ready
+    if not isinstance(fetcher, _PrefetchDataFetcher) or not left:
+        return []
+    fetcher.length = None  # or it would take the last batch that it holds for the last one that was trained
+    while len(fetcher.batches) < min(count, left):
+        try:
+            fetcher.batches.append(_DataFetcher.__next__(fetcher))
+        except StopIteration:
+            break
+    fetcher.done = not fetcher.batches
+    return [batch for batch, _, _ in fetcher.batches[:count]]
 
 
 class BetweenUpdates(Callback, ABC):

@@ -45,7 +45,8 @@ class TrainingLog:
             return
         if self._since is None:  # the first batch, which prepares much, is not timed
             self._since, self._reported = time.monotonic(), self.tokens()
-        losses = {"loss": outputs["total"], "nats": outputs["nats"], **outputs["aux"]}
+        of_heads = {f"{name}_nats": nats for name, (nats, _) in outputs["heads"].items()}
+        losses = {"loss": outputs["loss"], "nats": outputs["nats"], **of_heads, **outputs["aux"]}
         for name, loss in losses.items():
             task.log(f"train/{name}", loss.detach(), prog_bar=name == "loss", sync_dist=trainer.world_size > 1)
         if trainer.global_step % trainer.log_every_n_steps == 0 and trainer.global_step != self._step:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from lit_transformers.tasks.span_boundary import SpanBoundaryConfig, boundaries
 from numerics import placed
 from test_masked_lm import BERT, DATA
 from torch import Tensor
@@ -11,7 +12,6 @@ from torch import Tensor
 from lit_transformers.batch import IGNORED, RowBatch
 from lit_transformers.models import ModelConfig
 from lit_transformers.tasks.masked_lm import MaskedLM, MaskedLMConfig
-from lit_transformers.tasks.span_boundary import SpanBoundaryConfig, boundaries
 from lit_transformers.training.config import TrainingConfig
 
 CONFIG = MaskedLMConfig(span_boundary=SpanBoundaryConfig(longest=3, width=5, weight=0.5))

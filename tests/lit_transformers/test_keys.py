@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from lit_transformers.tasks.language_metric import LanguageMetric
 
 from datamodules.text.lanes import LaneShape
 from datamodules.text.language import LanguageData
@@ -37,7 +38,6 @@ from lit_transformers.runs.keys import ROOTS, code_of
 from lit_transformers.runs.probe import probe
 from lit_transformers.runs.train import train
 from lit_transformers.runs.wandb_logging import WandbRun
-from lit_transformers.tasks.language_metric import LanguageMetric
 from lit_transformers.tasks.task import Task
 from lit_transformers.training.callbacks import Curves
 from lit_transformers.training.config import TrainingConfig

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lit_transformers.tasks.language_metric import DocumentLoss
 from study_on_disk import (
     BYTES,
     key_of,
@@ -23,7 +24,6 @@ from study_on_disk import (
 )
 
 from lit_transformers.runs.document_losses import write_documents as write_losses
-from lit_transformers.tasks.language_metric import DocumentLoss
 from lit_transformers.training.callbacks import Curves
 from reports.read.measurements import read_curves, read_documents, write_documents
 from reports.read.study import ReportError, load_study

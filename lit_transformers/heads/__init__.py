@@ -1,0 +1,56 @@
+"""Heads: what a task predicts from a network, one kind a file. A new one needs its file and a line here."""
+
+from lit_transformers.config import table
+from lit_transformers.heads.answer_symbols import AnswerSymbolsConfig
+from lit_transformers.heads.contrast import ContrastConfig, MaskedSymbolsConfig
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.heads.hidden_symbols import HiddenSymbolsConfig
+from lit_transformers.heads.next_symbol import FutureSymbolConfig, LayerSymbolsConfig, NextSymbolConfig
+from lit_transformers.heads.one_sided_symbols import OneSidedSymbolsConfig
+from lit_transformers.heads.phrase_detection import ReplacedPhrasesConfig
+from lit_transformers.heads.pooled import ClassLabelConfig, NumberLabelConfig
+from lit_transformers.heads.relation import RelationConfig
+from lit_transformers.heads.replaced_symbols import DrawnSymbolsConfig, ReplacedSymbolsConfig
+from lit_transformers.heads.span_boundary import SpanBoundaryConfig
+
+HEADS = table(
+    HeadConfig,
+    NextSymbolConfig,
+    LayerSymbolsConfig,
+    FutureSymbolConfig,
+    AnswerSymbolsConfig,
+    ClassLabelConfig,
+    NumberLabelConfig,
+    HiddenSymbolsConfig,
+    OneSidedSymbolsConfig,
+    RelationConfig,
+    SpanBoundaryConfig,
+    ReplacedPhrasesConfig,
+    ReplacedSymbolsConfig,
+    DrawnSymbolsConfig,
+    ContrastConfig,
+    MaskedSymbolsConfig,
+)
+
+__all__ = [
+    "HEADS",
+    "AnswerSymbolsConfig",
+    "ClassLabelConfig",
+    "ContrastConfig",
+    "DrawnSymbolsConfig",
+    "FutureSymbolConfig",
+    "Head",
+    "HeadConfig",
+    "HeadLoss",
+    "HiddenSymbolsConfig",
+    "LayerSymbolsConfig",
+    "MaskedSymbolsConfig",
+    "NextSymbolConfig",
+    "NumberLabelConfig",
+    "OneSidedSymbolsConfig",
+    "Reading",
+    "RelationConfig",
+    "ReplacedPhrasesConfig",
+    "ReplacedSymbolsConfig",
+    "SpanBoundaryConfig",
+]

@@ -1,0 +1,127 @@
+"""The base of every head: what a task predicts from a network, the loss of that, its measures and its cost."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from lit_transformers.batch import DataDescription
+from lit_transformers.config import Config, NonNegativeFloat
+from lit_transformers.models.model import ModelConfig, Network
+
+
+class HeadConfig(Config):
+    """Base of every head's config; the table HEADS lists the kinds.
+
+    weight: of its loss in the sum of a task's losses; 0: it is measured and not trained. name: of its loss, its
+    measures and its weights in a task; "" for its kind.
+    """
+
+    reads: ClassVar[type[DataDescription]] = DataDescription
+    """The kind of data whose batches have the columns that it reads."""
+
+    weight: NonNegativeFloat = 1.0
+    name: str = ""
+
+    def build(self, model: ModelConfig, network: Network, data: DataDescription) -> Head:
+        """Builds the head for a network that was built of ``model`` for such data. Raises ConfigError where it cannot
+        predict from such a network, or from such data."""
+        raise NotImplementedError
+
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        """Hook: returns what each of its measures is a mean over, by name, as ``TaskConfig.units`` does. By default its
+        loss, "nats", is a mean over its targets."""
+        return {"nats": "target"}
+
+
+class Reading(NamedTuple):
+    """What a task's networks make of a batch, for its heads.
+
+    network  that read the batch, in training or in evaluation, whose softmax a head may use
+    hidden   (b, t, d) its last vectors
+    layers   (b, t, d) each, the outputs of all layers but the last, where a head asks for them
+    aux      losses of the network's own, by name, each a mean over the tokens of the batch
+    progress the share of all updates that were made before the batch
+    parts    what a task adds for heads of its own, by name
+    """
+
+    network: Any
+    hidden: Tensor
+    layers: Sequence[Tensor] = ()
+    aux: Mapping[str, Tensor] = MappingProxyType({})
+    progress: float = 0.0
+    parts: Mapping[str, Any] = MappingProxyType({})
+
+
+class HeadLoss(NamedTuple):
+    """The loss of a batch as sums over its targets: ``total`` is differentiated, ``nats`` is plotted, without gradient
+    where it differs."""
+
+    total: Float[Tensor, ""]
+    nats: Float[Tensor, ""]
+
+    @classmethod
+    def of(cls, nats: Float[Tensor, "*n"]) -> HeadLoss:
+        """Returns the loss of targets whose nats are both."""
+        total = nats.sum()
+        return cls(total, total)
+
+
+class Head(nn.Module, ABC):
+    """A prediction from a network. A task sums the losses of its heads, each divided by the number of its own targets
+    in all batches of an update and weighted.
+
+    ``columns`` names what it sums for each document or example, with the types of the sums; a head that is not the
+    first of its task has them under its own name: "relation_nats".
+    """
+
+    columns: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int}
+    needs_layers: ClassVar[bool] = False
+    """Whether it reads the outputs of single layers."""
+    whole_batch: ClassVar[bool] = False
+    """Whether the loss of a row depends on the other rows of its batch, which then cannot be cut into several."""
+    measured: ClassVar[bool] = True
+    """Whether it is measured when the network is evaluated, or is there for training alone."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.weight = config.weight
+
+    @classmethod
+    def column_names(cls, name: str) -> list[str]:
+        """Hook: returns the names of ``columns`` in a task that calls it ``name`` and has another head before it."""
+        return [f"{name}_{column}" for column in cls.columns]
+
+    def learns(self, progress: float) -> bool:
+        """Hook: whether its loss is trained at a share of all updates, from 0 to 1. By default it always is."""
+        return True
+
+    @abstractmethod
+    def targets(self, batch: Any) -> Int[Tensor, ""]:
+        """Returns the number of its targets in a batch, which follows from the batch alone."""
+
+    @abstractmethod
+    def loss(self, reading: Reading, batch: Any) -> HeadLoss:
+        """Returns the sums of its loss over the targets of a batch, in float32 or finer."""
+
+    @abstractmethod
+    def sums(self, reading: Reading, batch: Any) -> Float[Tensor, "*n c"]:
+        """Returns ``columns`` for the n rows of a batch, or for the positions (b, t) of a text; 0 where there is no
+        target."""
+
+    def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        """Hook: returns its measures, given the sums of each document by column. By default nats per target; nothing
+        where there was no target."""
+        nats, count = (math.fsum(sums[column]) for column in [*self.columns][:2])
+        return {"nats": nats / count} if count else {}
+
+    def flops(self, length: int) -> float:
+        """Hook: returns the forward FLOPs of training for a row of ``length`` tokens, without those of the network. By
+        default those of its own weight matrices, each read once for every token."""
+        return 2 * length * sum(parameter.numel() for parameter in self.parameters() if parameter.dim() > 1)

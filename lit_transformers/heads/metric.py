@@ -1,0 +1,86 @@
+"""The metric of a task: what its heads sum for each document or example, and the measures that follow from the sums."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lit_transformers.config import ConfigError
+from lit_transformers.heads.example_metric import ExampleMetric
+from lit_transformers.heads.head import Head
+
+
+class HeadsMetric(ExampleMetric):
+    """The sums of all heads of a task, each row of which has the columns of the first head, and those of the others
+    under their own names.
+
+    heads: by name, the first one first. absent: kinds of heads, by name, whose columns are there and stay 0, so that
+    tables of tasks that differ in heads alone have the same columns.
+    """
+
+    def __init__(self, heads: Mapping[str, Head], absent: Mapping[str, type[Head]] | None = None) -> None:
+        """Raises ConfigError where two heads sum columns of one name."""
+        super().__init__()
+        # In a tuple, so that they are no submodules: their weights are the task's.
+        self._heads = ({name: head for name, head in heads.items() if head.measured},)
+        classes = {name: type(head) for name, head in self.heads.items()}
+        order = [*dict.fromkeys([*list(classes)[:1], *(absent or {}), *classes])]
+        classes = {name: classes.get(name) or (absent or {})[name] for name in order}
+        self.places: dict[str, slice] = {}
+        self.kinds: list[type] = []
+        names: list[str] = []
+        for number, (name, head) in enumerate(classes.items()):
+            self.places[name] = slice(len(names), len(names) + len(head.columns))
+            names += head.column_names(name) if number else head.columns
+            self.kinds += head.columns.values()
+        if repeated := sorted(name for name in {*names} if names.count(name) > 1):
+            raise ConfigError(f"two heads have a column {repeated[0]}; give one of them another name", "task.heads")
+        self.names = tuple(names)
+
+    @property
+    def heads(self) -> Mapping[str, Head]:
+        """The heads that are measured, by name."""
+        return self._heads[0]
+
+    def row(self, document: int, sums: list[float]) -> Any:
+        return row_type(self.names)(document, *(kind(value) for kind, value in zip(self.kinds, sums, strict=True)))
+
+    def update(self, documents: Int[Tensor, "*n"], sums: Mapping[str, Float[Tensor, "*n c"]]) -> None:
+        """Adds the sums of every head, by name, for rows that belong to ``documents``."""
+        columns = torch.zeros(*documents.shape, len(self.names), dtype=torch.float64, device=documents.device)
+        for name, values in sums.items():
+            columns[..., self.places[name]] = values.double()
+        self.add(documents.flatten(), columns.flatten(0, documents.dim() - 1))
+
+    def compute(self) -> dict[str, float]:
+        """Returns the measures of the first head by their names, and those of the others as "head_measure"."""
+        return self.results_of(self.rows())
+
+    def results_of(self, rows: Sequence[Any]) -> dict[str, float]:
+        """Returns the measures of rows; none where they have no token."""
+        results: dict[str, float] = {}
+        if not sum(row.tokens for row in rows):
+            return results
+        values = list(zip(*rows, strict=True))[1:]
+        for number, (name, head) in enumerate(self.heads.items()):
+            measures = head.results(dict(zip(head.columns, values[self.places[name]], strict=True)))
+            results |= {f"{name}_{measure}": value for measure, value in measures.items()} if number else measures
+        return results
+
+
+@cache
+def row_type(names: tuple[str, ...]) -> Any:
+    """Returns the class of rows with a document and such columns; one that can be sent to another process."""
+    base = namedtuple("Row", ["document", *names])  # type: ignore[misc]
+    return type("Row", (base,), {"__slots__": (), "__reduce__": lambda row: (make_row, (names, tuple(row)))})
+
+
+def make_row(names: tuple[str, ...], values: tuple[float, ...]) -> Any:
+    """Returns a row of such columns."""
+    return row_type(names)(*values)

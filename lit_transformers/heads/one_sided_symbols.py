@@ -1,0 +1,139 @@
+"""The prediction of every symbol of a row from those on one side of it, by a network that reads in that direction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.heads.hidden_symbols import by_row, row_network
+from lit_transformers.models.capabilities import RowNetwork
+from lit_transformers.models.model import ModelConfig, Network
+
+
+class OneSidedSymbolsConfig(HeadConfig, kind="one_sided_symbols"):
+    """Every symbol of a row but special ones is predicted from those before it or, if ``backward``, after it.
+
+    It reads what its task represents in that direction, and is a head of such a task alone (``bilm``).
+    """
+
+    reads: ClassVar[type[DataDescription]] = RowDescription
+
+    backward: bool = False
+
+    def build(self, model: ModelConfig, network: Network, data: DataDescription) -> OneSidedSymbols:
+        head = BackwardSymbols if self.backward else ForwardSymbols
+        return head(self, row_network(model, network), RowDescription.of(data, self.kind))
+
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        names = ("nats", "accuracy") if self.backward else ("forward_nats", "forward_accuracy")
+        return dict.fromkeys(names, "symbol")
+
+
+class Represented(NamedTuple):
+    """What stands before each symbol of rows that is predicted: vectors (n, e) that the softmax of ``network`` reads,
+    the symbols ``targets`` (n,), row by row, and the number of its ``row`` (n,)."""
+
+    network: RowNetwork
+    vectors: Float[Tensor, "n e"]
+    targets: Int[Tensor, " n"]
+    row: Int[Tensor, " n"]
+
+
+class Predicted(NamedTuple):
+    """The predictions of one direction: -log p of each symbol, whether it was the most likely, and the number of its
+    row; all (n,), row by row."""
+
+    nats: Float[Tensor, " n"]
+    correct: Bool[Tensor, " n"]
+    row: Int[Tensor, " n"]
+
+
+class OneSidedSymbols(Head):
+    """Nats of the symbols of each row in one direction, and how many of them were the most likely. It reads the part
+    ``direction`` of a reading, ``Represented``."""
+
+    direction: ClassVar[str]
+
+    def __init__(self, config: OneSidedSymbolsConfig, network: RowNetwork, rows: RowDescription) -> None:
+        super().__init__(config)
+        self.special = (rows.vocabulary.boundary, rows.separator, rows.mask)
+        predictions = rows.length - 1 - rows.segments
+        self.row_flops = network.predict_flops(predictions) + network.tokens.flops(predictions)
+
+    def rows(self, batch: RowBatch) -> RowBatch:
+        """Returns the rows as they are read in this direction, with their original symbols, all of which but special
+        ones are targets."""
+        symbols = torch.where(batch.targets != IGNORED, batch.targets, batch.inputs)
+        special = torch.zeros_like(batch.padding_mask)
+        for number in self.special:
+            special |= symbols == number
+        targets = symbols.masked_fill(special | ~batch.padding_mask, IGNORED)
+        return batch._replace(inputs=symbols, targets=targets)
+
+    def targets(self, batch: RowBatch) -> Int[Tensor, ""]:
+        return (self.rows(batch).targets[:, 1:] != IGNORED).sum()
+
+    def loss(self, reading: Reading, batch: RowBatch) -> HeadLoss:
+        represented: Represented = reading.parts[self.direction]
+        return HeadLoss.of(represented.network.tokens.nll(represented.vectors, represented.targets))
+
+    def predicted(self, reading: Reading) -> Predicted:
+        """Returns what is predicted of each symbol."""
+        represented: Represented = reading.parts[self.direction]
+        log_probabilities = represented.network.tokens.log_probabilities(represented.vectors)
+        nats = -log_probabilities.gather(-1, represented.targets[:, None])[:, 0]
+        return Predicted(nats, log_probabilities.argmax(dim=-1) == represented.targets, represented.row)
+
+    def sums(self, reading: Reading, batch: RowBatch) -> Float[Tensor, "b c"]:
+        nats, correct, row = self.predicted(reading)
+        ones = torch.ones_like(nats).double()
+        values = {"nats": nats.double(), "tokens": ones, "bytes": 0 * ones, "correct": correct.to(ones)}
+        return by_row(torch.stack([values[name] for name in self.columns], dim=-1), row, len(batch.inputs))
+
+    def flops(self, length: int) -> float:
+        return self.row_flops
+
+
+class ForwardSymbols(OneSidedSymbols):
+    """Symbols from those before them."""
+
+    columns: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int, "bytes": int, "correct": int}
+    direction: ClassVar[str] = "forward"
+
+    def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        """Returns forward_nats and forward_accuracy of symbols."""
+        tokens = sum(sums["tokens"])
+        return {"forward_nats": math.fsum(sums["nats"]) / tokens, "forward_accuracy": sum(sums["correct"]) / tokens}
+
+
+class BackwardSymbols(OneSidedSymbols):
+    """Symbols from those after them."""
+
+    columns: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int, "correct": int}
+    direction: ClassVar[str] = "backward"
+
+    def rows(self, batch: RowBatch) -> RowBatch:
+        return in_reverse(super().rows(batch))
+
+    def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        """Returns nats and accuracy of symbols; nothing where there are none."""
+        tokens = sum(sums["tokens"])
+        if not tokens:
+            return {}
+        return {"nats": math.fsum(sums["nats"]) / tokens, "accuracy": sum(sums["correct"]) / tokens}
+
+
+def in_reverse(rows: RowBatch) -> RowBatch:
+    """Returns rows whose symbols stand in reverse, with their padding at the end as before."""
+    position = torch.arange(rows.inputs.size(1), device=rows.inputs.device)
+    length = rows.padding_mask.sum(dim=1, keepdim=True)
+    place = torch.where(rows.padding_mask, length - 1 - position, position)
+    inputs, targets, segments = (part.gather(1, place) for part in (rows.inputs, rows.targets, rows.segments))
+    return rows._replace(inputs=inputs, targets=targets, segments=segments)

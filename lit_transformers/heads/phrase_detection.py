@@ -1,0 +1,91 @@
+"""Detection of phrases that were replaced by others of their type, from the vectors beside them (arXiv:1912.09637)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
+from lit_transformers.config import ConfigError
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.heads.hidden_symbols import by_row
+from lit_transformers.models.model import ModelConfig, Network
+from lit_transformers.precision import full_precision
+
+
+class ReplacedPhrasesConfig(HeadConfig, kind="replaced_phrases"):
+    """Of each phrase that may have been replaced it is predicted whether it was, from the last vectors of the symbols
+    before and after it (arXiv:1912.09637, section 2.2)."""
+
+    reads: ClassVar[type[DataDescription]] = RowDescription
+
+    def build(self, model: ModelConfig, network: Network, data: DataDescription) -> ReplacedPhrases:
+        """Raises ConfigError where the data replace no phrases."""
+        if not RowDescription.of(data, self.kind).phrases:
+            raise ConfigError("no phrases of rows are replaced; set data.noise to replace_phrases", "task.heads")
+        return ReplacedPhrases(self, model.dim)
+
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        return dict.fromkeys(("nats", "accuracy"), "phrase")
+
+
+class Detected(NamedTuple):
+    """What is predicted of n phrases, row by row: ``nats`` (n,), whether each is ``correct``, and its ``row``."""
+
+    nats: Float[Tensor, " n"]
+    correct: Bool[Tensor, " n"]
+    row: Int[Tensor, " n"]
+
+
+class ReplacedPhrases(Head):
+    """A linear map of the vectors on both sides of a phrase to the logit that it was replaced."""
+
+    columns: ClassVar[Mapping[str, type]] = {"nats": float, "phrases": int, "correct": int}
+
+    def __init__(self, config: ReplacedPhrasesConfig, dim: int) -> None:
+        super().__init__(config)
+        self.map = nn.Linear(2 * dim, 1)
+
+    @classmethod
+    def column_names(cls, name: str) -> list[str]:
+        return [f"{name}_nats", f"{name}s", f"correct_{name}s"]
+
+    def detected(self, hidden: Float[Tensor, "b t d"], phrases: Int[Tensor, "b p 3"]) -> Detected:
+        """Predicts of each phrase of ``RowBatch.phrases`` whether it was replaced."""
+        row, number = (phrases[..., 0] != IGNORED).nonzero(as_tuple=True)
+        start, stop, label = phrases[row, number].unbind(dim=-1)
+        logits = full_precision(self.map(torch.cat([hidden[row, start - 1], hidden[row, stop]], dim=-1))).squeeze(-1)
+        nats = F.binary_cross_entropy_with_logits(logits, label.to(logits.dtype), reduction="none")
+        return Detected(nats, (logits > 0) == (label == 1), row)
+
+    def phrases(self, batch: RowBatch) -> Int[Tensor, "b p 3"]:
+        """Returns the phrases of a batch; rows of minimal pairs have none."""
+        return batch.targets.new_zeros(len(batch.targets), 0, 3) if batch.phrases is None else batch.phrases
+
+    def targets(self, batch: RowBatch) -> Int[Tensor, ""]:
+        return (self.phrases(batch)[..., 0] != IGNORED).sum()
+
+    def loss(self, reading: Reading, batch: RowBatch) -> HeadLoss:
+        return HeadLoss.of(self.detected(reading.hidden, self.phrases(batch)).nats)
+
+    def sums(self, reading: Reading, batch: RowBatch) -> Float[Tensor, "b 3"]:
+        nats, correct, row = self.detected(reading.hidden, self.phrases(batch))
+        columns = torch.stack([nats.double(), torch.ones_like(nats).double(), correct.double()], dim=-1)
+        return by_row(columns, row, len(batch.targets))
+
+    def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        """Returns nats and accuracy of phrases; nothing where there are none."""
+        count = sum(sums["phrases"])
+        if not count:
+            return {}
+        return {"nats": math.fsum(sums["nats"]) / count, "accuracy": sum(sums["correct"]) / count}
+
+    def flops(self, length: int) -> float:
+        """Returns 0: how many phrases a row has depends on the text, and each takes one product of two vectors."""
+        return 0

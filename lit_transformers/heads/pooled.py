@@ -1,0 +1,188 @@
+"""Predictions of a whole sequence from one vector of the network: its class, or a number."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lit_transformers.batch import ClassLabels, DataDescription, LabelledBatch, LabelledDescription
+from lit_transformers.config import ConfigError, Dropout, Fraction
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.models.model import ModelConfig, Network
+from lit_transformers.precision import full_precision
+from lit_transformers.scores import confusion, matthews
+
+Pooling = Literal["first", "mean", "last"]
+
+
+class PooledHeadConfig(HeadConfig):
+    """Base of the heads with a linear layer on one vector of a row.
+
+    pooling: the vector of the first token, which is the boundary before every row (arXiv:1810.04805, section 3, where
+    it is called [CLS]); the mean over all real tokens; or the vector of the last one, the only one that has seen the
+    whole row if the network is a language_model. dropout: of that vector.
+    """
+
+    reads: ClassVar[type[DataDescription]] = LabelledDescription
+
+    pooling: Pooling = "first"
+    dropout: Annotated[Fraction, Dropout] = 0.0
+
+    def outputs(self, data: DataDescription) -> int:
+        """Returns the number of outputs per sequence. Raises ConfigError for data that it cannot learn from."""
+        raise NotImplementedError
+
+
+class PooledHead(Head):
+    """One vector of each row, dropout, and a linear layer."""
+
+    def __init__(self, config: PooledHeadConfig, dim: int, outputs: int) -> None:
+        super().__init__(config)
+        self.pooling = config.pooling
+        self.map = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(dim, outputs))
+
+    @abstractmethod
+    def nats(self, outputs: Float[Tensor, "b o"], batch: LabelledBatch) -> Float[Tensor, " b"]:
+        """Returns the loss of each example, in float32 or finer."""
+
+    @abstractmethod
+    def scores(self, outputs: Float[Tensor, "b o"], batch: LabelledBatch) -> list[Tensor]:
+        """Returns the columns (b,) that follow nats, tokens and bytes."""
+
+    @abstractmethod
+    def prediction(self, document: int, outputs: list[float]) -> Any:
+        """Returns what is predicted of the example of that ordinal, given its outputs."""
+
+    def outputs(self, reading: Reading, batch: LabelledBatch) -> Float[Tensor, "b o"]:
+        """Returns the outputs for each sequence."""
+        outputs: Tensor = self.map(pooled(reading.hidden, batch.padding_mask, self.pooling))
+        return full_precision(outputs)
+
+    def targets(self, batch: LabelledBatch) -> Int[Tensor, ""]:
+        return batch.padding_mask.any(dim=1).sum()
+
+    def loss(self, reading: Reading, batch: LabelledBatch) -> HeadLoss:
+        return HeadLoss.of(self.nats(self.outputs(reading, batch), batch)[batch.padding_mask.any(dim=1)])
+
+    def sums(self, reading: Reading, batch: LabelledBatch) -> Float[Tensor, "b c"]:
+        outputs, real = self.outputs(reading, batch), batch.padding_mask.any(dim=1)
+        columns = (self.nats(outputs, batch), real, torch.zeros_like(real), *self.scores(outputs, batch))
+        return torch.stack([column.double() for column in columns], dim=1)
+
+    def flops(self, length: int) -> float:
+        return 2 * sum(parameter.numel() for parameter in self.map.parameters() if parameter.dim() > 1)
+
+
+class ClassLabelConfig(PooledHeadConfig, kind="class_label"):
+    """A softmax over the classes of the data."""
+
+    def build(self, model: ModelConfig, network: Network, data: DataDescription) -> ClassLabel:
+        return ClassLabel(self, model.dim, self.outputs(data))
+
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        both_classes = {"matthews": "example"} if self.outputs(data) == 2 else {}
+        return {"accuracy": "example", "nats": "example"} | both_classes
+
+    def outputs(self, data: DataDescription) -> int:
+        labels = LabelledDescription.of(data, self.kind).labels
+        if not isinstance(labels, ClassLabels):
+            raise ConfigError("classification needs classes, and these labels are numbers; set task=regression", "task")
+        return labels.count
+
+
+class ClassProbabilities(NamedTuple):
+    """What is predicted of an example: its ordinal, and the probability of each class."""
+
+    document: int
+    probabilities: tuple[float, ...]
+
+
+class ClassLabel(PooledHead):
+    """Nats of the class of each example, whether it was the most likely, and its number.
+
+    Measures are accuracy, the share of examples whose class is predicted, and nats per example; of two classes also
+    Matthews correlation, by which CoLA is scored (arXiv:1805.12471, section 4; arXiv:1804.07461, section 3.1).
+    """
+
+    columns: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int, "bytes": int, "correct": int, "label": int}
+
+    def __init__(self, config: PooledHeadConfig, dim: int, classes: int) -> None:
+        super().__init__(config, dim, classes)
+        self.classes = classes
+
+    def nats(self, outputs: Float[Tensor, "b c"], batch: LabelledBatch) -> Float[Tensor, " b"]:
+        return F.cross_entropy(outputs, batch.labels, reduction="none")
+
+    def scores(self, outputs: Float[Tensor, "b c"], batch: LabelledBatch) -> list[Tensor]:
+        return [outputs.argmax(dim=-1) == batch.labels, batch.labels]
+
+    def prediction(self, document: int, outputs: list[float]) -> ClassProbabilities:
+        return ClassProbabilities(document, tuple(torch.tensor(outputs).softmax(dim=0).tolist()))
+
+    def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        correct, labels = (np.array(sums[column], np.float64) for column in ("correct", "label"))
+        results = {"accuracy": float(correct.mean())}
+        if self.classes == 2:
+            results["matthews"] = float(matthews(confusion(correct, labels).sum(axis=0)))
+        return results | {"nats": math.fsum(sums["nats"]) / sum(sums["tokens"])}
+
+
+class NumberLabelConfig(PooledHeadConfig, kind="number_label"):
+    """A number. The loss is half the squared error: -log p of the number under a normal distribution of variance 1,
+    without its constant. Classes are used as numbers, by their index."""
+
+    def build(self, model: ModelConfig, network: Network, data: DataDescription) -> NumberLabel:
+        return NumberLabel(self, model.dim, self.outputs(data))
+
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        return {"mse": "example", "nats": "example"}
+
+    def outputs(self, data: DataDescription) -> int:
+        return 1
+
+
+class EstimatedNumber(NamedTuple):
+    """What is predicted of an example: its ordinal and a number."""
+
+    document: int
+    number: float
+
+
+class NumberLabel(PooledHead):
+    """Nats of the number of each example, half its squared error, and the squared error. Measures are means of both."""
+
+    columns: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int, "bytes": int, "squared_error": float}
+
+    def nats(self, outputs: Float[Tensor, "b 1"], batch: LabelledBatch) -> Float[Tensor, " b"]:
+        return (outputs[:, 0] - batch.labels).square() / 2
+
+    def scores(self, outputs: Float[Tensor, "b 1"], batch: LabelledBatch) -> list[Tensor]:
+        return [(outputs[:, 0] - batch.labels).double().square()]
+
+    def prediction(self, document: int, outputs: list[float]) -> EstimatedNumber:
+        return EstimatedNumber(document, outputs[0])
+
+    def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        nats, count = math.fsum(sums["nats"]), sum(sums["tokens"])
+        return {"mse": math.fsum(sums["squared_error"]) / len(sums["nats"]), "nats": nats / count}
+
+
+def pooled(hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"], pooling: Pooling) -> Float[Tensor, "b d"]:
+    """Returns one vector (b, d) for each row; padding is at the end of a row."""
+    match pooling:
+        case "first":
+            return hidden[:, 0]
+        case "last":
+            last = (padding_mask.sum(dim=1) - 1).clamp(min=0)
+            return hidden[torch.arange(len(hidden), device=hidden.device), last]
+        case "mean":
+            total = hidden.masked_fill(~padding_mask[..., None], 0.0).sum(dim=1)
+            return total / padding_mask.sum(dim=1, keepdim=True).clamp(min=1)

@@ -1,0 +1,181 @@
+"""What a discriminator predicts of rows with draws in place of hidden symbols (arXiv:2003.10555), and what is predicted
+by the generator that the draws are from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols, HiddenSymbolsConfig, row_network
+from lit_transformers.models.capabilities import RowNetwork
+from lit_transformers.models.model import ModelConfig, Network
+from lit_transformers.precision import full_precision
+
+Predicts = Literal["replaced", "replaced_at_masks", "symbols", "symbols_at_masks"]
+
+
+class DrawnSymbolsConfig(HiddenSymbolsConfig, kind="drawn_symbols"):
+    """Hidden symbols are predicted by the generator of a task (``replaced_tokens``), whose reading has them as the part
+    "generator", ``Predictions``."""
+
+    def build(self, model: ModelConfig, network: Network, data: DataDescription) -> DrawnSymbols:
+        return DrawnSymbols(self, row_network(model, network), RowDescription.of(data, self.kind))
+
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        return dict.fromkeys(("nats", "accuracy"), HIDDEN)
+
+
+class ReplacedSymbolsConfig(HeadConfig, kind="replaced_symbols"):
+    """predicts: whether each symbol was replaced (ELECTRA); the same at positions that were hidden alone ("ELECTRA
+    15%"); the original symbol at these ("Replace MLM"); or that of all positions, from a softmax that is mixed with a
+    copy of what is read ("All-Tokens MLM"; arXiv:2003.10555, section 3.4).
+
+    It reads the parts "drawn" (b, t), the symbols of the rows that the network has read, and "original" (b, t).
+    """
+
+    reads: ClassVar[type[DataDescription]] = RowDescription
+
+    predicts: Predicts = "replaced"
+
+    def build(self, model: ModelConfig, network: Network, data: DataDescription) -> ReplacedSymbols:
+        rows = RowDescription.of(data, self.kind)
+        return ReplacedSymbols(self, model.dim, row_network(model, network), rows)
+
+    def units(self, data: DataDescription) -> Mapping[str, str]:
+        symbol = HIDDEN if self.predicts.endswith("at_masks") else "symbol"
+        predicted = f"detected {symbol}" if self.predicts.startswith("replaced") else symbol
+        units = dict.fromkeys(("discriminator_nats", "discriminator_accuracy"), predicted)
+        return units | {"noticed": f"replaced {HIDDEN}"}
+
+
+class Predictions(NamedTuple):
+    """What a network predicts of a batch, all (b, t): its nats where ``scored`` is True, else 0, and whether what it
+    holds for most likely is right."""
+
+    nats: Float[Tensor, "b t"]
+    scored: Bool[Tensor, "b t"]
+    correct: Bool[Tensor, "b t"]
+
+    @classmethod
+    def at(cls, scored: Bool[Tensor, "b t"], nats: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Predictions:
+        """Returns predictions of the n positions where ``scored`` is True, row by row."""
+        none = torch.zeros_like(scored)
+        return cls(none.to(nats.dtype).masked_scatter(scored, nats), scored, none.masked_scatter(scored, correct))
+
+    @classmethod
+    def of_symbols(
+        cls, scored: Bool[Tensor, "b t"], log_probabilities: Float[Tensor, "n v"], symbols: Int[Tensor, " n"]
+    ) -> Predictions:
+        """Returns predictions of the symbols at the n positions where ``scored`` is True, row by row."""
+        nats = -log_probabilities.gather(-1, symbols[:, None])[:, 0]
+        return cls.at(scored, nats, log_probabilities.argmax(dim=-1) == symbols)
+
+
+class DrawnSymbols(HiddenSymbols):
+    """Nats of the hidden symbols of each row by the generator, and how many of them it finds most likely."""
+
+    columns: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int, "correct": int}
+
+    def loss(self, reading: Reading, batch: RowBatch) -> HeadLoss:
+        return HeadLoss.of(reading.parts["generator"].nats)
+
+    def sums(self, reading: Reading, batch: RowBatch) -> Float[Tensor, "b 3"]:
+        return torch.stack([column.double().sum(dim=1) for column in reading.parts["generator"]], dim=1)
+
+    def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        """Returns nats and accuracy of hidden symbols; nothing where there are none."""
+        hidden = sum(sums["tokens"])
+        if not hidden:
+            return {}
+        return {"nats": math.fsum(sums["nats"]) / hidden, "accuracy": sum(sums["correct"]) / hidden}
+
+
+class ReplacedSymbols(Head):
+    """Nats of what is predicted of each row, how much of it was right, the symbols that were replaced, and how many of
+    these were noticed."""
+
+    columns: ClassVar[Mapping[str, type]] = {
+        "nats": float,
+        "tokens": int,
+        "bytes": int,
+        "correct": int,
+        "replaced": int,
+        "noticed": int,
+    }
+
+    def __init__(self, config: ReplacedSymbolsConfig, dim: int, network: RowNetwork, rows: RowDescription) -> None:
+        super().__init__(config)
+        self.predicts = config.predicts
+        self.map = None if config.predicts == "symbols_at_masks" else detection_map(dim)
+        self.scored = rows.predictions if config.predicts.endswith("at_masks") else rows.length
+        predictions = 0 if config.predicts.startswith("replaced") else self.scored
+        self.softmax_flops = network.predict_flops(predictions) + network.tokens.flops(predictions)
+
+    def at(self, batch: RowBatch) -> Bool[Tensor, "b t"]:
+        """Returns the positions of which something is predicted."""
+        return batch.targets != IGNORED if self.predicts.endswith("at_masks") else batch.padding_mask
+
+    def targets(self, batch: RowBatch) -> Int[Tensor, ""]:
+        return self.at(batch).sum()
+
+    def predictions(self, reading: Reading, scored: Bool[Tensor, "b t"]) -> Predictions:
+        """Returns what is predicted at the scored positions of the rows that the network has read."""
+        drawn, original, vectors = reading.parts["drawn"], reading.parts["original"], reading.hidden[scored]
+        if not self.predicts.startswith("replaced"):
+            log_probabilities = self.log_probabilities(reading.network, vectors, drawn[scored])
+            return Predictions.of_symbols(scored, log_probabilities, original[scored])
+        logits, targets = self.detection(vectors), (drawn != original)[scored]
+        nats = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
+        return Predictions.at(scored, nats, (logits > 0) == targets)
+
+    def detection(self, hidden: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """Returns the logit that each symbol was replaced, or of "All-Tokens MLM", that it is copied."""
+        assert self.map is not None
+        return full_precision(self.map(hidden)).squeeze(-1)
+
+    def log_probabilities(
+        self, network: RowNetwork, hidden: Float[Tensor, "n d"], symbols: Int[Tensor, " n"]
+    ) -> Float[Tensor, "n v"]:
+        """Returns log probabilities of the original symbols: of the softmax, or of its mixture with a copy of what is
+        read, which has the weight sigmoid(logit)."""
+        from_softmax = network.tokens.log_probabilities(network.predict(hidden))
+        if self.map is None:
+            return from_softmax
+        logits = self.detection(hidden)
+        copied = (F.one_hot(symbols, from_softmax.size(-1)) * logits.sigmoid()[..., None]).clamp(min=1e-30).log()
+        return torch.logaddexp(from_softmax + F.logsigmoid(-logits)[..., None], copied)
+
+    def loss(self, reading: Reading, batch: RowBatch) -> HeadLoss:
+        return HeadLoss.of(self.predictions(reading, self.at(batch)).nats)
+
+    def sums(self, reading: Reading, batch: RowBatch) -> Float[Tensor, "b 6"]:
+        nats, scored, correct = self.predictions(reading, self.at(batch))
+        replaced = reading.parts["drawn"] != reading.parts["original"]
+        columns = (nats, scored, torch.zeros_like(scored), correct, replaced & scored, replaced & correct)
+        return torch.stack([column.double().sum(dim=1) for column in columns], dim=1)
+
+    def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        """Returns discriminator_nats and discriminator_accuracy, and "noticed" where something was replaced."""
+        tokens, replaced = sum(sums["tokens"]), sum(sums["replaced"])
+        results = {
+            "discriminator_nats": math.fsum(sums["nats"]) / tokens,
+            "discriminator_accuracy": sum(sums["correct"]) / tokens,
+        }
+        return results | ({"noticed": sum(sums["noticed"]) / replaced} if replaced else {})
+
+    def flops(self, length: int) -> float:
+        maps = [] if self.map is None else [p for p in self.map.parameters() if p.dim() > 1]
+        return self.softmax_flops + 2 * self.scored * sum(p.numel() for p in maps)
+
+
+def detection_map(dim: int) -> nn.Sequential:
+    """Builds the discriminator's output: a map with GELU and a linear map to one logit, as in the authors' code."""
+    return nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, 1))

@@ -1,0 +1,30 @@
+"""The targets of an update that takes several batches, counted before the first of them is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from lit_transformers.heads import Head
+from lit_transformers.training.ranks import mean_over_ranks
+from lit_transformers.training.training_log import tokens_of
+
+
+class Update(NamedTuple):
+    """counts: the targets of each head, by name, and tokens, those of all batches; means over ranks of what each rank
+    reads. factor: by which losses are multiplied, for a trainer that divides them by it."""
+
+    counts: Mapping[str, Tensor]
+    tokens: Tensor
+    factor: int
+
+    @classmethod
+    def of(cls, heads: Mapping[str, Head], batches: Sequence[Any], factor: int, device: torch.device) -> Self:
+        """Counts the batches of an update, wherever they are; the counts are on ``device``. All ranks must call it."""
+        sums = [sum(float(head.targets(batch)) for batch in batches) for head in heads.values()]
+        tokens = sum(float(tokens_of(batch)) for batch in batches)
+        *counts, all_tokens = mean_over_ranks(torch.tensor([*sums, tokens], dtype=torch.float64, device=device))
+        return cls(dict(zip(heads, counts, strict=True)), all_tokens, factor)
