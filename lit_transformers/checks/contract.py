@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import NamedTuple
 
-from lit_transformers.checks import data_parts, network_parts, training_parts
+from lit_transformers.checks import data_parts, network_parts, objective_parts, training_parts
 from lit_transformers.checks.part_checks import PartChecks, is_written_and_read
 from lit_transformers.config import Config, ConfigError
 from lit_transformers.gates import gates
@@ -92,5 +92,6 @@ def checks_of(case: Config) -> PartChecks:
     """Yields the checks of a part by its table."""
     yield "written and read again", lambda: is_written_and_read(case)
     yield from network_parts.checks(case)
+    yield from objective_parts.checks(case)
     yield from training_parts.checks(case)
     yield from data_parts.checks(case)

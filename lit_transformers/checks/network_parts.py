@@ -144,10 +144,11 @@ def count_flops(module: Callable[..., Any], *inputs: Any) -> int:
     return counter.get_total_flops()
 
 
-def _compare_flops(formula: int, counted: int, place: str) -> float:
+def compare_flops(formula: float, counted: float, place: str) -> float:
+    """Returns the share by which a formula misses a count. Raises Broken where that is more than FLOPS_TOLERANCE."""
     error = abs(formula - counted) / max(counted, 1)
     if error > FLOPS_TOLERANCE:
-        raise Broken(f"{place}: the formula says {formula:,}, counted are {counted:,}; correct flops")
+        raise Broken(f"{place}: the formula says {formula:,.0f}, counted are {counted:,.0f}; correct flops")
     return error
 
 
@@ -161,14 +162,14 @@ def _check_flops(case: MixerConfig) -> str:
         ctx = Context(torch.arange(length)[None], causal=mode == "causal")
         counted = count_flops(mixer, torch.randn(1, length, DIM), ctx)
         formula = mixer.flops(length, 0, causal=mode == "causal")
-        worst = max(worst, _compare_flops(formula, counted, f"{mode}, {length} tokens"))
+        worst = max(worst, compare_flops(formula, counted, f"{mode}, {length} tokens"))
     return f"within {worst:.1%}"
 
 
 def _check_transition_flops(case: TransitionConfig) -> str:
     layer = case.build(Shape(DIM, HEADS, SHORTEST))
     counted = count_flops(layer, torch.randn(1, 9, DIM), Context(torch.arange(9)[None], causal=True))
-    return f"within {_compare_flops(layer.flops(9), counted, '9 tokens'):.1%}"
+    return f"within {compare_flops(layer.flops(9), counted, '9 tokens'):.1%}"
 
 
 def _check_network_flops(config: ModelConfig) -> str:
@@ -179,7 +180,7 @@ def _check_network_flops(config: ModelConfig) -> str:
     if not isinstance(network, CausalNetwork):
         return "not asked: it is no language model"
     counted = count_flops(lambda: network.tokens.log_probabilities(network(row).hidden))
-    return f"within {_compare_flops(network.flops(length, 0), counted, f'{length} tokens'):.1%}"
+    return f"within {compare_flops(network.flops(length, 0), counted, f'{length} tokens'):.1%}"
 
 
 def _attention(case: EncodingConfig, length: int) -> nn.Module:

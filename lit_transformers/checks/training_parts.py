@@ -1,70 +1,40 @@
-"""Checks of what trains and reads networks, from outside: objectives, optimizers, schedules, ways to decode."""
+"""Checks of what trains and reads networks, from outside: optimizers, schedules, ways to decode."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lit_transformers.batch import (
-    IGNORED,
-    ClassLabels,
-    DataDescription,
-    LabelledBatch,
-    LabelledDescription,
-    PairBatch,
-    RowBatch,
-    Vocabulary,
-)
-from lit_transformers.checks.network_parts import DIM, HEADS, objectives
+from lit_transformers.checks.network_parts import DIM, HEADS
 from lit_transformers.checks.part_checks import PartChecks, require_effects
-from lit_transformers.config import Config, ConfigError
+from lit_transformers.config import Config
 from lit_transformers.decoding.decode import DecodingConfig, decode
-from lit_transformers.encodings import XLConfig
 from lit_transformers.encodings.positions import SinusoidalConfig
 from lit_transformers.gates.gates import Broken, is_small, largest, not_finite
 from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.gates.miniature import SHORTEST, VOCABULARY, probe_data
-from lit_transformers.mixers import AttentionConfig
-from lit_transformers.models import MODELS, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from lit_transformers.models import EncoderDecoderConfig
 from lit_transformers.models.capabilities import PairNetwork
 from lit_transformers.runs.config import RunConfig
-from lit_transformers.tasks import ContrastiveConfig, Task, TaskConfig
-from lit_transformers.tasks.task import DESCRIPTION
-from lit_transformers.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig, vectors
+from lit_transformers.training.config import OptimizerConfig, ScheduleConfig, vectors
 
 __all__ = ["checks"]
 
 TOLERANCE = 1e-6
 """The largest difference between losses and outputs in float64 of what is computed in another order."""
 STEPS, WARMUP = 6, 3
-BEYOND_RANDOM_ROWS = ("phrase_weight", "bleu_tokenizer", "rouge_tokenizer")
-"""Fields that act on phrases and on texts, which random rows do not have."""
 BUDGETS = (1, 2, 10, 1000)
 """Numbers of updates that schedules are tried with."""
 
 
 def checks(case: Config) -> PartChecks:
-    """Yields the checks of an objective, an optimizer, a schedule or a way to decode; none of another part."""
+    """Yields the checks of an optimizer, a schedule or a way to decode; none of another part."""
     match case:
-        case TaskConfig():
-            yield "trains a model", lambda: trains_a_model(case)
-            yield "every parameter learns", lambda: every_parameter_learns(case)
-            yield "padding changes nothing", lambda: padding_changes_nothing(case)
-            yield "measures add up", lambda: measures_add_up(case)
-            yield "units name its metrics", lambda: units_name_its_metrics(case)
-            yield "targets are not read", lambda: targets_are_not_read(case)
-            yield "read from a checkpoint", lambda: is_read_from_a_checkpoint(case)
-            yield (
-                "every field has an effect",
-                lambda: require_effects(case, _objectives_alike, "losses or measures", BEYOND_RANDOM_ROWS, True),
-            )
         case OptimizerConfig():
             yield "every parameter is stepped", lambda: every_parameter_is_stepped(case)
             yield "learning rate has a hold", lambda: learning_rate_has_a_hold(case)
@@ -88,218 +58,6 @@ def checks(case: Config) -> PartChecks:
             yield "ends at its limit", lambda: ends_at_its_limit(case)
             yield "with and without a cache", lambda: cache_changes_nothing(case)
             yield "decodes twice alike", lambda: decodes_twice_alike(case)
-
-
-def _models() -> Iterator[ModelConfig]:
-    """Yields a small model of each family, and an encoder that predicts in an order of its rows."""
-    for family in MODELS.values():
-        yield family(dim=DIM, heads=HEADS, depth=3)
-    relative = AttentionConfig(encoding=XLConfig())
-    yield EncoderConfig(dim=DIM, heads=HEADS, depth=3, mixer=relative, query_stream="learned")
-
-
-def _built(case: TaskConfig) -> tuple[Task, Any]:
-    """Builds an objective for the first family of models that it can train, in float64, with a batch of random symbols.
-
-    Raises Broken with the reason of the last refusal where it can train none.
-    """
-    vocabulary = Vocabulary(size=VOCABULARY, boundary=0, unit="byte", byte_lengths=None)
-    data, refusals = case.reads.for_probe(vocabulary, SHORTEST), []
-    for model in _models():
-        try:
-            with torch.random.fork_rng(devices=[]):
-                task = case.build(model, data, TrainingConfig())
-        except (ConfigError, TypeError) as error:
-            refusals.append(str(error))
-            continue
-        return task.double(), case.random_batch(data)
-    raise Broken(f"it trains no family of models ({refusals[-1] if refusals else 'there are none'}); read one of them")
-
-
-def _loss(task: Task, batch: Any) -> Tensor:
-    torch.manual_seed(0)
-    loss: Tensor = task.training_step(batch, 0)["loss"]
-    return loss
-
-
-def trains_a_model(case: TaskConfig) -> str:
-    """Checks that the loss of random symbols is finite and has a gradient."""
-    task, batch = _built(case)
-    loss = _loss(task, batch)
-    loss.backward()
-    if not loss.isfinite():
-        raise Broken(f"the loss of random symbols is {loss.item()}; divide by counts that are at least 1")
-    gradients = {name: parameter.grad for name, parameter in task.named_parameters()}
-    if all(gradient is None or not gradient.any() for gradient in gradients.values()):
-        raise Broken("no parameter has a gradient; return the loss with its graph, by training_output")
-    if broken := not_finite(gradients):
-        raise Broken(f"the gradient of {', '.join(broken)} is not finite; keep what is divided by away from 0")
-    return f"{task.model_config.kind}, loss {loss.item():.3g}{_chance(task.data)}"
-
-
-def _chance(data: DataDescription) -> str:
-    """Returns the loss of who knows nothing, of a class or a symbol, to be shown beside a loss."""
-    labels = data.labels if isinstance(data, LabelledDescription) else ClassLabels(count=VOCABULARY)
-    return f"; chance of {labels.count} is {math.log(labels.count):.3g}" if isinstance(labels, ClassLabels) else ""
-
-
-def every_parameter_learns(case: TaskConfig) -> str:
-    """Checks that all that a task trains has a gradient, but for what its network says is unused."""
-    task, batch = _built(case)
-    for _ in range(2):
-        _loss(task, batch).backward()
-    unused = {id(parameter) for parameter in task.network.unused()}
-    idle = [
-        name
-        for name, parameter in task.named_parameters()
-        if parameter.requires_grad and id(parameter) not in unused and parameter.grad is None
-    ]
-    if broken := not_finite({name: parameter.grad for name, parameter in task.named_parameters()}):
-        raise Broken(f"the gradient of {', '.join(broken)} is not finite; keep what is divided by away from 0")
-    if idle:
-        raise Broken(f"no gradient reaches {', '.join(idle)}; use them in the loss, or let them require none")
-    return f"{sum(parameter.requires_grad for parameter in task.parameters())} tensors"
-
-
-def _padded(batch: Any, columns: int) -> Any:
-    """Returns a batch whose rows end in so many columns of padding."""
-    values = batch._asdict()
-    padded = {}
-    for name, column in values.items():
-        mask = values["source_padding_mask"] if name.startswith("source") else values["padding_mask"]
-        if isinstance(column, Tensor) and column.dim() == 2 and column.shape == mask.shape:
-            filling = IGNORED if name == "targets" else 0
-            padded[name] = nn.functional.pad(column, (0, columns), value=filling)
-    return batch._replace(**padded)
-
-
-def padding_changes_nothing(case: TaskConfig) -> str:
-    """Checks that the loss of rows is the same with padding behind them."""
-    task, batch = _built(case)
-    task.eval()
-    with torch.no_grad():
-        losses = [_loss(task, rows).item() for rows in (batch, _padded(batch, 3))]
-    if not is_small(abs(losses[0] - losses[1]), TOLERANCE * max(abs(losses[0]), 1)):
-        raise Broken(
-            f"three columns of padding change the loss from {losses[0]:.6g} to {losses[1]:.6g}; hand padding_mask to "
-            "the network, and leave out targets that are IGNORED"
-        )
-    return f"loss {losses[0]:.3g} with and without"
-
-
-def _rows(batch: Any, number: int) -> Any:
-    """Returns one row of a batch."""
-    return batch._replace(
-        **{
-            name: column[number : number + 1]
-            for name, column in batch._asdict().items()
-            if isinstance(column, Tensor | tuple)
-        }
-    )
-
-
-def _measured(task: Task, batches: list[Any]) -> list[list[float]]:
-    """Returns what is measured of all documents together: the sums of each."""
-    task.eval().metric.reset()
-    with torch.no_grad():
-        for batch in batches:
-            torch.manual_seed(0)
-            task.begin_evaluation()
-            task.validation_step(batch, 0)
-    return [[float(number) for number in row] for row in task.metric.rows()]
-
-
-def measures_add_up(case: TaskConfig) -> str:
-    """Checks that rows that are measured in two batches, as by two ranks, have the measures of one batch."""
-    if isinstance(case, ContrastiveConfig):
-        return "not asked: rows are compared with those of their batch"
-    task, batch = _built(case)
-    together, apart = _measured(task, [batch]), _measured(task, [_rows(batch, 0), _rows(batch, 1)])
-    sums = [[sum(column) for column in zip(*rows, strict=True)][1:] for rows in (together, apart)]
-    worst = largest(*(abs(one - two) for one, two in zip(*sums, strict=True))) if all(sums) else math.inf
-    if not is_small(worst, TOLERANCE * max(map(abs, sums[0]), default=1)):
-        raise Broken(
-            f"two rows in one batch and in two have sums that differ by {worst:.3g}: two ranks would report other "
-            "numbers than one; add sums of each example to the metric, and where rows of a batch are compared build on "
-            "ContrastiveConfig"
-        )
-    return f"{len(together)} examples"
-
-
-def units_name_its_metrics(case: TaskConfig) -> str:
-    """Checks that ``units`` names the metrics that are measured, which plans ask for before anything is trained."""
-    task, batch = _built(case)
-    units = case.units(task.data)
-    if not units:
-        return "not asked: units names none"
-    if isinstance(batch, PairBatch):  # random pairs have no text to be compared with
-        batch = batch._replace(references=(("1 2",),) * len(batch.source))
-    _measured(task, [batch])
-    measured = {name.partition("@")[0] for name in task.metric.compute()}
-    if measured != units.keys():
-        missing, others = (
-            ", ".join(sorted(names)) or "nothing" for names in (measured - units.keys(), units.keys() - measured)
-        )
-        raise Broken(f"units lacks {missing}, and names {others} that is not measured; name what compute returns")
-    return f"{len(units)} metrics"
-
-
-def targets_are_not_read(case: TaskConfig) -> str:
-    """Checks that what the network says of a batch does not change with its targets or labels."""
-    task, batch = _built(case)
-    if isinstance(batch, RowBatch):
-        return "not asked: targets of rows say which symbols are predicted"
-    if isinstance(batch, LabelledBatch):
-        other = batch._replace(labels=batch.labels.flip(0) + (batch.labels == batch.labels.flip(0)))
-    else:
-        targets = batch.targets
-        other = batch._replace(targets=torch.where(targets == IGNORED, targets, (targets + 1) % VOCABULARY))
-    outputs = []
-    task.eval()
-    with torch.no_grad():
-        for rows in (batch, other):
-            torch.manual_seed(0)
-            task.begin_evaluation()
-            outputs.append(task.evaluation_output(rows))
-    if torch.isnan(outputs[0]).any():
-        raise Broken("the network's output is no number; keep what is divided by away from 0")
-    difference = torch.where(outputs[0] == outputs[1], 0.0, (outputs[0] - outputs[1]).abs()).max().item()
-    if not is_small(difference, 0.0):
-        raise Broken(
-            f"with other targets the network's output changes by {difference:.3g}: it reads the answer; hand it inputs "
-            "alone"
-        )
-    return "no change with other targets"
-
-
-def is_read_from_a_checkpoint(case: TaskConfig) -> str:
-    """Checks that ``load_from_checkpoint`` gives a task whose loss is that of the one that was saved."""
-    task, batch = _built(case)
-    file = io.BytesIO()
-    contents = {"state_dict": task.state_dict(), Task.CHECKPOINT_HYPER_PARAMS_KEY: dict(task.hparams)}
-    torch.save(contents | {DESCRIPTION: task.data.to_dict()}, file)
-    file.seek(0)
-    loaded = type(task).load_from_checkpoint(file).double()
-    with torch.no_grad():
-        losses = [_loss(each.eval(), batch).item() for each in (task, loaded)]
-    if not is_small(abs(losses[0] - losses[1]), TOLERANCE * max(abs(losses[0]), 1)):
-        raise Broken(
-            f"loaded from a checkpoint its loss is {losses[1]:.6g} and not {losses[0]:.6g}; hold all that is drawn or "
-            "learned as parameters or buffers"
-        )
-    return f"loss {losses[1]:.3g} before and after"
-
-
-def _objectives_alike(part: TaskConfig, case: TaskConfig) -> bool:
-    """Whether two objectives train and measure alike; one that is refused is another one."""
-    data = next((data for _, known, data in objectives() if known.reads is case.reads), None)
-    if data is None:
-        raise Broken(f"no data are described as {case.reads.__name__}; name another description in reads")
-    model = _built(case)[0].model_config
-    try:
-        return changes_nothing(*(RunConfig(model=model, task=task, data=data()) for task in (part, case)))
-    except ConfigError:
-        return False
 
 
 def _trainings_alike(field: str, part: Config, case: Config) -> bool:

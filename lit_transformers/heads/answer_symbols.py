@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lit_transformers.batch import IGNORED, DataDescription, PairBatch, PairDescription, StringBatch
+from lit_transformers.batch import IGNORED, DataDescription, PairBatch, PairDescription, StringBatch, StringDescription
 from lit_transformers.config import Fraction
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reading
 from lit_transformers.models.model import ModelConfig, Network
@@ -21,6 +21,8 @@ class AnswerSymbolsConfig(HeadConfig, kind="answer_symbols"):
 
     label_smoothing: of the loss, not of what is measured (arXiv:1512.00567, section 7).
     """
+
+    reads: ClassVar[tuple[type[DataDescription], ...]] = (StringDescription, PairDescription)
 
     label_smoothing: Fraction = 0.0
 

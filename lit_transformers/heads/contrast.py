@@ -29,7 +29,9 @@ class ContrastConfig(HeadConfig, kind="contrast"):
     part "ngrams" (b, d) of a reading, the first vectors of the n-grams (``contrastive``).
     """
 
-    reads: ClassVar[type[DataDescription]] = RowDescription
+    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = RowDescription
+
+    parts: ClassVar[tuple[str, ...]] = ("ngrams",)
 
     loss: Literal["info_nce", "binary_nce"] = "info_nce"
     temperature: PositiveFloat = 1.0

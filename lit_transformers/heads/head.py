@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import ItemsView, Mapping, Sequence, ValuesView
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -23,8 +23,10 @@ class HeadConfig(Config):
     measures and its weights in a task; "" for its kind.
     """
 
-    reads: ClassVar[type[DataDescription]] = DataDescription
-    """The kind of data whose batches have the columns that it reads."""
+    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = DataDescription
+    """The kind of data whose batches have the columns that it reads, or several of them."""
+    parts: ClassVar[tuple[str, ...]] = ()
+    """The parts of a reading that it needs, which not every task has."""
 
     weight: NonNegativeFloat = 1.0
     name: str = ""
@@ -125,3 +127,16 @@ class Head(nn.Module, ABC):
         """Hook: returns the forward FLOPs of training for a row of ``length`` tokens, without those of the network. By
         default those of its own weight matrices, each read once for every token."""
         return 2 * length * sum(parameter.numel() for parameter in self.parameters() if parameter.dim() > 1)
+
+
+class Heads(nn.ModuleDict):
+    """The heads of a task by name, the first one first."""
+
+    def __getitem__(self, name: str) -> Head:
+        return cast("Head", super().__getitem__(name))
+
+    def items(self) -> ItemsView[str, Head]:
+        return cast("ItemsView[str, Head]", super().items())
+
+    def values(self) -> ValuesView[Head]:
+        return cast("ValuesView[Head]", super().values())

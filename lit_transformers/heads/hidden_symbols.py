@@ -23,7 +23,7 @@ HIDDEN = "hidden symbol"
 class HiddenSymbolsConfig(HeadConfig, kind="hidden_symbols"):
     """The targets of rows are predicted. Only their positions reach the softmax."""
 
-    reads: ClassVar[type[DataDescription]] = RowDescription
+    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = RowDescription
 
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> HiddenSymbols:
         return HiddenSymbols(self, row_network(model, network), RowDescription.of(data, self.kind))

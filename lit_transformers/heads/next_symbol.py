@@ -42,7 +42,7 @@ class NextSymbolConfig(HeadConfig, kind="next_symbol"):
     """loss: over every position; over the second half of each segment (arXiv:1901.02860, table 6, "half"); or at the
     last position alone. Every position is measured."""
 
-    reads: ClassVar[type[DataDescription]] = LanguageDescription
+    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = LanguageDescription
 
     loss: Counted = "full"
 
@@ -92,7 +92,7 @@ class LayerSymbolsConfig(HeadConfig, kind="layer_symbols"):
     the sum over layers. Layer l of N is trained until the share l / 2N of all updates (arXiv:1808.04444, section 3.2),
     and none is measured. loss: as of next_symbol."""
 
-    reads: ClassVar[type[DataDescription]] = LanguageDescription
+    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = LanguageDescription
 
     loss: Counted = "full"
 
@@ -134,8 +134,8 @@ class LayerSymbols(Head):
         raise NotImplementedError("intermediate layers are not measured")
 
     def flops(self, length: int) -> float:
-        """Returns the mean over training, in which each layer learns for a share alone."""
-        return sum(self.until) * self.softmax_flops(counted_number(length, self.counted))
+        """Returns those at the beginning of training, when all layers learn."""
+        return len(self.until) * self.softmax_flops(counted_number(length, self.counted))
 
 
 class FutureSymbolConfig(HeadConfig, kind="future_symbol"):
@@ -145,7 +145,7 @@ class FutureSymbolConfig(HeadConfig, kind="future_symbol"):
     document are not predicted. loss: as of next_symbol.
     """
 
-    reads: ClassVar[type[DataDescription]] = LanguageDescription
+    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = LanguageDescription
 
     steps: Positive = 1
     loss: Counted = "full"

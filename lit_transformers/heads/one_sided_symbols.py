@@ -23,7 +23,9 @@ class OneSidedSymbolsConfig(HeadConfig, kind="one_sided_symbols"):
     It reads what its task represents in that direction, and is a head of such a task alone (``bilm``).
     """
 
-    reads: ClassVar[type[DataDescription]] = RowDescription
+    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = RowDescription
+
+    parts: ClassVar[tuple[str, ...]] = ("forward",)
 
     backward: bool = False
 

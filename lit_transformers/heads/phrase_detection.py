@@ -23,7 +23,7 @@ class ReplacedPhrasesConfig(HeadConfig, kind="replaced_phrases"):
     """Of each phrase that may have been replaced it is predicted whether it was, from the last vectors of the symbols
     before and after it (arXiv:1912.09637, section 2.2)."""
 
-    reads: ClassVar[type[DataDescription]] = RowDescription
+    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = RowDescription
 
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> ReplacedPhrases:
         """Raises ConfigError where the data replace no phrases."""

@@ -31,7 +31,7 @@ class PooledHeadConfig(HeadConfig):
     whole row if the network is a language_model. dropout: of that vector.
     """
 
-    reads: ClassVar[type[DataDescription]] = LabelledDescription
+    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = LabelledDescription
 
     pooling: Pooling = "first"
     dropout: Annotated[Fraction, Dropout] = 0.0

@@ -25,7 +25,7 @@ class RelationConfig(HeadConfig, kind="relation"):
     other losses.
     """
 
-    reads: ClassVar[type[DataDescription]] = RowDescription
+    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = RowDescription
 
     detach: bool = False
 

@@ -26,6 +26,8 @@ class DrawnSymbolsConfig(HiddenSymbolsConfig, kind="drawn_symbols"):
     """Hidden symbols are predicted by the generator of a task (``replaced_tokens``), whose reading has them as the part
     "generator", ``Predictions``."""
 
+    parts: ClassVar[tuple[str, ...]] = ("generator",)
+
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> DrawnSymbols:
         return DrawnSymbols(self, row_network(model, network), RowDescription.of(data, self.kind))
 
@@ -41,7 +43,9 @@ class ReplacedSymbolsConfig(HeadConfig, kind="replaced_symbols"):
     It reads the parts "drawn" (b, t), the symbols of the rows that the network has read, and "original" (b, t).
     """
 
-    reads: ClassVar[type[DataDescription]] = RowDescription
+    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = RowDescription
+
+    parts: ClassVar[tuple[str, ...]] = ("drawn", "original")
 
     predicts: Predicts = "replaced"
 

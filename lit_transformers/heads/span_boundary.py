@@ -27,7 +27,7 @@ class SpanBoundaryConfig(HeadConfig, kind="span_boundary"):
     further from its beginning are not, as in the authors' code. width: of the vector of each place.
     """
 
-    reads: ClassVar[type[DataDescription]] = RowDescription
+    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = RowDescription
 
     longest: Positive = 20
     width: Positive = 200

@@ -4,7 +4,7 @@ arXiv:1802.05365, section 3.1), or from left to right alone."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Float
@@ -47,13 +47,13 @@ class BiLMConfig(TaskConfig, kind="bilm"):
         return BiLM(self, model, data, training)
 
     def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
-        heads = {"forward": OneSidedSymbolsConfig()}
+        heads: dict[str, HeadConfig] = {"symbols": OneSidedSymbolsConfig()}
         return heads | ({"backward": OneSidedSymbolsConfig(backward=True)} if self.directions == "both" else {})
 
     def random_batch(self, data: DataDescription) -> RowBatch:
         return MaskedLMConfig().random_batch(data)
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
+    def units(self, data: DataDescription) -> dict[str, str]:
         return super().units(data) | pair_units(RowDescription.of(data, self.kind).rules, BiLMMetric.pair_nats)
 
     def protocol(self) -> dict[str, Plain]:
@@ -78,6 +78,7 @@ class BiLM(Task):
     metric: BiLMMetric
     network: RowNetwork
     data: RowDescription
+    parts: ClassVar[tuple[str, ...]] = ("forward", "backward")
 
     def __init__(
         self, config: BiLMConfig, model: ModelConfig, data: DataDescription, training: TrainingConfig | None = None
@@ -125,7 +126,8 @@ class BiLM(Task):
 
     def directed(self) -> list[OneSidedSymbols]:
         """Returns the heads of the directions, which each has a network of its own."""
-        return [head for head in self.heads.values() if isinstance(head, OneSidedSymbols)]
+        names = ("symbols",) if self.backward_network is None else ("symbols", "backward")
+        return [cast("OneSidedSymbols", self.heads[name]) for name in names]
 
     def predicted(self, batch: RowBatch) -> list[Predicted]:
         """Returns the predictions of each direction in evaluation."""

@@ -50,7 +50,7 @@ class ContrastiveConfig(TaskConfig, kind="contrastive"):
 
     def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
         contrast = ContrastConfig(loss=self.loss, temperature=self.temperature, longest=self.longest)
-        return {"contrast": contrast, "masked": MaskedSymbolsConfig(weight=self.masked_weight)}
+        return {"ngrams": contrast, "masked": MaskedSymbolsConfig(weight=self.masked_weight)}
 
     def random_batch(self, data: DataDescription) -> RowBatch:
         return MaskedLMConfig().random_batch(data)
@@ -64,6 +64,7 @@ class Contrastive(Task):
 
     config: ContrastiveConfig
     network: RowNetwork
+    parts: ClassVar[tuple[str, ...]] = ("ngrams",)
     data: RowDescription
 
     def __init__(
@@ -92,7 +93,7 @@ class Contrastive(Task):
     @property
     def contrast(self) -> Contrast:
         """The head that compares rows with n-grams."""
-        return cast("Contrast", self.heads["contrast"])
+        return cast("Contrast", self.heads["ngrams"])
 
     def other_flops(self, length: int) -> float:
         """Returns those of reading the longest n-gram."""

@@ -67,15 +67,22 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
             heads["phrase"] = ReplacedPhrasesConfig(weight=self.phrase_weight)
         return heads
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
+    def units(self, data: DataDescription) -> dict[str, str]:
         return super().units(data) | pair_units(RowDescription.of(data, self.kind).rules, MaskedMetric.pair_nats)
 
     def random_batch(self, data: DataDescription) -> RowBatch:
         """Returns two random rows of one or two segments, with a third of their symbols to be predicted."""
         rows = RowDescription.of(data, self.kind)
-        symbols = torch.randint(1, data.vocabulary.size, (2, data.length))
-        hidden = torch.arange(data.length) % 3 == 1
-        segments = (torch.arange(data.length) > data.length // 2).long() * (rows.segments - 1)
+        special = (data.vocabulary.boundary, rows.separator, rows.mask)
+        ordinary = torch.tensor([symbol for symbol in range(data.vocabulary.size) if symbol not in special])
+        symbols = ordinary[torch.randint(len(ordinary), (2, data.length))]
+        middle = data.length // 2
+        symbols[:, 0], symbols[:, -1] = data.vocabulary.boundary, rows.separator
+        if rows.segments == 2:
+            symbols[:, middle] = rows.separator
+        position = torch.arange(data.length)
+        hidden = (position % 3 == 1) & (position != middle) & (position < data.length - 1)
+        segments = (position > middle).long() * (rows.segments - 1)
         relation = torch.randint(rows.relations, (2,)) if rows.relations else torch.full((2,), IGNORED)
         return RowBatch(
             symbols.masked_fill(hidden, rows.mask),

@@ -82,7 +82,7 @@ class PermutationLMConfig(TaskConfig, kind="permutation_lm"):
     def random_batch(self, data: DataDescription) -> RowBatch:
         return MaskedLMConfig().random_batch(data)
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
+    def units(self, data: DataDescription) -> dict[str, str]:
         in_order = "" if self.measured_order == "none" else f" in order {self.measured_order}"
         return {name: f"{unit}{in_order}" if unit == HIDDEN else unit for name, unit in super().units(data).items()}
 

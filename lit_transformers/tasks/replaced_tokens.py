@@ -81,7 +81,7 @@ class ReplacedTokensConfig(TaskConfig, kind="replaced_tokens"):
         heads["discriminator"] = ReplacedSymbolsConfig(weight=self.weight, predicts=self.predicts)
         return heads | ({"generator": DrawnSymbolsConfig()} if self.generator.draws == "generator" else {})
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
+    def units(self, data: DataDescription) -> dict[str, str]:
         return super().units(data) | pair_units(RowDescription.of(data, self.kind).rules, ReplacedMetric.pair_nats)
 
     def random_batch(self, data: DataDescription) -> RowBatch:
@@ -113,6 +113,7 @@ class ReplacedTokens(Task):
     config: ReplacedTokensConfig
     network: RowNetwork
     metric: ReplacedMetric
+    parts: ClassVar[tuple[str, ...]] = ("drawn", "original", "generator")
     former_names: ClassVar[Mapping[str, str]] = {"head.": "heads.discriminator.map."}
 
     def __init__(

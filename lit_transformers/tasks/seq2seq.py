@@ -122,7 +122,7 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
         return {"targets": AnswerSymbolsConfig(label_smoothing=self.label_smoothing)}
 
     def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
-        """Returns the cost for each token that a run counts: of a target, or of the text that both sides are made of."""
+        """Returns the cost for each token that a run counts: of a target, or of the text that both are made of."""
         (_, length), pairs_cost = self.counted_lengths(data), super().cost(model, data)
         usual = PairDescription.of(data, self.kind).usual
         if usual is None:
@@ -148,7 +148,7 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
             source * source_mask, source_mask, inputs, target, target_mask, rows, 0 * rows, references, None
         )
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
+    def units(self, data: DataDescription) -> dict[str, str]:
         texts = [name for name in ("bleu", "chrf") if name in self.scores] + [*ROUGES] * ("rouge" in self.scores)
         left_out = set() if "accuracy" in self.scores else OF_SYMBOLS
         units = {name: unit for name, unit in super().units(data).items() if name not in left_out}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import Config, ConfigError, Plain
-from lit_transformers.heads import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.heads import Head, HeadConfig, HeadLoss, Heads, Reading
 from lit_transformers.heads.metric import HeadsMetric
 from lit_transformers.mixer import Mixer
 from lit_transformers.models.cost import ModelCost
@@ -58,8 +58,10 @@ class TaskConfig(Config):
             name, place = head.name or head.kind, f"task.heads.{number}"
             if name in heads:
                 raise ConfigError(f"there is a head {name} already; give this one another name", f"{place}.name")
+            if not name.isidentifier() or hasattr(nn.ModuleDict, name):
+                raise ConfigError(f"{name!r} is no name for a head; use letters, digits and _", f"{place}.name")
             if not isinstance(data, head.reads):
-                raise ConfigError(f"{head.kind} learns from {head.reads.kind}, not from these data", place)
+                raise ConfigError(f"{head.kind} does not learn from data of kind {data.kind}", place)
             heads[name] = head
         return heads
 
@@ -84,7 +86,7 @@ class TaskConfig(Config):
         backward pass takes two forward ones."""
         return 3
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
+    def units(self, data: DataDescription) -> dict[str, str]:
         """Hook: returns by the name of each metric that a run on such data has, without its split, what it is a mean
         over, such as "symbol"; comparisons ask for one unit, and plans for a metric that is there. By default those of
         its heads."""
@@ -140,8 +142,10 @@ class Task(L.LightningModule, ABC):
 
     config: TaskConfig
     network: Network
-    heads: nn.ModuleDict
+    heads: Heads
     metric: HeadsMetric
+    parts: ClassVar[tuple[str, ...]] = ()
+    """The parts of its readings, for heads that need them."""
     former_names: ClassVar[Mapping[str, str]] = {}
     """The beginnings of names that its weights had in older checkpoints, with what they are now."""
 
@@ -165,11 +169,14 @@ class Task(L.LightningModule, ABC):
     def add_heads(self, metric: Callable[[Mapping[str, Head]], HeadsMetric] = HeadsMetric) -> None:
         """Builds the heads for the network, which is there, and with ``metric`` what they measure. Raises ConfigError
         where a head cannot predict from it, or cannot be trained as the config says."""
-        self.heads = nn.ModuleDict()
+        self.heads = Heads()
         for name, config in self.config.all_heads(self.data).items():
+            if missing := [part for part in config.parts if part not in self.parts]:
+                reason = f"{config.kind} reads {missing[0]} of a task, which a {self.config.kind} has not"
+                raise ConfigError(f"{reason}; remove it, or set task to one that has", "task.heads")
             self.heads[name] = config.build(self.model_config, self.network, self.data)
         self.require_whole_batches(self.training_config.accumulate, "training.accumulate")
-        self.metric = metric(cast("Mapping[str, Head]", dict(self.heads)))
+        self.metric = metric(dict(self.heads.items()))
         if self.training_config.compile:
             for network in self.networks():
                 network.compile()
@@ -223,7 +230,7 @@ class Task(L.LightningModule, ABC):
         return 0
 
     def documents(self, batch: Any) -> Int[Tensor, "*n"]:
-        """Hook: returns the ordinals of the documents that sums of heads belong to. By default those of a batch's rows."""
+        """Hook: returns the ordinals of the documents that sums of heads belong to. By default those of rows."""
         return batch.example
 
     def training_step(self, batch: Any, batch_index: int) -> dict[str, Any]:
@@ -253,7 +260,7 @@ class Task(L.LightningModule, ABC):
     @property
     def trained_heads(self) -> Mapping[str, Head]:
         """The heads whose losses are trained, by name."""
-        return {name: cast("Head", head) for name, head in self.heads.items() if head.weight}
+        return {name: head for name, head in self.heads.items() if head.weight}
 
     @property
     def progress(self) -> float:
