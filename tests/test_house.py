@@ -442,7 +442,6 @@ PRIVATE = {
         "trainer.fit_loop._last_train_dl_reload_epoch",
         "trainer.fit_loop.epoch_loop.val_loop._last_val_dl_reload_epoch",
     },
-    "lit_transformers.tasks.task": {"torch._foreach_div_"},
     "lit_transformers.training.logged": {
         "lightning.pytorch.trainer.connectors.logger_connector.result._Metadata",
         "lightning.pytorch.trainer.connectors.logger_connector.result._ResultMetric",
@@ -452,9 +451,12 @@ PRIVATE = {
         "trainer.fit_loop.epoch_loop._results",
     },
     "lit_transformers.training.loop": {
+        "lightning.pytorch.loops.fetchers._DataFetcher",
+        "lightning.pytorch.loops.fetchers._PrefetchDataFetcher",
         "lightning.pytorch.loops.training_epoch_loop._TrainingEpochLoop",
         "self.trainer.fit_loop._can_stop_early",
         "self.trainer.fit_loop._restarting",
+        "trainer.fit_loop._data_fetcher",
         "trainer.fit_loop._should_accumulate",
     },
     "sweeps.launchers.slurm": {"submitit.SlurmExecutor._valid_parameters"},

@@ -3,7 +3,7 @@
 from lit_transformers.config import table
 from lit_transformers.heads.answer_symbols import AnswerSymbolsConfig
 from lit_transformers.heads.contrast import ContrastConfig, MaskedSymbolsConfig
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Heads, Reading
+from lit_transformers.heads.head import Head, HeadConfig, HeadDict, HeadLoss, Representation
 from lit_transformers.heads.hidden_symbols import HiddenSymbolsConfig
 from lit_transformers.heads.next_symbol import FutureSymbolConfig, LayerSymbolsConfig, NextSymbolConfig
 from lit_transformers.heads.one_sided_symbols import OneSidedSymbolsConfig
@@ -41,17 +41,17 @@ __all__ = [
     "FutureSymbolConfig",
     "Head",
     "HeadConfig",
+    "HeadDict",
     "HeadLoss",
-    "Heads",
     "HiddenSymbolsConfig",
     "LayerSymbolsConfig",
     "MaskedSymbolsConfig",
     "NextSymbolConfig",
     "NumberLabelConfig",
     "OneSidedSymbolsConfig",
-    "Reading",
     "RelationConfig",
     "ReplacedPhrasesConfig",
     "ReplacedSymbolsConfig",
+    "Representation",
     "SpanBoundaryConfig",
 ]

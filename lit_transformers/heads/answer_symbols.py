@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, PairBatch, PairDescription, StringBatch, StringDescription
 from lit_transformers.config import Fraction
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
 from lit_transformers.models.model import ModelConfig, Network
 
 
@@ -47,11 +47,11 @@ class AnswerSymbols(Head):
     def targets(self, batch: StringBatch | PairBatch) -> Int[Tensor, ""]:
         return (batch.targets != IGNORED).sum()
 
-    def loss(self, reading: Reading, batch: StringBatch | PairBatch) -> HeadLoss:
+    def loss(self, reading: Representation, batch: StringBatch | PairBatch) -> HeadLoss:
         loss, nats = reading.network.tokens.smoothed(reading.hidden, batch.targets, self.label_smoothing)
         return HeadLoss(loss.sum(), nats.sum())
 
-    def sums(self, reading: Reading, batch: StringBatch | PairBatch) -> Float[Tensor, "b 5"]:
+    def sums(self, reading: Representation, batch: StringBatch | PairBatch) -> Float[Tensor, "b 5"]:
         log_probabilities = reading.network.tokens.log_probabilities(reading.hidden)
         is_scored, symbols = batch.targets != IGNORED, batch.targets.clamp(min=0)
         nats = -log_probabilities.gather(-1, symbols[..., None])[..., 0].double() * is_scored

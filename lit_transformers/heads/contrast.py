@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import Positive, PositiveFloat
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
 from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols, HiddenSymbolsConfig, row_network
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
@@ -37,8 +37,8 @@ class ContrastConfig(HeadConfig, kind="contrast"):
     temperature: PositiveFloat = 1.0
     longest: Positive = 10
 
-    def build(self, model: ModelConfig, network: Network, data: DataDescription) -> Contrast:
-        return Contrast(self, RowDescription.of(data, self.kind))
+    def build(self, model: ModelConfig, network: Network, data: DataDescription) -> NgramContrast:
+        return NgramContrast(self, RowDescription.of(data, self.kind))
 
     def units(self, data: DataDescription) -> Mapping[str, str]:
         return {"nats": f"row by {self.loss}", "accuracy": "row"}
@@ -74,7 +74,7 @@ class Contrasts(NamedTuple):
     scored: Bool[Tensor, " b"]
 
 
-class Contrast(Head):
+class NgramContrast(Head):
     """The loss of each row against the n-grams of the batch, over all ranks, and whether its own had the highest
     score."""
 
@@ -94,7 +94,7 @@ class Contrast(Head):
     def targets(self, batch: RowBatch) -> Int[Tensor, ""]:
         return self.scored(batch, longest_spans(batch.targets, self.longest)).sum()
 
-    def contrasts(self, reading: Reading, batch: RowBatch) -> Contrasts:
+    def contrasts(self, reading: Representation, batch: RowBatch) -> Contrasts:
         """Compares rows with the n-grams of all ranks."""
         ngrams = longest_spans(batch.targets, self.longest)
         rank_parts = reading.parts["ngrams"], ngrams.symbols, ngrams.lengths
@@ -124,10 +124,10 @@ class Contrast(Head):
         pairs = F.binary_cross_entropy_with_logits(scores, real, reduction="none")
         return pairs.masked_fill(left_out, 0.0).sum(dim=1)
 
-    def loss(self, reading: Reading, batch: RowBatch) -> HeadLoss:
+    def loss(self, reading: Representation, batch: RowBatch) -> HeadLoss:
         return HeadLoss.of(self.contrasts(reading, batch).nats)
 
-    def sums(self, reading: Reading, batch: RowBatch) -> Float[Tensor, "b 4"]:
+    def sums(self, reading: Representation, batch: RowBatch) -> Float[Tensor, "b 4"]:
         nats, correct, scored = self.contrasts(reading, batch)
         columns = (nats, scored, torch.zeros_like(scored), correct)
         return torch.stack([column.double() for column in columns], dim=1)
@@ -157,7 +157,7 @@ class MaskedSymbols(HiddenSymbols):
 
     columns: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int}
 
-    def sums(self, reading: Reading, batch: RowBatch) -> Float[Tensor, "b 2"]:
+    def sums(self, reading: Representation, batch: RowBatch) -> Float[Tensor, "b 2"]:
         hidden, network = batch.targets != IGNORED, reading.network
         nats = network.tokens.nll(network.predict(reading.hidden[hidden]), batch.targets[hidden]).double()
         of_rows = torch.zeros(hidden.shape, dtype=torch.float64, device=hidden.device).masked_scatter(hidden, nats)

@@ -42,7 +42,7 @@ class HeadConfig(Config):
         return {"nats": "target"}
 
 
-class Reading(NamedTuple):
+class Representation(NamedTuple):
     """What a task's networks make of a batch, for its heads.
 
     network  that read the batch, in training or in evaluation, whose softmax a head may use
@@ -109,11 +109,11 @@ class Head(nn.Module, ABC):
         """Returns the number of its targets in a batch, which follows from the batch alone."""
 
     @abstractmethod
-    def loss(self, reading: Reading, batch: Any) -> HeadLoss:
+    def loss(self, reading: Representation, batch: Any) -> HeadLoss:
         """Returns the sums of its loss over the targets of a batch, in float32 or finer."""
 
     @abstractmethod
-    def sums(self, reading: Reading, batch: Any) -> Float[Tensor, "*n c"]:
+    def sums(self, reading: Representation, batch: Any) -> Float[Tensor, "*n c"]:
         """Returns ``columns`` for the n rows of a batch, or for the positions (b, t) of a text; 0 where there is no
         target."""
 
@@ -129,7 +129,7 @@ class Head(nn.Module, ABC):
         return 2 * length * sum(parameter.numel() for parameter in self.parameters() if parameter.dim() > 1)
 
 
-class Heads(nn.ModuleDict):
+class HeadDict(nn.ModuleDict):
     """The heads of a task by name, the first one first."""
 
     def __getitem__(self, name: str) -> Head:

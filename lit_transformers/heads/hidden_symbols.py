@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
 
@@ -44,19 +44,19 @@ class HiddenSymbols(Head):
     def targets(self, batch: RowBatch) -> Int[Tensor, ""]:
         return (batch.targets != IGNORED).sum()
 
-    def loss(self, reading: Reading, batch: RowBatch) -> HeadLoss:
+    def loss(self, reading: Representation, batch: RowBatch) -> HeadLoss:
         scored = batch.targets != IGNORED
         hidden = reading.network.predict(reading.hidden[scored])
         return HeadLoss.of(reading.network.tokens.nll(hidden, batch.targets[scored]))
 
-    def log_probabilities(self, reading: Reading, batch: RowBatch) -> Float[Tensor, "n v"]:
+    def log_probabilities(self, reading: Representation, batch: RowBatch) -> Float[Tensor, "n v"]:
         """Returns log probabilities at the n positions whose symbol is predicted, row by row."""
         log_probabilities: Tensor = reading.network.tokens.log_probabilities(
             reading.network.predict(reading.hidden[batch.targets != IGNORED])
         )
         return log_probabilities
 
-    def sums(self, reading: Reading, batch: RowBatch) -> Float[Tensor, "b 4"]:
+    def sums(self, reading: Representation, batch: RowBatch) -> Float[Tensor, "b 4"]:
         scored, log_probabilities = batch.targets != IGNORED, self.log_probabilities(reading, batch)
         targets = batch.targets[scored]
         nats = -log_probabilities.gather(-1, targets[:, None])[:, 0].double()

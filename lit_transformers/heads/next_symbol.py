@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, LanguageDescription, TextBatch
 from lit_transformers.config import ConfigError, Positive
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
 from lit_transformers.models.capabilities import CausalNetwork
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
@@ -68,10 +68,10 @@ class NextSymbol(Head):
     def targets(self, batch: TextBatch) -> Int[Tensor, ""]:
         return (counted_targets(batch.targets, self.counted) != IGNORED).sum()
 
-    def loss(self, reading: Reading, batch: TextBatch) -> HeadLoss:
+    def loss(self, reading: Representation, batch: TextBatch) -> HeadLoss:
         return HeadLoss.of(reading.network.tokens.nll(reading.hidden, counted_targets(batch.targets, self.counted)))
 
-    def sums(self, reading: Reading, batch: TextBatch) -> Float[Tensor, "b t 3"]:
+    def sums(self, reading: Representation, batch: TextBatch) -> Float[Tensor, "b t 3"]:
         nats, is_scored = reading.network.tokens.nll(reading.hidden, batch.targets), batch.targets != IGNORED
         real = batch.targets.clamp(min=0)
         byte_counts = self.byte_lengths[real] if isinstance(self.byte_lengths, Tensor) else torch.zeros_like(real)
@@ -123,14 +123,14 @@ class LayerSymbols(Head):
     def targets(self, batch: TextBatch) -> Int[Tensor, ""]:
         return (counted_targets(batch.targets, self.counted) != IGNORED).sum()
 
-    def loss(self, reading: Reading, batch: TextBatch) -> HeadLoss:
+    def loss(self, reading: Representation, batch: TextBatch) -> HeadLoss:
         targets, network = counted_targets(batch.targets, self.counted), reading.network
         layers = zip(reading.layers, self.until, strict=True)
         learning = (hidden for hidden, until in layers if reading.progress < until)
         sums = [network.tokens.nll(network.read_layer(hidden), targets).sum() for hidden in learning]
         return HeadLoss.of(torch.stack(sums))
 
-    def sums(self, reading: Reading, batch: TextBatch) -> Float[Tensor, "b t 2"]:
+    def sums(self, reading: Representation, batch: TextBatch) -> Float[Tensor, "b t 2"]:
         raise NotImplementedError("intermediate layers are not measured")
 
     def flops(self, length: int) -> float:
@@ -171,7 +171,7 @@ class FutureSymbol(Head):
         is_counted = counted_targets(batch.targets, counted)[:, : -self.steps] != IGNORED
         return torch.where(same & is_counted, batch.targets[:, self.steps :], IGNORED)
 
-    def nats(self, reading: Reading, targets: Int[Tensor, "b s"]) -> Float[Tensor, "b s"]:
+    def nats(self, reading: Representation, targets: Int[Tensor, "b s"]) -> Float[Tensor, "b s"]:
         """Returns -log p of each target; 0 where it is IGNORED."""
         logits = full_precision(self.logits(reading.hidden[:, : -self.steps]))
         nats: Tensor = torch.nn.functional.cross_entropy(
@@ -182,10 +182,10 @@ class FutureSymbol(Head):
     def targets(self, batch: TextBatch) -> Int[Tensor, ""]:
         return (self.further(batch, self.counted) != IGNORED).sum()
 
-    def loss(self, reading: Reading, batch: TextBatch) -> HeadLoss:
+    def loss(self, reading: Representation, batch: TextBatch) -> HeadLoss:
         return HeadLoss.of(self.nats(reading, self.further(batch, self.counted)))
 
-    def sums(self, reading: Reading, batch: TextBatch) -> Float[Tensor, "b t 2"]:
+    def sums(self, reading: Representation, batch: TextBatch) -> Float[Tensor, "b t 2"]:
         targets = self.further(batch, "full")
         columns = torch.stack([self.nats(reading, targets).double(), (targets != IGNORED).double()], dim=-1)
         return torch.nn.functional.pad(columns, (0, 0, 0, self.steps))

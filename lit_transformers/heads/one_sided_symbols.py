@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
 from lit_transformers.heads.hidden_symbols import by_row, row_network
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
@@ -82,18 +82,18 @@ class OneSidedSymbols(Head):
     def targets(self, batch: RowBatch) -> Int[Tensor, ""]:
         return (self.rows(batch).targets[:, 1:] != IGNORED).sum()
 
-    def loss(self, reading: Reading, batch: RowBatch) -> HeadLoss:
+    def loss(self, reading: Representation, batch: RowBatch) -> HeadLoss:
         represented: Represented = reading.parts[self.direction]
         return HeadLoss.of(represented.network.tokens.nll(represented.vectors, represented.targets))
 
-    def predicted(self, reading: Reading) -> Predicted:
+    def predicted(self, reading: Representation) -> Predicted:
         """Returns what is predicted of each symbol."""
         represented: Represented = reading.parts[self.direction]
         log_probabilities = represented.network.tokens.log_probabilities(represented.vectors)
         nats = -log_probabilities.gather(-1, represented.targets[:, None])[:, 0]
         return Predicted(nats, log_probabilities.argmax(dim=-1) == represented.targets, represented.row)
 
-    def sums(self, reading: Reading, batch: RowBatch) -> Float[Tensor, "b c"]:
+    def sums(self, reading: Representation, batch: RowBatch) -> Float[Tensor, "b c"]:
         nats, correct, row = self.predicted(reading)
         ones = torch.ones_like(nats).double()
         values = {"nats": nats.double(), "tokens": ones, "bytes": 0 * ones, "correct": correct.to(ones)}

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
 from lit_transformers.heads.hidden_symbols import by_row
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
@@ -71,10 +71,10 @@ class ReplacedPhrases(Head):
     def targets(self, batch: RowBatch) -> Int[Tensor, ""]:
         return (self.phrases(batch)[..., 0] != IGNORED).sum()
 
-    def loss(self, reading: Reading, batch: RowBatch) -> HeadLoss:
+    def loss(self, reading: Representation, batch: RowBatch) -> HeadLoss:
         return HeadLoss.of(self.detected(reading.hidden, self.phrases(batch)).nats)
 
-    def sums(self, reading: Reading, batch: RowBatch) -> Float[Tensor, "b 3"]:
+    def sums(self, reading: Representation, batch: RowBatch) -> Float[Tensor, "b 3"]:
         nats, correct, row = self.detected(reading.hidden, self.phrases(batch))
         columns = torch.stack([nats.double(), torch.ones_like(nats).double(), correct.double()], dim=-1)
         return by_row(columns, row, len(batch.targets))

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import ClassLabels, DataDescription, LabelledBatch, LabelledDescription
 from lit_transformers.config import ConfigError, Dropout, Fraction
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
 from lit_transformers.scores import confusion, matthews
@@ -61,7 +61,7 @@ class PooledHead(Head):
     def prediction(self, document: int, outputs: list[float]) -> Any:
         """Returns what is predicted of the example of that ordinal, given its outputs."""
 
-    def outputs(self, reading: Reading, batch: LabelledBatch) -> Float[Tensor, "b o"]:
+    def outputs(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b o"]:
         """Returns the outputs for each sequence."""
         outputs: Tensor = self.map(pooled(reading.hidden, batch.padding_mask, self.pooling))
         return full_precision(outputs)
@@ -69,10 +69,10 @@ class PooledHead(Head):
     def targets(self, batch: LabelledBatch) -> Int[Tensor, ""]:
         return batch.padding_mask.any(dim=1).sum()
 
-    def loss(self, reading: Reading, batch: LabelledBatch) -> HeadLoss:
+    def loss(self, reading: Representation, batch: LabelledBatch) -> HeadLoss:
         return HeadLoss.of(self.nats(self.outputs(reading, batch), batch)[batch.padding_mask.any(dim=1)])
 
-    def sums(self, reading: Reading, batch: LabelledBatch) -> Float[Tensor, "b c"]:
+    def sums(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b c"]:
         outputs, real = self.outputs(reading, batch), batch.padding_mask.any(dim=1)
         columns = (self.nats(outputs, batch), real, torch.zeros_like(real), *self.scores(outputs, batch))
         return torch.stack([column.double() for column in columns], dim=1)

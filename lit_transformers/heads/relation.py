@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
 
@@ -54,7 +54,7 @@ class Relation(Head):
     def column_names(cls, name: str) -> list[str]:
         return [f"{name}_nats", f"{name}s", f"correct_{name}s"]
 
-    def logits(self, reading: Reading) -> Float[Tensor, "b c"]:
+    def logits(self, reading: Representation) -> Float[Tensor, "b c"]:
         """Returns the logits of the relations, in float32 or finer."""
         first = reading.parts.get("content", reading.hidden)[:, 0]
         return full_precision(self.map(first.detach() if self.detach else first))
@@ -62,11 +62,11 @@ class Relation(Head):
     def targets(self, batch: RowBatch) -> Int[Tensor, ""]:
         return (batch.relation != IGNORED).sum()
 
-    def loss(self, reading: Reading, batch: RowBatch) -> HeadLoss:
+    def loss(self, reading: Representation, batch: RowBatch) -> HeadLoss:
         logits = self.logits(reading)
         return HeadLoss.of(F.cross_entropy(logits, batch.relation, ignore_index=IGNORED, reduction="none"))
 
-    def sums(self, reading: Reading, batch: RowBatch) -> Float[Tensor, "b 3"]:
+    def sums(self, reading: Representation, batch: RowBatch) -> Float[Tensor, "b 3"]:
         logits, related = self.logits(reading), batch.relation != IGNORED
         nats = F.cross_entropy(logits, batch.relation, ignore_index=IGNORED, reduction="none")
         correct = (logits.argmax(dim=-1) == batch.relation) & related

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
 from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols, HiddenSymbolsConfig, row_network
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
@@ -88,10 +88,10 @@ class DrawnSymbols(HiddenSymbols):
 
     columns: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int, "correct": int}
 
-    def loss(self, reading: Reading, batch: RowBatch) -> HeadLoss:
+    def loss(self, reading: Representation, batch: RowBatch) -> HeadLoss:
         return HeadLoss.of(reading.parts["generator"].nats)
 
-    def sums(self, reading: Reading, batch: RowBatch) -> Float[Tensor, "b 3"]:
+    def sums(self, reading: Representation, batch: RowBatch) -> Float[Tensor, "b 3"]:
         return torch.stack([column.double().sum(dim=1) for column in reading.parts["generator"]], dim=1)
 
     def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -130,7 +130,7 @@ class ReplacedSymbols(Head):
     def targets(self, batch: RowBatch) -> Int[Tensor, ""]:
         return self.at(batch).sum()
 
-    def predictions(self, reading: Reading, scored: Bool[Tensor, "b t"]) -> Predictions:
+    def predictions(self, reading: Representation, scored: Bool[Tensor, "b t"]) -> Predictions:
         """Returns what is predicted at the scored positions of the rows that the network has read."""
         drawn, original, vectors = reading.parts["drawn"], reading.parts["original"], reading.hidden[scored]
         if not self.predicts.startswith("replaced"):
@@ -157,10 +157,10 @@ class ReplacedSymbols(Head):
         copied = (F.one_hot(symbols, from_softmax.size(-1)) * logits.sigmoid()[..., None]).clamp(min=1e-30).log()
         return torch.logaddexp(from_softmax + F.logsigmoid(-logits)[..., None], copied)
 
-    def loss(self, reading: Reading, batch: RowBatch) -> HeadLoss:
+    def loss(self, reading: Representation, batch: RowBatch) -> HeadLoss:
         return HeadLoss.of(self.predictions(reading, self.at(batch)).nats)
 
-    def sums(self, reading: Reading, batch: RowBatch) -> Float[Tensor, "b 6"]:
+    def sums(self, reading: Representation, batch: RowBatch) -> Float[Tensor, "b 6"]:
         nats, scored, correct = self.predictions(reading, self.at(batch))
         replaced = reading.parts["drawn"] != reading.parts["original"]
         columns = (nats, scored, torch.zeros_like(scored), correct, replaced & scored, replaced & correct)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import Positive
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reading
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
 from lit_transformers.heads.hidden_symbols import HIDDEN, by_row, row_network
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
@@ -86,7 +86,7 @@ class SpanBoundary(Head):
         vectors: Tensor = self.map(torch.cat([*sides, self.places(spans.place).to(hidden.dtype)], dim=-1))
         return vectors
 
-    def nats(self, reading: Reading, spans: Boundaries) -> Float[Tensor, " n"]:
+    def nats(self, reading: Representation, spans: Boundaries) -> Float[Tensor, " n"]:
         """Returns -log p of each symbol of the spans."""
         nats: Tensor = reading.network.tokens.nll(self.vectors(reading.hidden, spans), spans.targets)
         return nats
@@ -94,10 +94,10 @@ class SpanBoundary(Head):
     def targets(self, batch: RowBatch) -> Int[Tensor, ""]:
         return torch.tensor(len(boundaries(batch.targets, self.longest).row), device=batch.targets.device)
 
-    def loss(self, reading: Reading, batch: RowBatch) -> HeadLoss:
+    def loss(self, reading: Representation, batch: RowBatch) -> HeadLoss:
         return HeadLoss.of(self.nats(reading, boundaries(batch.targets, self.longest)))
 
-    def sums(self, reading: Reading, batch: RowBatch) -> Float[Tensor, "b 2"]:
+    def sums(self, reading: Representation, batch: RowBatch) -> Float[Tensor, "b 2"]:
         spans = boundaries(batch.targets, self.longest)
         nats = self.nats(reading, spans).double()
         return by_row(torch.stack([nats, torch.ones_like(nats)], dim=-1), spans.row, len(batch.targets))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError, Plain
-from lit_transformers.heads import Head, HeadConfig, OneSidedSymbolsConfig, Reading
+from lit_transformers.heads import Head, HeadConfig, OneSidedSymbolsConfig, Representation
 from lit_transformers.heads.one_sided_symbols import BackwardSymbols, OneSidedSymbols, Predicted, Represented
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
 from lit_transformers.models.model import ModelConfig, Network
@@ -108,7 +108,7 @@ class BiLM(Task):
         network = self.backward_network
         return 0 if network is None else network.flops(length) - network.softmax_flops(length)
 
-    def read(self, network: RowNetwork, batch: RowBatch) -> Reading:
+    def read(self, network: RowNetwork, batch: RowBatch) -> Representation:
         """Runs the network of each direction on rows as it reads them. The reading has what represents their symbols as
         parts, by direction."""
         parts, hidden, aux = {}, [], dict[str, Tensor]()
@@ -122,7 +122,7 @@ class BiLM(Task):
             parts[head.direction] = Represented(reader, vectors, targets[scored], scored.nonzero()[:, 0])
             hidden.append(output.hidden)
             aux = add_losses(aux, output.aux)
-        return Reading(network, hidden[0], aux=aux, parts=parts)
+        return Representation(network, hidden[0], aux=aux, parts=parts)
 
     def directed(self) -> list[OneSidedSymbols]:
         """Returns the heads of the directions, which each has a network of its own."""

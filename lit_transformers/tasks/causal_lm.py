@@ -16,7 +16,7 @@ from lit_transformers.heads import (
     HeadConfig,
     LayerSymbolsConfig,
     NextSymbolConfig,
-    Reading,
+    Representation,
 )
 from lit_transformers.heads.next_symbol import Counted
 from lit_transformers.mixer import detach, empty_rows, join_rows, map_state, take_rows
@@ -93,21 +93,23 @@ class CausalLM(Task):
         output: ModelOutput = self.network(symbols, state)
         return output
 
-    def read(self, network: nn.Module, batch: TextBatch, state: Any = None, keep_layers: bool = False) -> Reading:
+    def read(
+        self, network: nn.Module, batch: TextBatch, state: Any = None, keep_layers: bool = False
+    ) -> Representation:
         """Runs the network on one segment of the lanes, after what ``state`` remembers of them. The new state is the
         reading's part "state"."""
         if state is not None:
             state = empty_rows(state, batch.fresh)
         output: ModelOutput = network(batch.inputs, state, batch.padding_mask, keep_layers)
-        return Reading(network, output.hidden, output.layers, output.aux, parts={"state": detach(output.state)})
+        return Representation(network, output.hidden, output.layers, output.aux, parts={"state": detach(output.state)})
 
-    def training_reading(self, batch: TextBatch) -> Reading:
+    def training_reading(self, batch: TextBatch) -> Representation:
         heads = [head for head in self.heads.values() if head.needs_layers and head.learns(self.progress)]
         reading = self.read(self.network, batch, self.state, keep_layers=bool(heads))
         self.state = reading.parts["state"]
         return reading
 
-    def evaluation_reading(self, batch: TextBatch) -> Reading:
+    def evaluation_reading(self, batch: TextBatch) -> Representation:
         reading = self.read(self.evaluator(), batch, self.evaluation_state)
         self.evaluation_state = reading.parts["state"]
         return reading

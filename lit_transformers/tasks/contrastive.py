@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError, NonNegativeFloat, Positive, PositiveFloat
-from lit_transformers.heads import ContrastConfig, HeadConfig, MaskedSymbolsConfig, Reading
-from lit_transformers.heads.contrast import Contrast, Ngrams, longest_spans
+from lit_transformers.heads import ContrastConfig, HeadConfig, MaskedSymbolsConfig, Representation
+from lit_transformers.heads.contrast import NgramContrast, Ngrams, longest_spans
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.tasks.masked_lm import MaskedLMConfig, read_rows, two_sided
@@ -91,22 +91,22 @@ class Contrastive(Task):
         return [*super().unused(), *(parameter for parameter in self.parameters() if not parameter.requires_grad)]
 
     @property
-    def contrast(self) -> Contrast:
+    def contrast(self) -> NgramContrast:
         """The head that compares rows with n-grams."""
-        return cast("Contrast", self.heads["ngrams"])
+        return cast("NgramContrast", self.heads["ngrams"])
 
     def other_flops(self, length: int) -> float:
         """Returns those of reading the longest n-gram."""
         read = self.contrast.longest + 2
         return self.network.flops(read) - self.network.softmax_flops(read)
 
-    def read(self, network: RowNetwork, batch: RowBatch) -> Reading:
+    def read(self, network: RowNetwork, batch: RowBatch) -> Representation:
         """Runs the network on rows and on their n-grams, whose first vectors (b, d) are the part "ngrams"."""
         ngrams = longest_spans(batch.targets, self.contrast.longest)
         rows = read_rows(network, batch)
         read = self.read_ngrams(network, ngrams)
         aux = {name: loss + read.aux.get(name, torch.zeros_like(loss)) for name, loss in rows.aux.items()}
-        return Reading(network, rows.hidden, aux=aux, parts={"ngrams": read.hidden[:, 0]})
+        return Representation(network, rows.hidden, aux=aux, parts={"ngrams": read.hidden[:, 0]})
 
     def read_ngrams(self, network: RowNetwork, ngrams: Ngrams) -> ModelOutput:
         """Runs the network on [CLS] n-gram [SEP] of each row."""

@@ -15,9 +15,9 @@ from lit_transformers.heads import (
     Head,
     HeadConfig,
     HiddenSymbolsConfig,
-    Reading,
     RelationConfig,
     ReplacedPhrasesConfig,
+    Representation,
     SpanBoundaryConfig,
 )
 from lit_transformers.heads.hidden_symbols import HiddenSymbols
@@ -132,9 +132,9 @@ class MaskedLM(Task):
     def unused(self) -> list[nn.Parameter]:
         return [*super().unused(), *self.network.order_only()]
 
-    def read(self, network: RowNetwork, batch: RowBatch) -> Reading:
+    def read(self, network: RowNetwork, batch: RowBatch) -> Representation:
         output = read_rows(network, batch)
-        return Reading(network, output.hidden, aux=output.aux)
+        return Representation(network, output.hidden, aux=output.aux)
 
     def evaluation_output(self, batch: RowBatch) -> Float[Tensor, "n v"]:
         return self.symbols.log_probabilities(self.evaluation_reading(batch), batch)

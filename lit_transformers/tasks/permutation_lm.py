@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError, Plain, Positive, PositiveFloat
-from lit_transformers.heads import HeadConfig, HiddenSymbolsConfig, Reading, RelationConfig
+from lit_transformers.heads import HeadConfig, HiddenSymbolsConfig, RelationConfig, Representation
 from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols
 from lit_transformers.models.capabilities import OrderedOutput, OrderedRows, RowModelConfig, RowNetwork
 from lit_transformers.models.model import ModelConfig
@@ -137,17 +137,17 @@ class PermutationLM(Task):
                 flops += self.network.in_order_flops(stop - start, predictions, start)
         return flops
 
-    def training_reading(self, batch: RowBatch) -> Reading:
+    def training_reading(self, batch: RowBatch) -> Representation:
         return self.read(self.network, batch, self.config.order)
 
-    def evaluation_reading(self, batch: RowBatch) -> Reading:
+    def evaluation_reading(self, batch: RowBatch) -> Representation:
         return self.read(self.evaluator(), batch, self.config.measured_order)
 
-    def read(self, network: RowNetwork, batch: RowBatch, order: Order = "targets") -> Reading:
+    def read(self, network: RowNetwork, batch: RowBatch, order: Order = "targets") -> Representation:
         """Runs a network on a batch. Its hidden vectors stand at the positions of predictions, zero elsewhere; the part
         "content" has what represents every symbol."""
         output = self.ordered(network, batch, order)
-        return Reading(network, output.hidden, aux=output.aux, parts={"content": output.content})
+        return Representation(network, output.hidden, aux=output.aux, parts={"content": output.content})
 
     def ordered(self, network: RowNetwork, batch: RowBatch, order: Order) -> OrderedOutput:
         """Runs a network on a batch in an order of its rows."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription
 from lit_transformers.config import ConfigError, Dropout, Fraction, Positive
-from lit_transformers.heads import HeadConfig, Reading
+from lit_transformers.heads import HeadConfig, Representation
 from lit_transformers.heads.pooled import PooledHead, PooledHeadConfig, Pooling
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
 from lit_transformers.models.model import ModelConfig
@@ -88,11 +88,11 @@ class PooledTask(Task):
     def unused(self) -> list[nn.Parameter]:
         return [*super().unused(), *self.network.prediction_only()]
 
-    def read(self, network: RowNetwork, batch: LabelledBatch) -> Reading:
+    def read(self, network: RowNetwork, batch: LabelledBatch) -> Representation:
         output = network.read_row(batch.inputs, batch.padding_mask, marks(batch))
-        return Reading(network, output.hidden, aux=output.aux)
+        return Representation(network, output.hidden, aux=output.aux)
 
-    def training_reading(self, batch: LabelledBatch) -> Reading:
+    def training_reading(self, batch: LabelledBatch) -> Representation:
         if self.config.frozen:
             self.network.eval()
         return super().training_reading(batch)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import Config, ConfigError, Plain, PositiveFloat
-from lit_transformers.heads import DrawnSymbolsConfig, Head, HeadConfig, Reading, ReplacedSymbolsConfig
+from lit_transformers.heads import DrawnSymbolsConfig, Head, HeadConfig, ReplacedSymbolsConfig, Representation
 from lit_transformers.heads.replaced_symbols import DrawnSymbols, Predictions, Predicts, ReplacedSymbols
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
@@ -159,10 +159,10 @@ class ReplacedTokens(Task):
             generator.share_embeddings(self.network)
         return generator
 
-    def training_reading(self, batch: RowBatch) -> Reading:
+    def training_reading(self, batch: RowBatch) -> Representation:
         return self.read(self.network, batch, self.global_step)
 
-    def read(self, network: RowNetwork, batch: RowBatch, step: int = 0) -> Reading:
+    def read(self, network: RowNetwork, batch: RowBatch, step: int = 0) -> Representation:
         """Replaces hidden symbols, and runs the network on the rows that result. step: of the draws."""
         drawn, hidden = self.drawn(batch, step), batch.targets != IGNORED
         original = torch.where(hidden, batch.targets, batch.inputs)
@@ -170,11 +170,11 @@ class ReplacedTokens(Task):
         aux = {**reading.aux, **{f"generator_{name}": loss for name, loss in drawn.aux.items()}}
         return reading._replace(aux=aux, parts={**reading.parts, "generator": drawn.predictions})
 
-    def judged(self, network: RowNetwork, batch: RowBatch, original: Int[Tensor, "b t"]) -> Reading:
+    def judged(self, network: RowNetwork, batch: RowBatch, original: Int[Tensor, "b t"]) -> Representation:
         """Runs the network on rows whose original symbols are given."""
         output = read_rows(network, batch)
         parts = {"drawn": batch.inputs, "original": original}
-        return Reading(network, output.hidden, aux=output.aux, parts=parts)
+        return Representation(network, output.hidden, aux=output.aux, parts=parts)
 
     def drawn(self, batch: RowBatch, step: int = 0) -> Drawn:
         """Draws a symbol for every hidden one, without gradient, and measures the generator, if there is one."""

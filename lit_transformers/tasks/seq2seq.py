@@ -13,7 +13,7 @@ from torch import Tensor
 from lit_transformers.batch import DataDescription, PairBatch, PairDescription
 from lit_transformers.config import ConfigError, Fraction, Plain, Positive
 from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, decode
-from lit_transformers.heads import AnswerSymbolsConfig, HeadConfig, Reading
+from lit_transformers.heads import AnswerSymbolsConfig, HeadConfig, Representation
 from lit_transformers.models.capabilities import PairModelConfig, PairNetwork, require
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig, ModelOutput
@@ -189,11 +189,11 @@ class Seq2Seq(Task):
             )
         self.add_heads(lambda heads: TextMetric(heads, config.scores, config.words))
 
-    def read(self, network: PairNetwork, batch: PairBatch) -> Reading:
+    def read(self, network: PairNetwork, batch: PairBatch) -> Representation:
         output: ModelOutput = network(
             batch.source, batch.inputs, batch.source_padding_mask, batch.padding_mask, batch.start
         )
-        return Reading(network, output.hidden, aux=output.aux)
+        return Representation(network, output.hidden, aux=output.aux)
 
     def evaluation_output(self, batch: PairBatch) -> Float[Tensor, "b t v"]:
         reading = self.evaluation_reading(batch)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, StringBatch, StringDescription
-from lit_transformers.heads import AnswerSymbolsConfig, HeadConfig, Reading
+from lit_transformers.heads import AnswerSymbolsConfig, HeadConfig, Representation
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.tasks.string_metric import StringMetric
@@ -52,9 +52,9 @@ class Strings(Task):
         self.network = require(model, CausalModelConfig, "strings trains").build(data)
         self.add_heads(StringMetric)
 
-    def read(self, network: CausalNetwork, batch: StringBatch) -> Reading:
+    def read(self, network: CausalNetwork, batch: StringBatch) -> Representation:
         output: ModelOutput = network(batch.inputs, None, batch.padding_mask)
-        return Reading(network, output.hidden, aux=output.aux)
+        return Representation(network, output.hidden, aux=output.aux)
 
     def evaluation_output(self, batch: StringBatch) -> Float[Tensor, "b t v"]:
         reading = self.evaluation_reading(batch)

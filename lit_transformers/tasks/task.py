@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import Config, ConfigError, Plain
-from lit_transformers.heads import Head, HeadConfig, HeadLoss, Heads, Reading
+from lit_transformers.heads import Head, HeadConfig, HeadDict, HeadLoss, Representation
 from lit_transformers.heads.metric import HeadsMetric
 from lit_transformers.mixer import Mixer
 from lit_transformers.models.cost import ModelCost
@@ -58,7 +58,7 @@ class TaskConfig(Config):
             name, place = head.name or head.kind, f"task.heads.{number}"
             if name in heads:
                 raise ConfigError(f"there is a head {name} already; give this one another name", f"{place}.name")
-            if not name.isidentifier() or hasattr(nn.ModuleDict, name):
+            if not name.isidentifier() or name in dir(nn.ModuleDict):
                 raise ConfigError(f"{name!r} is no name for a head; use letters, digits and _", f"{place}.name")
             if not isinstance(data, head.reads):
                 raise ConfigError(f"{head.kind} does not learn from data of kind {data.kind}", place)
@@ -142,7 +142,7 @@ class Task(L.LightningModule, ABC):
 
     config: TaskConfig
     network: Network
-    heads: Heads
+    heads: HeadDict
     metric: HeadsMetric
     parts: ClassVar[tuple[str, ...]] = ()
     """The parts of its readings, for heads that need them."""
@@ -169,7 +169,7 @@ class Task(L.LightningModule, ABC):
     def add_heads(self, metric: Callable[[Mapping[str, Head]], HeadsMetric] = HeadsMetric) -> None:
         """Builds the heads for the network, which is there, and with ``metric`` what they measure. Raises ConfigError
         where a head cannot predict from it, or cannot be trained as the config says."""
-        self.heads = Heads()
+        self.heads = HeadDict()
         for name, config in self.config.all_heads(self.data).items():
             if missing := [part for part in config.parts if part not in self.parts]:
                 reason = f"{config.kind} reads {missing[0]} of a task, which a {self.config.kind} has not"
@@ -209,14 +209,14 @@ class Task(L.LightningModule, ABC):
         return super().load_state_dict(self.current_names(state_dict), *args, **kwargs)
 
     @abstractmethod
-    def read(self, network: Any, batch: Any) -> Reading:
+    def read(self, network: Any, batch: Any) -> Representation:
         """Runs a network, that of training or of evaluation, on a batch of either."""
 
-    def training_reading(self, batch: Any) -> Reading:
+    def training_reading(self, batch: Any) -> Representation:
         """Hook: runs the network on a batch of training. By default by ``read``."""
         return self.read(self.network, batch)
 
-    def evaluation_reading(self, batch: Any) -> Reading:
+    def evaluation_reading(self, batch: Any) -> Representation:
         """Hook: runs the network on a batch that is measured. By default by ``read``."""
         return self.read(self.evaluator(), batch)
 
@@ -244,7 +244,7 @@ class Task(L.LightningModule, ABC):
         """Updates ``metric`` with the sums of every head; rows of padding do not count."""
         self.measure(self.evaluation_reading(batch), batch)
 
-    def measure(self, reading: Reading, batch: Any) -> None:
+    def measure(self, reading: Representation, batch: Any) -> None:
         """Adds to ``metric`` what the heads sum for the rows of a batch that are not padding."""
         documents = self.documents(batch)
         sums = {name: head.sums(reading, batch) for name, head in self.heads.items() if head.measured}
