@@ -268,7 +268,7 @@ class DivergenceCheck(Callback):
     """Raises Diverged when the loss is not finite. On a device it looks every so many seconds, for reading waits."""
 
     def __init__(self, every: float = 0.2) -> None:
-        self.every, self.checked_at = every, 0.0
+        self.every, self.checked_at = every, -math.inf
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
         now = time.monotonic()

@@ -37,7 +37,7 @@ class ProgressReporter(Callback):
 
     def __init__(self, report: Report | None, every: float = 0.2, loss: str = "nats") -> None:
         self.report, self.every, self.loss = report, every, loss
-        self.reported_at = self.started = 0.0
+        self.reported_at, self.started = -math.inf, 0.0
         self.first_step = 0
 
     def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:

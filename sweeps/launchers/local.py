@@ -110,7 +110,7 @@ class _Launch:
     kill_now: bool = False
     lack: str | None = None
     is_full: bool = False
-    memory_checked: float = 0.0
+    memory_checked: float = -math.inf
 
 
 def launch(runs: Path, ledger: Ledger, board: Board, rows: list[Row], options: Options) -> Summary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -141,7 +142,7 @@ def perform(order: RunOrder, report: Callable[[Any], None] | None) -> Record | F
 
 def reporter(connection: Connection) -> Callable[[Any], None]:
     """Returns a progress callback that sends every change of phase, every last step, and else a few steps a second."""
-    last_phase, last_time = "", 0.0
+    last_phase, last_time = "", -math.inf
 
     def report(progress: Any) -> None:
         nonlocal last_phase, last_time

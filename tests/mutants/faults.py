@@ -4930,6 +4930,17 @@ FAULTS = (
         ("tests/ablations/test_inputs.py::test_a_plan_that_was_kept_holds_until_what_the_study_read_changes",),
     ),
     Fault(
+        "training",
+        "a machine that has just started does not look for divergence",
+        "lit_transformers/training/callbacks.py",
+        "self.every, self.checked_at = every, -math.inf",
+        "self.every, self.checked_at = every, 0.0",
+        (
+            "tests/lit_transformers/test_progress.py::"
+            "test_a_device_is_waited_for_now_and_then_also_where_nobody_listens",
+        ),
+    ),
+    Fault(
         "plans",
         "a study that was edited within a second is loaded as it was",
         "ablations/catalog.py",
