@@ -12,8 +12,14 @@ from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError, Plain
-from lit_transformers.heads import Head, HeadConfig, OneSidedSymbolsConfig, Representation
-from lit_transformers.heads.one_sided_symbols import BackwardSymbols, OneSidedSymbols, Predicted, Represented
+from lit_transformers.heads.head import Head, HeadConfig, Representation
+from lit_transformers.heads.one_sided_symbols import (
+    BackwardSymbols,
+    OneSidedSymbols,
+    OneSidedSymbolsConfig,
+    Predicted,
+    Represented,
+)
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.stacks.block import add_losses

@@ -11,14 +11,8 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription, LanguageDescription, TextBatch
 from lit_transformers.config import PositiveFloat
-from lit_transformers.heads import (
-    FutureSymbolConfig,
-    HeadConfig,
-    LayerSymbolsConfig,
-    NextSymbolConfig,
-    Representation,
-)
-from lit_transformers.heads.next_symbol import Counted
+from lit_transformers.heads.head import HeadConfig, Representation
+from lit_transformers.heads.next_symbol import Counted, FutureSymbolConfig, LayerSymbolsConfig, NextSymbolConfig
 from lit_transformers.mixer import detach, empty_rows, join_rows, map_state, take_rows
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
 from lit_transformers.models.model import ModelConfig, ModelOutput

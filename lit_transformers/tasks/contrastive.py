@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError, NonNegativeFloat, Positive, PositiveFloat
-from lit_transformers.heads import ContrastConfig, HeadConfig, MaskedSymbolsConfig, Representation
-from lit_transformers.heads.contrast import NgramContrast, Ngrams, longest_spans
+from lit_transformers.heads.contrast import ContrastConfig, MaskedSymbolsConfig, NgramContrast, Ngrams, longest_spans
+from lit_transformers.heads.head import HeadConfig, Representation
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.tasks.masked_lm import MaskedLMConfig, read_rows, two_sided

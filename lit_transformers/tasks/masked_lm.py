@@ -11,19 +11,11 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError, PositiveFloat
-from lit_transformers.heads import (
-    Head,
-    HeadConfig,
-    HiddenSymbolsConfig,
-    RelationConfig,
-    ReplacedPhrasesConfig,
-    Representation,
-    SpanBoundaryConfig,
-)
-from lit_transformers.heads.hidden_symbols import HiddenSymbols
-from lit_transformers.heads.phrase_detection import ReplacedPhrases
-from lit_transformers.heads.relation import Relation
-from lit_transformers.heads.span_boundary import SpanBoundary
+from lit_transformers.heads.head import Head, HeadConfig, Representation
+from lit_transformers.heads.hidden_symbols import HiddenSymbols, HiddenSymbolsConfig
+from lit_transformers.heads.phrase_detection import ReplacedPhrases, ReplacedPhrasesConfig
+from lit_transformers.heads.relation import Relation, RelationConfig
+from lit_transformers.heads.span_boundary import SpanBoundary, SpanBoundaryConfig
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.tasks.pair_metric import PairMetric, pair_units

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lit_transformers.batch import IGNORED, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
-from lit_transformers.heads import Head
+from lit_transformers.heads.head import Head
 from lit_transformers.heads.metric import HeadsMetric
 
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError, Plain, Positive, PositiveFloat
-from lit_transformers.heads import HeadConfig, HiddenSymbolsConfig, RelationConfig, Representation
-from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols
+from lit_transformers.heads.head import HeadConfig, Representation
+from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols, HiddenSymbolsConfig
+from lit_transformers.heads.relation import RelationConfig
 from lit_transformers.models.capabilities import OrderedOutput, OrderedRows, RowModelConfig, RowNetwork
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.stacks.block import add_losses

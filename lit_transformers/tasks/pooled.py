@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription
 from lit_transformers.config import ConfigError, Dropout, Fraction, Positive
-from lit_transformers.heads import HeadConfig, Representation
+from lit_transformers.heads.head import HeadConfig, Representation
 from lit_transformers.heads.pooled import PooledHead, PooledHeadConfig, Pooling
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
 from lit_transformers.models.model import ModelConfig

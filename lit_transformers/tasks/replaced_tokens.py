@@ -13,8 +13,15 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import Config, ConfigError, Plain, PositiveFloat
-from lit_transformers.heads import DrawnSymbolsConfig, Head, HeadConfig, ReplacedSymbolsConfig, Representation
-from lit_transformers.heads.replaced_symbols import DrawnSymbols, Predictions, Predicts, ReplacedSymbols
+from lit_transformers.heads.head import Head, HeadConfig, Representation
+from lit_transformers.heads.replaced_symbols import (
+    DrawnSymbols,
+    DrawnSymbolsConfig,
+    Predictions,
+    Predicts,
+    ReplacedSymbols,
+    ReplacedSymbolsConfig,
+)
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.tasks.counter_based import draw, random_numbers, uniform

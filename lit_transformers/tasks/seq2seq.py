@@ -13,7 +13,8 @@ from torch import Tensor
 from lit_transformers.batch import DataDescription, PairBatch, PairDescription
 from lit_transformers.config import ConfigError, Fraction, Plain, Positive
 from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, decode
-from lit_transformers.heads import AnswerSymbolsConfig, HeadConfig, Representation
+from lit_transformers.heads.answer_symbols import AnswerSymbolsConfig
+from lit_transformers.heads.head import HeadConfig, Representation
 from lit_transformers.models.capabilities import PairModelConfig, PairNetwork, require
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig, ModelOutput

@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, StringBatch, StringDescription
-from lit_transformers.heads import AnswerSymbolsConfig, HeadConfig, Representation
+from lit_transformers.heads.answer_symbols import AnswerSymbolsConfig
+from lit_transformers.heads.head import HeadConfig, Representation
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.tasks.string_metric import StringMetric

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import Config, ConfigError, Plain
-from lit_transformers.heads import Head, HeadConfig, HeadDict, HeadLoss, Representation
+from lit_transformers.heads.head import Head, HeadConfig, HeadDict, HeadLoss, Representation
 from lit_transformers.heads.metric import HeadsMetric
 from lit_transformers.mixer import Mixer
 from lit_transformers.models.cost import ModelCost

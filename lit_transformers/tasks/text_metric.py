@@ -16,7 +16,7 @@ from torchmetrics.utilities import dim_zero_cat
 
 from lit_transformers.batch import PairBatch
 from lit_transformers.config import Plain
-from lit_transformers.heads import Head
+from lit_transformers.heads.head import Head
 from lit_transformers.heads.metric import HeadsMetric
 from lit_transformers.scores import ROUGES, ScoreWords, metric_of, rouge_of_each, rouge_signature, streams
 

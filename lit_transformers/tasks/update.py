@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from lit_transformers.heads import Head
+from lit_transformers.heads.head import Head
 from lit_transformers.training.ranks import mean_over_ranks
 from lit_transformers.training.training_log import tokens_of
 
