@@ -50,12 +50,14 @@ class WeightLayout(NamedTuple):
 
     shapes: of each distinct tensor by its first name. aliases: the first name by the other names of the same tensor.
     layers: for the name of each stack the numbers of its layers that have weights of their own. heads: of each layer.
+    current_names: returns weights by the names that the task has for them, whichever older task had written them.
     """
 
     shapes: dict[str, torch.Size]
     aliases: dict[str, str]
     layers: dict[str, list[int]]
     heads: int
+    current_names: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 
 
 def layout_of(family: Family, model: ModelConfig, symbols: int) -> WeightLayout:
@@ -79,7 +81,7 @@ def layout_of(family: Family, model: ModelConfig, symbols: int) -> WeightLayout:
     shapes = {name: tensor.shape for name, tensor in task.state_dict().items() if name in distinct}
     aliases = {name: ours for name, ours in names.items() if name != ours}
     layers = {stack: sorted(of_stack) for stack, of_stack in numbers.items()}
-    return WeightLayout(shapes, aliases, layers, model.heads)
+    return WeightLayout(shapes, aliases, layers, model.heads, task.current_names)
 
 
 def architecture_named(name: Plain, place: str) -> Architecture:
@@ -283,6 +285,7 @@ def write_tensors(
     checkpoint: dict[str, Tensor] = {}
     heads: set[str] = set()
     written: set[str] = set()
+    tensors = layout.current_names(tensors)
     for part in (architecture.encoder, *architecture.heads):
         pairs = [pair for pair in expanded(part, layout) if pair.ours in layout.shapes]
         missing = [pair.ours for pair in pairs if pair.ours not in tensors]

@@ -126,7 +126,7 @@ def prediction(transform: str, norm: str, softmax: str, bias: str) -> Part:
 
 def pooler(name: str) -> Part:
     """Returns the part that maps the first vector of a row."""
-    return Part(POOLER, affine(name, "relation_head.0"))
+    return Part(POOLER, affine(name, "heads.relation.map.0"))
 
 
 BERT = Architecture(
@@ -146,7 +146,7 @@ BERT = Architecture(
             "cls.predictions.bias",
         ),
         pooler("bert.pooler.dense"),
-        Part(RELATION, affine("cls.seq_relationship", "relation_head.2")),
+        Part(RELATION, affine("cls.seq_relationship", "heads.relation.map.2")),
     ),
     foreign=("classifier.", "qa_outputs."),
     classes={
@@ -251,7 +251,7 @@ ALBERT = Architecture(
     heads=(
         prediction("predictions.dense", "predictions.LayerNorm", "predictions.decoder", "predictions.bias"),
         pooler("albert.pooler"),
-        Part(RELATION, affine("sop_classifier.classifier", "relation_head.2")),
+        Part(RELATION, affine("sop_classifier.classifier", "heads.relation.map.2")),
     ),
     foreign=("classifier.", "qa_outputs."),
     classes={

@@ -127,7 +127,7 @@ BIG_BIRD = Architecture(
             "cls.predictions.bias",
         ),
         pooler("bert.pooler"),
-        Part(RELATION, affine("cls.seq_relationship", "relation_head.2")),
+        Part(RELATION, affine("cls.seq_relationship", "heads.relation.map.2")),
     ),
     foreign=("classifier.", "qa_classifier.", "qa_outputs."),
     classes={

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from datamodules import Document, LabelledDataConfig, RowDataConfig, Tokenizer, TrainedSymbols, tokenizer_from_dict
@@ -21,12 +21,13 @@ from datamodules.rows.stored_sentences import sentences_of
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import IGNORED, LabelledBatch, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
+from lit_transformers.heads.relation import Relation
 from lit_transformers.inference.lines import LineOptions, LineWriter
 from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.classification import Classification
-from lit_transformers.tasks.masked_lm import MaskedLM, read_rows
+from lit_transformers.tasks.masked_lm import MaskedLM
 from lit_transformers.tasks.pooled import PooledTask
 
 __all__ = ["LineFormat", "Predictor", "predictor_of"]
@@ -142,11 +143,18 @@ class RelationPredictor(Predictor):
     """Predicts the relation of two texts, in rows as those of training without anything hidden."""
 
     def __init__(
-        self, task: MaskedLM, tokenizer: Tokenizer, labels: Sequence[str], options: LineOptions, form: LineFormat
+        self,
+        task: MaskedLM,
+        head: Relation,
+        tokenizer: Tokenizer,
+        labels: Sequence[str],
+        options: LineOptions,
+        form: LineFormat,
     ) -> None:
         texts, longest = LineTexts(("first", "second"), form), task.data.length - len(SPECIAL)
         super().__init__(task, texts, tokenizer, longest, options, True)
-        self.task, self.labels, self.separator = task, labels, RowSymbols.of(tokenizer).separator
+        self.task, self.head, self.labels = task, head, labels
+        self.separator = RowSymbols.of(tokenizer).separator
 
     def encode(self, text: str) -> Symbols:
         sentences = (sentence.text for sentence in sentences_of(Document("", text.encode())))
@@ -165,8 +173,7 @@ class RelationPredictor(Predictor):
         order = torch.zeros_like(rows) if RowDescription.of(self.task.data, "predict").ordered else None
         numbers = torch.arange(len(rows))
         batch = RowBatch(rows, nothing, padding_mask, segments, nothing[:, 0], numbers, None, None, order)
-        related: Float[Tensor, "b c"] | None = self.task.related(read_rows(self.task.evaluator(), batch))
-        assert related is not None
+        related = self.head.logits(self.task.evaluation_reading(batch))
         for probabilities in related.softmax(dim=-1).tolist():
             yield of_classes(self.labels, probabilities)
 
@@ -190,8 +197,9 @@ def predictor_of(checkpoint: Path, options: LineOptions, form: LineFormat = "tex
             reason = f"was trained on {config.data.name}, which are no texts; measure it by: evaluate"
             raise ConfigError(reason, str(checkpoint))
         return TextPredictor(task, rows, trained, options, form)
-    if isinstance(task, MaskedLM) and isinstance(config.data, RowDataConfig) and task.relation_head is not None:
+    head = dict(task.heads).get("relation")
+    if isinstance(task, MaskedLM) and isinstance(config.data, RowDataConfig) and isinstance(head, Relation):
         tokenizer = tokenizer_from_dict(extra["tokenizer"])
-        return RelationPredictor(task, tokenizer, RELATIONS[config.data.relation], options, form)
+        return RelationPredictor(task, head, tokenizer, RELATIONS[config.data.relation], options, form)
     reason = f"neither classifies texts nor gives them a number, for its task is {config.task.kind}"
     raise ConfigError(f"{reason}; generate, translate and summarize write", str(checkpoint))

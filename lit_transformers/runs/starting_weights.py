@@ -141,24 +141,24 @@ def start_from(task: Task, path: Path) -> list[str]:
     """
     weights = read_weights(path)
     require_same_network(weights.model, task.model_config, path)
-    names = own_names(task)
+    names, tensors = own_names(task), task.current_names(weights.tensors)
     heads = {id(p) for p in task.network.prediction_only()} if isinstance(task.network, RowNetwork) else set()
-    loaded = {name for name, first in names.items() if first in weights.tensors}
+    loaded = {name for name, first in names.items() if first in tensors}
     anew: dict[str, None] = {}
     for name, tensor in task.state_dict(keep_vars=True).items():
         if names[name] != name:
             continue
-        if name not in weights.tensors:
+        if name not in tensors:
             if name.startswith("network.") and id(tensor) not in heads:
                 raise ConfigError(f"lacks {name}, which the network needs", str(path))
             anew[part_of(name, loaded)] = None
-        elif tensor.shape != weights.tensors[name].shape:
-            shapes = f"{tuple(weights.tensors[name].shape)} there and {tuple(tensor.shape)} here"
+        elif tensor.shape != tensors[name].shape:
+            shapes = f"{tuple(tensors[name].shape)} there and {tuple(tensor.shape)} here"
             raise ConfigError(f"{name} is {shapes}", str(path))
         else:
             with torch.no_grad():
-                tensor.copy_(weights.tensors[name])
-    left_out = dict.fromkeys(part_of(name, names) for name in weights.tensors if name not in names)
+                tensor.copy_(tensors[name])
+    left_out = dict.fromkeys(part_of(name, names) for name in tensors if name not in names)
     return [*(f"{part} starts anew" for part in anew), *(f"{part} of {path.name} is left out" for part in left_out)]
 
 

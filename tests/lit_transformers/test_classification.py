@@ -22,11 +22,13 @@ from datamodules import ListOpsConfig, MaskedSumConfig, NeedleConfig, Shard
 from lit_transformers.batch import ClassLabels, LabelledBatch, LabelledDescription, Vocabulary
 from lit_transformers.config import ConfigError
 from lit_transformers.gates.inert_fields import changes_nothing
+from lit_transformers.heads.head import Representation
+from lit_transformers.heads.metric import HeadsMetric
+from lit_transformers.heads.pooled import ClassLabel, ClassLabelConfig, pooled
 from lit_transformers.models.encoder import Encoder
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load
-from lit_transformers.tasks.classification import ClassificationMetric, ClassifiedExample
-from lit_transformers.tasks.pooled import PooledTask, marks, pooled, read_whole
+from lit_transformers.tasks.pooled import PooledTask, marks
 
 ENCODER = {"kind": "encoder", "dim": 16, "heads": 2, "depth": 2, "positions": "sinusoidal"}
 CAUSAL = ENCODER | {"kind": "language_model"}
@@ -170,9 +172,13 @@ def test_matthews_correlation_is_that_of_torchmetrics_and_0_where_that_is_undefi
     """Where one class alone is predicted it is 0 / 0, for which torchmetrics has a number near 0 of its own."""
     outputs, labels = torch.randn(2, 40, generator=torch.manual_seed(3)), torch.arange(40) % 3 % 2
     outputs[1] += bias + labels
-    metric = ClassificationMetric(2)
+    head = ClassLabel(ClassLabelConfig(), dim=2, classes=2)
+    metric = HeadsMetric({"label": head})
     batch = LabelledBatch(labels[:, None], torch.ones(40, 1, dtype=torch.bool), labels, None, torch.arange(40), None)
-    metric.update(outputs.T, torch.zeros(40), batch)
+    with torch.no_grad():
+        for weight, value in zip(head.map.parameters(), (torch.eye(2), torch.zeros(2)), strict=True):
+            weight.copy_(value)
+        metric.update(batch.example, {"label": head.sums(Representation(None, outputs.T[:, None]), batch)})
     predicted = outputs.argmax(dim=0)
     expected = matthews_corrcoef(predicted, labels, task="binary").item() if bias == 0 else 0.0
     assert len(predicted.unique()) == (2 if bias == 0 else 1)
@@ -195,7 +201,7 @@ def context_seen_by(task: PooledTask, batch: LabelledBatch) -> Any:
     """The context that the network's stack was given."""
     contexts: list[Any] = []
     hook = task.network.stack.register_forward_pre_hook(lambda _, inputs: contexts.append(inputs[1]))
-    read_whole(task.network, batch)
+    task.training_reading(batch)
     hook.remove()
     return contexts[0]
 
@@ -232,10 +238,10 @@ def test_auxiliary_losses_are_trained_on_and_not_reported() -> None:
     config = CONFIG.override({"model.stack": halting})
     task, (batch,) = build_task(config), batches(config)
     step = task.training_step(batch, 0)
-    ponder = float(sum(read_whole(task.network, batch).aux.values()).detach())
+    ponder = float(sum(task.training_reading(batch).aux.values()).detach())
     assert ponder > 1
     assert step["loss"].item() == pytest.approx(step["nats"].item() + ponder, rel=1e-5)
-    rows = task.nll(task.evaluation_output(batch), batch)
+    rows = task.label_head.nats(task.evaluation_output(batch), batch)
     assert step["nats"].item() == pytest.approx(rows.mean().item(), rel=1e-5)
 
 
@@ -354,7 +360,7 @@ def test_a_run_leaves_the_loss_of_every_example_and_is_measured_again(tmp_path: 
     with (tmp_path / "documents.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == [f"validation:{n}" for n in range(23)]
-    assert tuple(rows[0]) == ("document", "name", *ClassifiedExample._fields[1:])
+    assert tuple(rows[0]) == ("document", "name", "nats", "tokens", "bytes", "correct", "label")
     metrics = record["metrics"]
     assert math.fsum(float(row["nats"]) for row in rows) / 23 == pytest.approx(metrics["val/nats"])
     assert sum(int(row["correct"]) for row in rows) / 23 == pytest.approx(metrics["val/accuracy"])

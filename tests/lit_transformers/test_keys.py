@@ -24,13 +24,14 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from lit_transformers.tasks.language_metric import LanguageMetric
 
 from datamodules.text.lanes import LaneShape
 from datamodules.text.language import LanguageData
 from lit_transformers import mixers
 from lit_transformers.cli.progress import PlainLines
 from lit_transformers.gates import gates
+from lit_transformers.heads.metric import HeadsMetric
+from lit_transformers.heads.next_symbol import NextSymbol
 from lit_transformers.mixers import LinearConfig
 from lit_transformers.mixers.attention import Attention
 from lit_transformers.runs import RunConfig, code, fit, run_key
@@ -70,7 +71,8 @@ def edit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Edit:
         pytest.param(train, id="the loop of training"),
         pytest.param(TrainingConfig, id="the optimizer"),
         pytest.param(Curves, id="the curves"),
-        pytest.param(LanguageMetric, id="the metric"),
+        pytest.param(HeadsMetric, id="the metric"),
+        pytest.param(NextSymbol, id="the head"),
         pytest.param(LanguageData, id="the data"),
         pytest.param(LaneShape, id="the order of the data"),
     ],

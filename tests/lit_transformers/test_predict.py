@@ -126,7 +126,7 @@ def test_two_texts_are_read_as_two_segments_of_training(tmp_path: Path) -> None:
     hidden = batch.targets != -100
     whole = batch._replace(inputs=torch.where(hidden, batch.targets, batch.inputs))
     with torch.no_grad():
-        expected = task.predicted(whole).relation.softmax(dim=-1).tolist()  # type: ignore[operator]
+        expected = task.heads["relation"].logits(task.evaluation_reading(whole)).softmax(dim=-1).tolist()  # type: ignore[operator]
     tokenizer = config.build_data().tokenizer  # type: ignore[attr-defined]
     lines = []
     for row, segments, real in zip(whole.inputs, batch.segments, batch.padding_mask, strict=True):

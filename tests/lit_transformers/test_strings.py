@@ -8,6 +8,7 @@ import math
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,13 +109,16 @@ def test_numbers_do_not_depend_on_how_strings_are_batched() -> None:
 
 
 def test_accuracy_counts_symbols_and_whole_answers() -> None:
-    metric = StringMetric()
+    tokens = SimpleNamespace(flops=None, log_probabilities=lambda hidden: hidden)
+    head = AnswerSymbols(AnswerSymbolsConfig(), SimpleNamespace(tokens=tokens))  # type: ignore[arg-type]
+    metric = StringMetric({"answers": head})
     targets = torch.tensor([[IGNORED, 1, 2, 0], [IGNORED, 2, 0, IGNORED]])
     predicted = torch.tensor([[0, 1, 2, 0], [3, 1, 0, 0]])  # 0 stands where nothing is scored, too
     probabilities = torch.full((2, 4, 4), 0.1).scatter(-1, predicted[..., None], 0.7)
     padding_mask = torch.ones(2, 4, dtype=torch.bool)
     batch = StringBatch(predicted, targets, padding_mask, torch.tensor([0, 1]), torch.tensor([7, 9]), "")
-    metric.update(probabilities.log(), batch)
+    reading = Representation(SimpleNamespace(tokens=tokens), probabilities.log())
+    metric.update(batch.example, {"answers": head.sums(reading, batch)})
     assert metric.compute() == pytest.approx(
         {
             "accuracy": 4 / 5,

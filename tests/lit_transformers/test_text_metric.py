@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sacrebleu
@@ -15,11 +16,13 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from lit_transformers.batch import IGNORED, PairBatch
 from lit_transformers.config import ConfigError
+from lit_transformers.heads.answer_symbols import AnswerSymbols, AnswerSymbolsConfig
+from lit_transformers.heads.head import Representation
 from lit_transformers.runs import RunConfig, describe
 from lit_transformers.runs.fit import protocol
 from lit_transformers.scores import bleu_tokenizer
 from lit_transformers.tasks import Seq2SeqConfig
-from lit_transformers.tasks.text_metric import TextMetric, Written, corpus_scores, signatures
+from lit_transformers.tasks.text_metric import Scores, TextMetric, Written, corpus_scores, signatures
 
 HYPOTHESES = [
     "The cat sat on the mat .",
@@ -35,7 +38,13 @@ REFERENCES = [
     ("Two birds fly over us.", "Birds are flying over us", "Two birds above"),
     ("quite another sentence in these words",),
 ]
-ALL = ("bleu", "chrf", "rouge", "accuracy")
+ALL: tuple[Scores, ...] = ("bleu", "chrf", "rouge", "accuracy")
+NETWORK = SimpleNamespace(tokens=SimpleNamespace(flops=None, log_probabilities=lambda hidden: hidden))
+"""A network whose output is log probabilities."""
+
+
+def metric_of(scores: Sequence[Scores]) -> TextMetric:
+    return TextMetric({"targets": AnswerSymbols(AnswerSymbolsConfig(), NETWORK)}, scores)  # type: ignore[arg-type]
 
 
 def batch_of(examples: Sequence[int], requested_lengths: Sequence[int] | None = None) -> PairBatch:
@@ -60,8 +69,10 @@ def batch_of(examples: Sequence[int], requested_lengths: Sequence[int] | None = 
 
 def update_metric(metric: TextMetric, examples: Sequence[int], requested_lengths: Sequence[int] | None = None) -> None:
     """Updates with the hypotheses of some examples, each said with probability 1/4 a symbol."""
+    batch = batch_of(examples, requested_lengths)
     uniform = torch.full((len(examples), 3, 4), math.log(1 / 4))
-    metric.update(uniform, batch_of(examples, requested_lengths), [HYPOTHESES[example] for example in examples])
+    metric.update(batch.example, {"targets": metric.heads["targets"].sums(Representation(NETWORK, uniform), batch)})
+    metric.add_texts(batch, [HYPOTHESES[example] for example in examples])
 
 
 def padded() -> list[list[str | None]]:
@@ -84,13 +95,13 @@ def expected_score(name: str) -> float:
 
 @pytest.mark.parametrize("name", ["bleu", "chrf", "rouge1", "rouge2", "rougeL"])
 def test_a_score_is_that_of_its_package_with_several_references(name: str) -> None:
-    metric = TextMetric(ALL)
+    metric = metric_of(ALL)
     update_metric(metric, range(5))
     assert 0 < metric.compute()[name] == pytest.approx(expected_score(name), rel=1e-12)
 
 
 def test_scores_are_of_the_corpus_however_it_is_batched_and_ordered() -> None:
-    whole_metric, batched_metric = TextMetric(ALL), TextMetric(ALL)
+    whole_metric, batched_metric = metric_of(ALL), metric_of(ALL)
     update_metric(whole_metric, range(5))
     for examples in ([4, 1], [3], [0, 2]):
         update_metric(batched_metric, examples)
@@ -99,7 +110,7 @@ def test_scores_are_of_the_corpus_however_it_is_batched_and_ordered() -> None:
 
 
 def test_an_example_that_comes_twice_counts_once_as_a_text() -> None:
-    metric = TextMetric(("bleu",))
+    metric = metric_of(("bleu",))
     update_metric(metric, range(5))
     update_metric(metric, [1, 3])
     assert metric.compute()["bleu"] == pytest.approx(expected_score("bleu"))
@@ -107,7 +118,7 @@ def test_an_example_that_comes_twice_counts_once_as_a_text() -> None:
 
 
 def test_outputs_hold_the_texts_as_they_are() -> None:
-    metric = TextMetric(ALL)
+    metric = metric_of(ALL)
     update_metric(metric, [3, 2])
     assert metric.outputs() == [
         {"id": index, "hypothesis": HYPOTHESES[index], "references": [*REFERENCES[index]]} for index in (2, 3)
@@ -117,17 +128,17 @@ def test_outputs_hold_the_texts_as_they_are() -> None:
 
 
 def test_lengths_that_were_asked_for_are_told_apart() -> None:
-    metric = TextMetric(("bleu", "accuracy"))
+    metric = metric_of(("bleu", "accuracy"))
     update_metric(metric, [0, 1, 4], [7, 7, 0])
     scores = metric.compute()
-    subset_metric = TextMetric(("bleu", "accuracy"))
+    subset_metric = metric_of(("bleu", "accuracy"))
     update_metric(subset_metric, [0, 1])
     assert {name: scores[f"{name}@7"] for name in subset_metric.compute()} == subset_metric.compute()
     assert not [name for name in scores if name.endswith("@0")]
 
 
 def test_only_what_is_asked_for_is_told() -> None:
-    metric = TextMetric(("rouge",))
+    metric = metric_of(("rouge",))
     update_metric(metric, range(5))
     assert metric.compute().keys() == {"nats", "rouge1", "rouge2", "rougeL"}
     assert metric.compute()["nats"] == pytest.approx(math.log(4))
@@ -238,7 +249,7 @@ def score(folder: Path) -> None:
     """One rank of two: what both find together, and where the other has nothing."""
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
-    metric, one_rank_metric = TextMetric(ALL), TextMetric(ALL)
+    metric, one_rank_metric = metric_of(ALL), metric_of(ALL)
     update_metric(metric, [1, 3] if rank else [0, 2, 4])
     update_metric(one_rank_metric, [] if rank else range(5))
     results = [metric.compute(), metric.outputs(), one_rank_metric.compute(), one_rank_metric.outputs()]
@@ -249,7 +260,7 @@ def score(folder: Path) -> None:
 @pytest.mark.slow
 def test_two_ranks_score_what_one_process_does_also_where_one_has_nothing(tmp_path: Path) -> None:
     Forked(tmp_path / "output.txt", score, tmp_path, ranks=2).finish()
-    metric = TextMetric(ALL)
+    metric = metric_of(ALL)
     update_metric(metric, range(5))
     scores, outputs, one_rank_scores, one_rank_outputs = json.loads((tmp_path / "0.json").read_text())
     assert scores == one_rank_scores == metric.compute()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lit_transformers.tasks.language_metric import DocumentLoss
 from study_on_disk import (
     BYTES,
     key_of,
@@ -23,6 +22,7 @@ from study_on_disk import (
     write_run,
 )
 
+from lit_transformers.heads.metric import make_row
 from lit_transformers.runs.document_losses import write_documents as write_losses
 from lit_transformers.training.callbacks import Curves
 from reports.read.measurements import read_curves, read_documents, write_documents
@@ -165,7 +165,7 @@ TEXTS = ["=1+1", "+cmd|x", "-2+3", "@SUM(A1)", "\tx", "\rx", "'=1", "''-x", "'qu
 
 @pytest.mark.parametrize("name", [pytest.param(name, id=repr(name)) for name in TEXTS])
 def test_a_name_in_a_table_is_no_formula_and_is_read_as_it_was(tmp_path: Path, name: str) -> None:
-    losses = [DocumentLoss(0, 1.5, 3, 3)]
+    losses = [make_row(("nats", "tokens", "bytes"), (0, 1.5, 3, 3))]
     write_losses(tmp_path / "documents.csv", losses, lambda ordinal: name)
     curves = Curves(1, 0)
     curves.points = [(1, 10, name, -2.5)]
