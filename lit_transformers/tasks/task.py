@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from keyword import iskeyword
 from typing import Any, ClassVar, Self, cast
 
 import lightning as L
@@ -58,8 +59,8 @@ class TaskConfig(Config):
             name, place = head.name or head.kind, f"task.heads.{number}"
             if name in heads:
                 raise ConfigError(f"there is a head {name} already; give this one another name", f"{place}.name")
-            if not name.isidentifier() or name in dir(nn.ModuleDict):
-                raise ConfigError(f"{name!r} is no name for a head; use letters, digits and _", f"{place}.name")
+            if not name.isidentifier() or name.startswith("_") or iskeyword(name) or hasattr(HeadDict(), name):
+                raise ConfigError(f"{name!r} is no name for a head; use another word", f"{place}.name")
             if not isinstance(data, head.reads):
                 raise ConfigError(f"{head.kind} does not learn from data of kind {data.kind}", place)
             heads[name] = head
@@ -128,6 +129,7 @@ class TaskConfig(Config):
 
 DESCRIPTION = "data_description"
 """The key in a checkpoint of what a task knows of its data, beside its hyperparameters, which loggers receive."""
+ACCUMULATED = "Trainer.accumulate_grad_batches"
 SYMBOLS = "trained_symbols"
 """The key in a checkpoint of what the symbols and labels of a task stand for."""
 
@@ -315,7 +317,7 @@ class Task(L.LightningModule, ABC):
 
     def on_fit_start(self) -> None:
         """Raises ConfigError for a trainer that accumulates batches where a loss compares the rows of one."""
-        self.require_whole_batches(self.trainer.accumulate_grad_batches, "Trainer.accumulate_grad_batches")
+        self.require_whole_batches(self.trainer.accumulate_grad_batches, ACCUMULATED)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self.reports_training:
@@ -328,6 +330,7 @@ class Task(L.LightningModule, ABC):
         if batches == 1:
             self._update = None
         elif batch_index % batches == 0:
+            self.require_whole_batches(batches, ACCUMULATED)  # a callback may change the number in between epochs
             self.begin_update([batch, *batches_ahead(self.trainer, batches - 1)], batches)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
