@@ -330,7 +330,7 @@ class Task(L.LightningModule, ABC):
         if batches == 1:
             self._update = None
         elif batch_index % batches == 0:
-            self.require_whole_batches(batches, ACCUMULATED)  # a callback may change the number in between epochs
+            self.require_whole_batches(batches, ACCUMULATED)
             self.begin_update([batch, *batches_ahead(self.trainer, batches - 1)], batches)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:

@@ -1,16 +1,24 @@
-"""A checkpoint of which a byte has changed is refused, and so is what never was one."""
+"""A checkpoint of which a byte has changed is refused, and so is what never was one. Older ones are read."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
+from lit_transformers.batch import Vocabulary
 from lit_transformers.config import ConfigError
+from lit_transformers.exchange.transfer import export_weights
+from lit_transformers.models import ModelConfig
+from lit_transformers.runs.starting_weights import StartingWeights, own_names, start_from, write_weights
+from lit_transformers.tasks import Task, TaskConfig
 from lit_transformers.training.checkpoints import read
+from lit_transformers.training.config import TrainingConfig
 
 HELD = {"lit_transformers": {"config": {"seed": 3}}, "state_dict": {"weight": torch.arange(40.0), "steps": 7}}
 
@@ -58,3 +66,90 @@ def test_what_is_no_checkpoint_is_refused_by_its_name_and_fault(tmp_path: Path, 
     with pytest.raises(ConfigError) as refusal:
         read(path)
     assert str(refusal.value) == f"{path}: is no checkpoint of a run, or a damaged one: File is not a zip file"
+
+
+VOCABULARY = Vocabulary(size=9, boundary=0, unit="piece", byte_lengths=None)
+ENCODER = {"kind": "encoder", "dim": 8, "heads": 2, "depth": 1, "positions": "learned", "segments": 2}
+LANGUAGE = {"kind": "language_model", "dim": 8, "heads": 2, "depth": 1}
+OLDER: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {
+    "masked_lm": (
+        ENCODER,
+        {"span_boundary": {"width": 4}},
+        {
+            "relation_head.0.weight": "heads.relation.map.0.weight",
+            "boundary_head.map.3.bias": "heads.boundary.map.3.bias",
+            "boundary_head.places.weight": "heads.boundary.places.weight",
+            "detector.weight": "heads.phrase.map.weight",
+        },
+    ),
+    "permutation_lm": (
+        ENCODER | {"query_stream": "learned"}, {}, {"relation_head.2.bias": "heads.relation.map.2.bias"}
+    ),
+    "replaced_tokens": (ENCODER, {}, {"head.2.weight": "heads.discriminator.map.2.weight"}),
+    "classification": (ENCODER, {}, {"head.1.weight": "heads.label.map.1.weight"}),
+    "regression": (ENCODER, {}, {"head.1.bias": "heads.label.map.1.bias"}),
+    "causal_lm": (
+        LANGUAGE,
+        {"future": [0.5, 0.25]},
+        {"future.0.weight": "heads.future_1.logits.weight", "future.1.bias": "heads.future_2.logits.bias"},
+    ),
+}  # fmt: skip
+"""The names that weights of tasks had before tasks were networks with heads, and what they are now."""
+
+
+def older_task(kind: str) -> tuple[Task, dict[str, Tensor], dict[str, str]]:
+    """A task, its weights by older names, and the older name of each where it had another."""
+    model, fields, _ = OLDER[kind]
+    config = TaskConfig.from_dict({"kind": kind, **fields})
+    data = config.reads.for_probe(VOCABULARY, 8)
+    if kind == "masked_lm":
+        data = replace(data, phrases=True)  # type: ignore[call-arg]
+    task = config.build(ModelConfig.from_dict(model), data, TrainingConfig())
+    with torch.no_grad():
+        for parameter in task.parameters():
+            parameter.normal_()
+    older = {}
+    for name in task.state_dict():
+        former = (former + name.removeprefix(now) for former, now in task.former_names.items() if name.startswith(now))
+        older[name] = next(former, name)
+    return task, {older[name]: weight.clone() for name, weight in task.state_dict().items()}, older
+
+
+@pytest.mark.parametrize("kind", OLDER)
+def test_weights_that_an_older_task_has_written_are_read(kind: str, tmp_path: Path) -> None:
+    """By ``load_state_dict``, and where a run starts from them."""
+    task, weights, older = older_task(kind)
+    assert not [name for name in weights if name.startswith("heads.")]
+    for before, now in OLDER[kind][2].items():
+        assert older[now] == before and torch.equal(weights[before], task.state_dict()[now])
+    loaded, started = (older_task(kind)[0] for _ in range(2))
+    loaded.load_state_dict(weights)
+    file = tmp_path / "weights.safetensors"
+    first = own_names(task)
+    distinct = {name: weights[name] for now, name in older.items() if first[now] == now}
+    write_weights(file, StartingWeights(task.model_config, "", distinct))
+    assert start_from(started, file) == []
+    for other in (loaded, started):
+        torch.testing.assert_close(other.state_dict(), task.state_dict(), rtol=0, atol=0)
+
+
+def test_an_older_import_is_exported_with_its_heads(tmp_path: Path) -> None:
+    model = {
+        "kind": "encoder", "dim": 8, "heads": 2, "depth": 1, "positions": {"kind": "learned", "restart": "document"},
+        "segments": 2, "norm": "post", "norm_epsilon": 1e-12, "mixer": {"bias": True}, "embedding_norm": True,
+        "transform": "gelu", "tokens": {"scaled": False}, "initial_std": 0.02, "feedforward": {"activation": "gelu"},
+    }  # fmt: skip
+    config = TaskConfig.from_dict({"kind": "masked_lm"})
+    data = config.reads.for_probe(VOCABULARY, 8)
+    task = config.build(ModelConfig.from_dict(model), data, TrainingConfig())
+    names = own_names(task)
+    now = {name: tensor for name, tensor in task.state_dict().items() if names[name] == name}
+    before = {name.replace("heads.relation.map.", "relation_head."): tensor for name, tensor in now.items()}
+    assert before.keys() != now.keys()
+    for folder, weights in (("now", now), ("before", before)):
+        (tmp_path / folder).mkdir()
+        write_weights(tmp_path / folder / "weights.safetensors", StartingWeights(task.model_config, "bert", weights))
+        export_weights(tmp_path / folder, tmp_path / f"{folder} exported")
+    exported = [load_file(tmp_path / f"{folder} exported" / "model.safetensors") for folder in ("now", "before")]
+    assert "cls.seq_relationship.weight" in exported[0]
+    torch.testing.assert_close(*exported, rtol=0, atol=0)

@@ -71,7 +71,7 @@ def test_labels_are_classes_or_numbers() -> None:
     model = MODELS["encoder"](**SMALL)
     classes = LabelledDescription(vocabulary=VOCABULARY, length=9, labels=ClassLabels(count=5))
     numbers = LabelledDescription(vocabulary=VOCABULARY, length=9, labels=NumberLabels())
-    assert ClassificationConfig().outputs(classes) == 5 and RegressionConfig().outputs(numbers) == 1
+    assert ClassificationConfig().head().outputs(classes) == 5 and RegressionConfig().head().outputs(numbers) == 1
     assert set(ClassificationConfig().random_batch(classes).labels.tolist()) <= {*range(5)}
     assert not RegressionConfig().random_batch(numbers).labels.frac().eq(0).any()
     with pytest.raises(ConfigError, match=r"^task: classification needs classes, .* set task=regression"):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,6 +29,7 @@ import pytest
 from datamodules.text.lanes import LaneShape
 from datamodules.text.language import LanguageData
 from lit_transformers import mixers
+from lit_transformers.batch import LabelledDescription, NumberLabels, RowDescription, Vocabulary
 from lit_transformers.cli.progress import PlainLines
 from lit_transformers.gates import gates
 from lit_transformers.heads.metric import HeadsMetric
@@ -35,10 +37,12 @@ from lit_transformers.heads.next_symbol import NextSymbol
 from lit_transformers.mixers import LinearConfig
 from lit_transformers.mixers.attention import Attention
 from lit_transformers.runs import RunConfig, code, fit, run_key
+from lit_transformers.runs.code import modules_on_path
 from lit_transformers.runs.keys import ROOTS, code_of
 from lit_transformers.runs.probe import probe
 from lit_transformers.runs.train import train
 from lit_transformers.runs.wandb_logging import WandbRun
+from lit_transformers.tasks import TASKS
 from lit_transformers.tasks.task import Task
 from lit_transformers.training.callbacks import Curves
 from lit_transformers.training.config import TrainingConfig
@@ -101,6 +105,21 @@ def test_a_change_of_what_computes_none_of_the_numbers_leaves_the_key(module: st
     before = code_of(RunConfig())
     edit(module, "CHANGED = True")
     assert code_of(RunConfig()) == before
+
+
+@pytest.mark.parametrize("kind", sorted(TASKS))
+def test_the_heads_that_a_task_is_made_of_are_on_its_path(kind: str) -> None:
+    """They are of the task's kind, and no part of the config names them."""
+    fields = {"span_boundary": {}} if kind == "masked_lm" else {"intermediate": True, "future": [1.0]}
+    config = TASKS[kind].from_dict({"kind": kind} | (fields if kind in ("masked_lm", "causal_lm") else {}))
+    vocabulary = Vocabulary(size=9, boundary=0, unit="piece", byte_lengths=None)
+    described = config.reads.for_probe(vocabulary, 8)
+    if isinstance(described, RowDescription):
+        described = replace(described, phrases=True)
+    if kind == "regression":
+        described = LabelledDescription(vocabulary=vocabulary, length=8, labels=NumberLabels())
+    heads = config.own_heads(described)
+    assert {type(head).__module__ for head in heads.values()} <= modules_on_path(config, ()).keys()
 
 
 def test_a_mixer_that_another_config_names_is_on_its_path(edit: Edit) -> None:

@@ -12,6 +12,7 @@ import torch
 from datamodules import LanguageDataConfig
 from datamodules.text.language import LanguageData
 from lit_transformers.batch import IGNORED
+from lit_transformers.heads.next_symbol import counted_targets
 from lit_transformers.runs import RunConfig
 from lit_transformers.tasks.causal_lm import CausalLM
 
@@ -87,5 +88,10 @@ def test_a_document_costs_the_same_whatever_shares_its_batch_and_whoever_reads_i
 def test_a_loss_of_training_counts_its_part_of_a_segment(
     small_run: RunConfig, loss: str, expected: list[list[int]]
 ) -> None:
-    task, _ = evaluate_task(small_run.override({"task.loss": loss}))
-    assert task.counted_targets(torch.tensor([[1, 2, 3, IGNORED], [4, 5, 6, 7]])).tolist() == expected
+    config = small_run.override({"task.loss": loss, "task.intermediate": True, "task.future": [1.0]})
+    task = config.build_task(config.build_data())
+    targets = torch.tensor([[1, 2, 3, IGNORED], [4, 5, 6, 7]])
+    for head in task.heads.values():
+        assert counted_targets(targets, head.counted).tolist() == expected  # type: ignore[arg-type]
+    batch = task.config.random_batch(task.data)._replace(targets=targets)
+    assert task.heads["symbols"].targets(batch) == (torch.tensor(expected) != IGNORED).sum()  # type: ignore[operator]

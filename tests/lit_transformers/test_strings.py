@@ -19,6 +19,8 @@ from datamodules import GeneratedData
 from lit_transformers.batch import IGNORED, StringBatch
 from lit_transformers.config import ConfigError
 from lit_transformers.gates.inert_fields import changes_nothing
+from lit_transformers.heads.answer_symbols import AnswerSymbols, AnswerSymbolsConfig
+from lit_transformers.heads.head import Representation
 from lit_transformers.inference.write import write
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape
 from lit_transformers.records.files import CHECKPOINT
