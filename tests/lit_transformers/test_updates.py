@@ -379,15 +379,15 @@ CONTRAST = Case(ENCODER, {"kind": "contrastive"}, UNRELATED)
 
 
 def test_a_loss_that_compares_the_rows_of_a_batch_refuses_to_accumulate(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^training\.accumulate: the loss contrast compares .* data\.batch_size"):
+    with pytest.raises(ConfigError, match=r"^training\.accumulate: the loss ngrams compares .* data\.batch_size"):
         built(CONTRAST, accumulate=2)
     task, batches = built(CONTRAST), cut(rows_of(CONTRAST), (2, 2, 2))
     trainer = trainer_of(tmp_path, max_steps=1, accumulate_grad_batches=2, enable_checkpointing=False)
-    with pytest.raises(ConfigError, match=r"^Trainer\.accumulate_grad_batches: the loss contrast compares"):
+    with pytest.raises(ConfigError, match=r"^Trainer\.accumulate_grad_batches: the loss ngrams compares"):
         trainer.fit(task, loader(batches, sized=True))
     schedule = GradientAccumulationScheduler({0: 1, 1: 2})
     trainer = trainer_of(tmp_path, max_epochs=2, callbacks=[schedule], enable_checkpointing=False)
-    with pytest.raises(ConfigError, match=r"^Trainer\.accumulate_grad_batches: the loss contrast compares"):
+    with pytest.raises(ConfigError, match=r"^Trainer\.accumulate_grad_batches: the loss ngrams compares"):
         trainer.fit(task, loader(batches, sized=True))
     assert trainer.global_step == 3, "one batch at a time is trained"
 
