@@ -156,10 +156,9 @@ def test_logits_of_big_bird_are_those_of_transformers_where_every_block_sees_eve
     assert export_weights(tmp_path / "in", tmp_path / "out").architecture == "big_bird (BigBirdForPreTraining)"
     again = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "out", **EAGER).eval()
     close(their_prediction(again), expected, 1e-5)
-    assert task.relation_head is not None
     hidden = task.network.read_row(symbols, real, torch.zeros_like(real)).hidden[:, 0]
     relation = theirs(symbols, attention_mask=real.long()).seq_relationship_logits
-    close(task.relation_head(hidden), relation, 1e-5)
+    close(task.heads["relation"].map(hidden), relation, 1e-5)
 
 
 @torch.no_grad()

@@ -163,8 +163,8 @@ def test_relations_are_predicted_as_by_transformers_in_the_same_order(
 ) -> None:
     theirs, ours, *_, notes = case(name)
     batch = rows(name)
-    assert ours.relation_head is not None and notes == ["tokenizer: the folder has none"]
-    relation = ours.relation_head(hidden_of(ours.network, batch)[:, 0])
+    assert notes == ["tokenizer: the folder has none"]
+    relation = ours.heads["relation"].map(hidden_of(ours.network, batch)[:, 0])
     close(relation, theirs(**their_inputs(name, batch))[field], TOLERANCE)
 
 
@@ -236,11 +236,10 @@ def test_an_encoder_without_heads_is_read_and_what_starts_anew_is_listed(tmp_pat
     task, batch = our_task(tmp_path / "b" / "weights.safetensors"), rows("bert")
     expected = bert(**their_inputs("bert", batch))
     close(hidden_of(task.network, batch)[batch.padding_mask], expected.last_hidden_state[batch.padding_mask], 1e-5)
-    assert task.relation_head is not None
-    close(task.relation_head[:2](hidden_of(task.network, batch)[:, 0]), expected.pooler_output, 1e-5)
+    close(task.heads["relation"].map[:2](hidden_of(task.network, batch)[:, 0]), expected.pooler_output, 1e-5)
     lines = start_from(task, tmp_path / "b" / "weights.safetensors")
     assert lines == [
-        "network.tokens.logits.bias starts anew", "network.transform starts anew", "relation_head.2 starts anew",
+        "network.tokens.logits.bias starts anew", "network.transform starts anew", "heads.relation.map.2 starts anew",
     ], "the table of the symbols was loaded"  # fmt: skip
 
 
@@ -419,7 +418,7 @@ def test_a_run_starts_from_an_import_and_is_exported_and_the_next_one_starts_fro
     checkpoint = tmp_path / "first" / "checkpoint.ckpt"
     exported = export_weights(checkpoint, tmp_path / "out")
     assert exported.architecture == "bert (BertForMaskedLM)"
-    assert [note.partition(":")[0] for note in exported.notes] == ["head.1", "tokenizer"]
+    assert [note.partition(":")[0] for note in exported.notes] == ["heads.label.map.1", "tokenizer"]
     again = transformers.BertForMaskedLM.from_pretrained(tmp_path / "out").double().state_dict()
     assert all(torch.equal(tensor, theirs.state_dict()[name]) for name, tensor in again.items())
 
@@ -436,7 +435,7 @@ def test_the_key_of_a_run_covers_the_content_of_the_weights_that_it_starts_from(
     copy = tmp_path / "copy.safetensors"
     copy.write_bytes((case("bert").imported / "weights.safetensors").read_bytes())
     assert run_key(config) == run_key(sums(copy)) != run_key(config.override({"weights": None}))
-    rewrite(tmp_path, "relation_head.2.bias", file=copy.name)
+    rewrite(tmp_path, "heads.relation.map.2.bias", file=copy.name)
     assert run_key(config) != run_key(config.override({"weights": str(copy)}))
 
 

@@ -144,7 +144,7 @@ def ours_predicts(task: MaskedLM, rows: Masked) -> Tensor:
     real, zeros = torch.ones_like(rows.inputs, dtype=torch.bool), torch.zeros_like(rows.inputs)
     count = len(rows.inputs)
     batch = RowBatch(rows.inputs, rows.targets, real, zeros, torch.full((count,), IGNORED), torch.arange(count), None)
-    return task.predicted(batch).symbols
+    return task.evaluation_output(batch)
 
 
 @pytest.mark.parametrize(
