@@ -4467,6 +4467,14 @@ FAULTS = (
     ),
     Fault(
         "masked",
+        "a head has a name that no module can have",
+        "lit_transformers/tasks/task.py",
+        "if not name.isidentifier() or hasattr(modules, name):",
+        "if not name.isidentifier():",
+        (f"{MASKED}added_heads.py::test_a_name_that_is_taken_or_that_no_module_can_have_is_refused",),
+    ),
+    Fault(
+        "masked",
         "a generator has all heads of the discriminator",
         "lit_transformers/tasks/replaced_tokens.py",
         "heads = max(round(self.width * discriminator.heads), 1)",
