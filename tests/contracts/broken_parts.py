@@ -46,6 +46,8 @@ from lit_transformers.decoding.decode import Decoded, GreedyConfig, walk
 from lit_transformers.encodings import RotaryConfig
 from lit_transformers.encodings.positions import Sinusoidal, SinusoidalConfig
 from lit_transformers.encodings.rotary import Rotary
+from lit_transformers.heads import ClassLabelConfig
+from lit_transformers.heads.pooled import ClassLabel, PooledHeadConfig
 from lit_transformers.mixer import Context
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.models.language_model import LanguageModel
@@ -53,7 +55,7 @@ from lit_transformers.models.tokens import FullTokenEmbedding, FullTokenEmbeddin
 from lit_transformers.stacks import SequentialConfig, StackOutput
 from lit_transformers.stacks.feedforward import FeedForward, FeedForwardConfig
 from lit_transformers.stacks.sequential import Sequential
-from lit_transformers.tasks.classification import Classification, ClassificationConfig
+from lit_transformers.tasks.classification import ClassificationConfig
 from lit_transformers.training.config import AdamWConfig, CosineConfig, SGDConfig
 
 
@@ -150,26 +152,36 @@ class ForgetfulModel(LanguageModel):
 class LabelReaderConfig(ClassificationConfig, kind="label_reader"):
     """Adds the label to what it predicts."""
 
-    def build(self, model: Any, data: Any, training: Any) -> Classification:
-        return LabelReader(self, model, data, training)
+    def head(self) -> PooledHeadConfig:
+        return LabelCopyConfig(pooling=self.pooling)
 
 
-class LabelReader(Classification):
-    def predict(self, network_output: Any, batch: Any) -> Tensor:
-        outputs: Tensor = super().predict(network_output, batch)
+class LabelCopyConfig(ClassLabelConfig, kind="label_copy"):
+    def build(self, model: Any, network: Any, data: Any) -> ClassLabel:
+        return LabelCopy(self, model.dim, self.outputs(data))
+
+
+class LabelCopy(ClassLabel):
+    def outputs(self, reading: Any, batch: Any) -> Tensor:
+        outputs = super().outputs(reading, batch)
         return outputs + nn.functional.one_hot(batch.labels, outputs.size(1))
 
 
 class BatchMeanConfig(ClassificationConfig, kind="batch_mean"):
     """Compares rows with the mean of their batch, and draws a factor that is in no checkpoint."""
 
-    def build(self, model: Any, data: Any, training: Any) -> Classification:
-        return BatchMean(self, model, data, training)
+    def head(self) -> PooledHeadConfig:
+        return BatchLabelConfig(pooling=self.pooling)
 
 
-class BatchMean(Classification):
-    def predict(self, network_output: Any, batch: Any) -> Tensor:
-        outputs: Tensor = super().predict(network_output, batch)
+class BatchLabelConfig(ClassLabelConfig, kind="batch_label"):
+    def build(self, model: Any, network: Any, data: Any) -> ClassLabel:
+        return BatchLabel(self, model.dim, self.outputs(data))
+
+
+class BatchLabel(ClassLabel):
+    def outputs(self, reading: Any, batch: Any) -> Tensor:
+        outputs = super().outputs(reading, batch)
         self.__dict__.setdefault("drawn", random.random())
         return self.drawn * (outputs - outputs.mean(dim=0))
 
@@ -177,16 +189,21 @@ class BatchMean(Classification):
 class SteepConfig(ClassificationConfig, kind="steep"):
     """Adds a root of zero, whose gradient is no number, and names a metric that it does not measure."""
 
-    def build(self, model: Any, data: Any, training: Any) -> Classification:
-        return Steep(self, model, data, training)
+    def head(self) -> PooledHeadConfig:
+        return SteepLabelConfig(pooling=self.pooling)
 
     def units(self, data: Any) -> Mapping[str, str]:
         return {"accuracy": "example", "los": "example"}
 
 
-class Steep(Classification):
-    def predict(self, network_output: Any, batch: Any) -> Tensor:
-        outputs: Tensor = super().predict(network_output, batch)
+class SteepLabelConfig(ClassLabelConfig, kind="steep_label"):
+    def build(self, model: Any, network: Any, data: Any) -> ClassLabel:
+        return SteepLabel(self, model.dim, self.outputs(data))
+
+
+class SteepLabel(ClassLabel):
+    def outputs(self, reading: Any, batch: Any) -> Tensor:
+        outputs = super().outputs(reading, batch)
         return outputs + (outputs - outputs).sqrt()
 
 

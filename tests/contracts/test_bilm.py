@@ -16,9 +16,7 @@ from lit_transformers.batch import IGNORED, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
 from lit_transformers.gates import gates
 from lit_transformers.models import EncoderConfig, LanguageModelConfig, ModelConfig
-from lit_transformers.models.capabilities import RowNetwork
-from lit_transformers.models.encoder import Encoder
-from lit_transformers.tasks.bilm import BiLM, BiLMConfig, represented
+from lit_transformers.tasks.bilm import BiLM, BiLMConfig
 from lit_transformers.tasks.masked_lm import MaskedLMConfig
 from lit_transformers.training.config import TrainingConfig
 
@@ -61,15 +59,21 @@ def test_symbols_are_predicted_alike_in_any_company(case: Case) -> None:
 
 
 @mixers("causal", encodings="none")
-def test_no_prediction_depends_on_its_own_symbol_or_on_those_that_its_direction_has_not_read(case: Case) -> None:
+def test_no_prediction_depends_on_its_own_symbol_or_on_those_that_its_direction_has_not_read(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By its gradient with respect to the embeddings of the row as the direction reads it; with attention, on all that
     were read."""
     task, batch = bilm(BERT.override({"causal": True, "mixer": case.config})).eval(), one(with_separators(), 1)
     for parameter in task.parameters():
         parameter.data.normal_(std=0.5)
-    for network, read in task.directed(task.network, batch):
+    assert task.backward_network is not None
+    for head, network in zip(task.directed(), (task.network, task.backward_network), strict=True):
+        read = head.rows(batch)
         leaf = network.tokens.embed(read.inputs).detach().requires_grad_()
-        vectors = represented(embedding(network, leaf), read).vectors
+        with monkeypatch.context() as patched:
+            patched.setattr(network, "embed", lambda symbols, segments, leaf=leaf: leaf)
+            vectors = task.read(task.network, batch).parts[head.direction].vectors
         places = (read.targets != IGNORED)[0].nonzero().squeeze(1)
         assert not torch.isin(read.inputs[0, places], torch.tensor(SPECIAL)).any() and len(places) == 6
         for vector, place in zip(vectors, places.tolist(), strict=True):
@@ -77,13 +81,6 @@ def test_no_prediction_depends_on_its_own_symbol_or_on_those_that_its_direction_
             assert not gradient[0, place:].any()
             if case.config.kind == "attention":
                 assert gradient[0, :place].any(dim=-1).all()
-
-
-def embedding(network: RowNetwork, leaf: Tensor) -> RowNetwork:
-    """The network, which embeds any symbols as ``leaf``."""
-    assert isinstance(network, Encoder)
-    network.embed = lambda symbols, segments: leaf  # type: ignore[method-assign]
-    return network
 
 
 @pytest.mark.parametrize("directions", ["both", "forward"])

@@ -53,4 +53,4 @@ def check_company(case: Case, pooling: str) -> None:
             ]
             single = LabelledBatch(*part, None, batch.example[row : row + 1], None)
             same(task.evaluation_output(single)[0], batched[row], exact=1e-7)
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in task.head.parameters())
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in task.heads.parameters())

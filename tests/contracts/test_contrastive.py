@@ -16,7 +16,8 @@ from torch import Tensor
 
 from lit_transformers.batch import IGNORED, RowBatch
 from lit_transformers.config import ConfigError
-from lit_transformers.tasks.contrastive import Contrastive, ContrastiveConfig, longest_spans
+from lit_transformers.heads.contrast import longest_spans
+from lit_transformers.tasks.contrastive import Contrastive, ContrastiveConfig
 from lit_transformers.tasks.masked_lm import MaskedLMConfig
 from lit_transformers.training.config import TrainingConfig
 

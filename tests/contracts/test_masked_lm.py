@@ -9,12 +9,15 @@ import pytest
 import torch
 from contract_cases import DIM, HEADS, SHAPE, Case, mixers
 from numerics import placed, same
+from torch import Tensor
 
 from lit_transformers.batch import IGNORED, RowBatch, RowDescription, Vocabulary
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings.positions import LearnedConfig
+from lit_transformers.heads.relation import Relation
 from lit_transformers.models import EncoderConfig, LanguageModelConfig, ModelConfig
-from lit_transformers.tasks.masked_lm import MaskedLM, MaskedLMConfig, MaskedMetric
+from lit_transformers.tasks.masked_lm import MaskedLM, MaskedLMConfig
+from lit_transformers.tasks.task import Task
 from lit_transformers.training.config import TrainingConfig
 
 VOCABULARY = Vocabulary(size=13, boundary=10, unit="word", byte_lengths=None)
@@ -59,6 +62,13 @@ def masked_lm(model: ModelConfig = BERT, data: RowDescription = DATA) -> MaskedL
     return placed(MaskedLMConfig().build(model, data, TrainingConfig(device="cpu")).double())
 
 
+def related(task: Task, batch: RowBatch) -> Tensor:
+    """The logits of relations in evaluation."""
+    head = task.heads["relation"]
+    assert isinstance(head, Relation)
+    return head.logits(task.evaluation_reading(batch))
+
+
 @pytest.mark.any_device
 @mixers("bidirectional", encodings="none")
 def test_hidden_symbols_are_predicted_alike_in_any_company(case: Case) -> None:
@@ -68,12 +78,12 @@ def test_hidden_symbols_are_predicted_alike_in_any_company(case: Case) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in task.parameters() if p.requires_grad)
     task.eval()
     with torch.no_grad():
-        together = task.predicted(batch)
+        symbols, relations = task.evaluation_output(batch), related(task, batch)
         for row in range(len(LENGTHS)):
-            alone = task.predicted(one(batch, row))
-            same(alone.symbols, together.symbols[2 * row : 2 * row + 2], exact=1e-7)
+            alone = one(batch, row)
+            same(task.evaluation_output(alone), symbols[2 * row : 2 * row + 2], exact=1e-7)
             if case.config.kind == "attention":  # what is read of the first position alone, others need not keep
-                same(alone.relation, together.relation[row : row + 1], exact=1e-7)
+                same(related(task, alone), relations[row : row + 1], exact=1e-7)
 
 
 def test_the_loss_is_that_of_chosen_symbols_and_of_relations_by_their_own_numbers() -> None:
@@ -81,7 +91,7 @@ def test_the_loss_is_that_of_chosen_symbols_and_of_relations_by_their_own_number
     hidden = task.network.read_row(batch.inputs, batch.padding_mask, batch.inputs == 10, batch.segments).hidden
     logits = task.network.tokens.log_probabilities(task.network.predict(hidden))
     nats = [-logits[row, place, batch.targets[row, place]] for row in range(len(LENGTHS)) for place in (1, 3)]
-    relations = torch.nn.functional.cross_entropy(task.relation_head(hidden[:, 0]), batch.relation)
+    relations = torch.nn.functional.cross_entropy(task.heads["relation"].map(hidden[:, 0]), batch.relation)
     torch.testing.assert_close(task.training_step(batch, 0)["loss"], sum(nats) / len(nats) + relations)
 
 
@@ -96,7 +106,7 @@ def test_a_detached_relation_trains_its_head_alone() -> None:
         task.training_step(rows(LENGTHS), 0)["loss"].backward()
         network, head = (
             torch.cat([p.grad.flatten() for p in part.parameters() if p.grad is not None])
-            for part in (task.network, task.relation_head)
+            for part in (task.network, task.heads["relation"])
         )
         gradients[detached, weight] = network, head
     torch.testing.assert_close(gradients[True, 1.0][0], gradients[True, 3.0][0])
@@ -110,13 +120,13 @@ def test_what_is_reported_is_counted_by_hand() -> None:
     with torch.no_grad():
         for row in (2, 0, 3, 1):
             task.validation_step(one(batch, row), row)
-        output = task.predicted(batch)
+        symbols, relations = task.evaluation_output(batch), related(task, batch)
     targets = batch.targets[batch.targets != IGNORED]
-    nats = -output.symbols[torch.arange(len(targets)), targets].mean().item()
+    nats = -symbols[torch.arange(len(targets)), targets].mean().item()
     reported = task.metric.compute()
     assert reported["nats"] == pytest.approx(nats) and reported["perplexity"] == pytest.approx(math.exp(nats))
-    assert reported["accuracy"] == (output.symbols.argmax(dim=-1) == targets).double().mean().item()
-    assert reported["relation_accuracy"] == (output.relation.argmax(dim=-1) == batch.relation).double().mean().item()
+    assert reported["accuracy"] == (symbols.argmax(dim=-1) == targets).double().mean().item()
+    assert reported["relation_accuracy"] == (relations.argmax(dim=-1) == batch.relation).double().mean().item()
     assert [row.tokens for row in task.metric.per_document()] == [2] * len(LENGTHS)
 
 
@@ -171,7 +181,7 @@ def test_minimal_pairs_are_judged_by_each_symbol_behind_a_mask_of_its_own() -> N
 
 
 def test_a_network_that_holds_both_rows_of_a_pair_for_equally_likely_knows_no_rule() -> None:
-    metric = MaskedMetric(("one", "other"))
+    metric = masked_lm(data=replace(DATA, rules=("one", "other"))).metric
     metric.update_pairs(torch.tensor([1.0, 1.0, 0.0, 1.0, 2.0, 1.0]), minimal_pairs())
     assert metric.pair_results()["one_accuracy"] == 0.5 and metric.pair_results()["other_accuracy"] == 0.0
 
@@ -182,7 +192,7 @@ def test_segments_and_narrow_embeddings_reach_the_output() -> None:
     task, batch = masked_lm(narrow).eval(), rows(LENGTHS)
     assert task.network.tokens.table.weight.shape == (13, 6)  # type: ignore[union-attr]
     one_segment = batch._replace(segments=torch.zeros_like(batch.segments))
-    assert not torch.allclose(task.predicted(batch).symbols, task.predicted(one_segment).symbols)
+    assert not torch.allclose(task.evaluation_output(batch), task.evaluation_output(one_segment))
 
 
 def test_flops_count_the_symbols_that_are_predicted() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from contract_cases import DIM, HEADS, SHAPE, Case, mixers
 from numerics import placed, same
-from test_masked_lm import DATA, LENGTHS, VOCABULARY, one, rows
+from test_masked_lm import DATA, LENGTHS, VOCABULARY, one, related, rows
 from torch import Tensor
 
 from lit_transformers.attention.patterns import Ordered
@@ -81,11 +81,11 @@ def test_symbols_are_predicted_alike_in_any_company(case: Case) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in task.parameters() if p.requires_grad)
     task.eval()
     with torch.no_grad():
-        together = task.predicted(batch)
+        symbols, relations = task.evaluation_output(batch), related(task, batch)
         for row in range(len(LENGTHS)):
-            alone = task.predicted(one(batch, row))
-            same(alone.symbols, together.symbols[2 * row : 2 * row + 2], exact=1e-7)
-            same(alone.relation, together.relation[row : row + 1], exact=1e-7)
+            alone = one(batch, row)
+            same(task.evaluation_output(alone), symbols[2 * row : 2 * row + 2], exact=1e-7)
+            same(related(task, alone), relations[row : row + 1], exact=1e-7)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -118,7 +118,7 @@ def test_the_loss_is_the_mean_over_symbols_that_are_each_predicted_alone() -> No
         vector = task.network.predict(task.network.read_in_order(alone).hidden[row, 0])
         nats.append(-task.network.tokens.log_probabilities(vector)[batch.targets[row, place]])
     content = task.network.read_in_order(read).content
-    relations = torch.nn.functional.cross_entropy(task.relation_head(content[:, 0]), batch.relation)
+    relations = torch.nn.functional.cross_entropy(task.heads["relation"].map(content[:, 0]), batch.relation)
     torch.testing.assert_close(task.training_step(batch, 0)["loss"], sum(nats) / len(nats) + relations)
 
 
@@ -237,11 +237,11 @@ def test_a_prediction_depends_on_what_memory_holds_and_on_no_segment_that_is_not
 
 def test_what_is_predicted_in_one_segment_is_remembered_in_the_next_and_never_known_before() -> None:
     task, batch = recurrent().eval(), many(2, torch.tensor([1, 5, 10]))
-    original = task.predicted(batch).symbols
+    original = task.evaluation_output(batch)
     for number, place in enumerate((1, 5, 10)):
         targets = batch.targets.clone()
         targets[:, place] = targets[:, place] % 9 + 1
-        moved = (task.predicted(batch._replace(targets=targets)).symbols - original).abs().amax(dim=-1) > 1e-12
+        moved = (task.evaluation_output(batch._replace(targets=targets)) - original).abs().amax(dim=-1) > 1e-12
         assert torch.equal(moved.unflatten(0, (2, 3)), (torch.arange(3) > number).expand(2, -1))
 
 
@@ -258,16 +258,16 @@ def test_without_an_order_no_prediction_sees_another_one_in_memory_either(
     batch = many(8, torch.tensor(places))
     batch = batch._replace(inputs=torch.where(batch.targets == IGNORED, batch.inputs, DATA.mask))
     with torch.no_grad():
-        original = task.predicted(batch).symbols
+        original = task.evaluation_output(batch)
         for place in places:
             targets = batch.targets.clone()
             targets[:, place] = targets[:, place] % 9 + 1
             torch.testing.assert_close(
-                task.predicted(batch._replace(targets=targets)).symbols, original, rtol=0, atol=0
+                task.evaluation_output(batch._replace(targets=targets)), original, rtol=0, atol=0
             )
         inputs = batch.inputs.clone()
         inputs[:, 4] = inputs[:, 4] % 9 + 1
-        moved = (task.predicted(batch._replace(inputs=inputs)).symbols - original).abs().amax(dim=-1) > 1e-9
+        moved = (task.evaluation_output(batch._replace(inputs=inputs)) - original).abs().amax(dim=-1) > 1e-9
     read_after = torch.tensor([place >= 4 for place in places]).expand(8, -1)
     if directions == "both":
         backward = (scrambled(batch.example) & 1).bool()[:, None]
@@ -302,10 +302,10 @@ def test_segments_in_both_directions_are_read_alike_in_any_company(objective: st
     loss.backward()
     assert all(p.grad is not None for p in task.parameters() if p.requires_grad)
     task.eval()
-    together = task.predicted(batch).symbols
+    together = task.evaluation_output(batch)
     assert 0 < (scrambled(batch.example) & 1).sum() < 4
     for row in range(4):
-        alone = task.predicted(one(batch, row)).symbols
+        alone = task.evaluation_output(one(batch, row))
         torch.testing.assert_close(alone, together[2 * row : 2 * row + 2], rtol=0, atol=1e-12)
 
 

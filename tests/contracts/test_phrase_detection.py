@@ -11,6 +11,7 @@ from test_masked_lm import BERT, DATA, LENGTHS, one, rows
 from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, RowBatch
+from lit_transformers.heads.phrase_detection import Detected, ReplacedPhrases
 from lit_transformers.tasks.masked_lm import MaskedLM, MaskedLMConfig
 from lit_transformers.training.config import TrainingConfig
 
@@ -31,17 +32,26 @@ def detecting() -> MaskedLM:
     return placed(config.build(BERT, WITH_PHRASES, TrainingConfig(device="cpu")).double())
 
 
+def phrases_of(task: MaskedLM) -> ReplacedPhrases:
+    head = task.heads["phrase"]
+    assert isinstance(head, ReplacedPhrases)
+    return head
+
+
+def detected(task: MaskedLM, batch: RowBatch) -> Detected:
+    head = phrases_of(task)
+    return head.detected(task.evaluation_reading(batch).hidden, head.phrases(batch))
+
+
 @pytest.mark.any_device
 def test_the_loss_is_that_of_the_definition_and_is_reported() -> None:
     task, batch = detecting(), rows_with_phrases()
     hidden = task.network.read_row(batch.inputs, batch.padding_mask, batch.inputs == 10, batch.segments).hidden
-    assert task.detector is not None
+    detector = phrases_of(task).map
     nats, correct = [], 0
     for row, phrases in enumerate(PHRASES):
         for start, stop, label in phrases:
-            logit = F.linear(
-                torch.cat([hidden[row, start - 1], hidden[row, stop]]), task.detector.weight, task.detector.bias
-            )
+            logit = F.linear(torch.cat([hidden[row, start - 1], hidden[row, stop]]), detector.weight, detector.bias)
             nats.append(-F.logsigmoid(logit if label else -logit))
             correct += int((logit > 0) == bool(label))
     mean = sum(nats) / len(nats)
@@ -49,7 +59,7 @@ def test_the_loss_is_that_of_the_definition_and_is_reported() -> None:
     losses = [task.training_step(each, 0)["loss"] for each in (batch, without)]
     torch.testing.assert_close(losses[0] - losses[1], 0.5 * mean.squeeze())
     losses[0].backward()
-    assert task.detector.weight.grad is not None and task.detector.weight.grad.any()
+    assert detector.weight.grad is not None and detector.weight.grad.any()
     task.eval()
     with torch.no_grad():
         task.validation_step(batch, 0)
@@ -61,12 +71,11 @@ def test_the_loss_is_that_of_the_definition_and_is_reported() -> None:
 def test_rows_are_told_alike_in_any_company() -> None:
     task, batch = detecting().eval(), rows_with_phrases()
     with torch.no_grad():
-        together = task.predicted(batch).phrases
-        assert together is not None and batch.phrases is not None
+        together = detected(task, batch)
+        assert batch.phrases is not None
         for row in range(4):
             single = one(batch, row)._replace(phrases=batch.phrases[row : row + 1])
-            alone = task.predicted(single).phrases
-            assert alone is not None
+            alone = detected(task, single)
             torch.testing.assert_close(alone.nats, together.nats[together.row == row])
 
 

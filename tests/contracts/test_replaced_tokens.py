@@ -51,8 +51,7 @@ def test_the_loss_is_that_of_the_definition(predicts: Predicts) -> None:
             if predicts == "symbols_at_masks":
                 probability = softmax[target]
             else:
-                assert task.head is not None
-                flagged = task.head(vector).sigmoid()[0]
+                flagged = task.discriminator.detection(vector[None]).sigmoid()[0]
                 is_replaced, is_read = symbols[row, place] != target, symbols[row, place] == target
                 if predicts == "symbols":
                     probability = (1 - flagged) * softmax[target] + flagged * is_read
@@ -81,7 +80,8 @@ def test_draws_follow_the_generator_and_carry_no_gradient() -> None:
         expected = task.generator.tokens.log_probabilities(task.generator.predict(output.hidden))[0, 3].exp()
     shares = symbols.bincount(minlength=len(expected)) / len(symbols)
     assert (shares - expected).abs().max() < 4 * (0.25 / len(symbols)) ** 0.5
-    task.train().predicted(task.network, rows(LENGTHS)).network.nats.sum().backward()
+    batch = rows(LENGTHS)
+    task.discriminator.loss(task.train().training_reading(batch), batch).total.backward()
     assert all(parameter.grad is None for parameter in task.generator.parameters())
 
 
@@ -116,15 +116,17 @@ def test_what_is_reported_is_counted_by_hand() -> None:
     task, batch = electra().eval(), rows(LENGTHS)
     with torch.no_grad():
         task.validation_step(batch, 0)
-        output = task.predicted(task.network, batch)
+        reading = task.evaluation_reading(batch)
+        judged = task.discriminator.predictions(reading, batch.padding_mask)
+    generator, replaced = reading.parts["generator"], reading.parts["drawn"] != reading.parts["original"]
     reported, hidden = task.metric.compute(), batch.targets != IGNORED
-    assert reported["discriminator_nats"] == pytest.approx(output.network.nats[batch.padding_mask].mean().item())
+    assert reported["discriminator_nats"] == pytest.approx(judged.nats[batch.padding_mask].mean().item())
     assert reported["discriminator_accuracy"] == pytest.approx(
-        output.network.correct[batch.padding_mask].double().mean().item()
+        judged.correct[batch.padding_mask].double().mean().item()
     )
-    assert reported["noticed"] == pytest.approx(output.network.correct[output.replaced].double().mean().item())
-    assert reported["generator_nats"] == pytest.approx(output.generator.nats[hidden].mean().item())
-    assert reported["generator_accuracy"] == pytest.approx(output.generator.correct[hidden].double().mean().item())
+    assert reported["noticed"] == pytest.approx(judged.correct[replaced].double().mean().item())
+    assert reported["generator_nats"] == pytest.approx(generator.nats[hidden].mean().item())
+    assert reported["generator_accuracy"] == pytest.approx(generator.correct[hidden].double().mean().item())
 
 
 @pytest.mark.parametrize("predicts", PREDICTS)
@@ -137,8 +139,8 @@ def test_minimal_pairs_are_judged_by_how_likely_it_is_that_nothing_was_replaced(
             hidden = task.network.read_row(symbols[None], None, symbols[None] == 10).hidden[0, 1:]
             softmax = task.network.tokens.log_probabilities(task.network.predict(hidden)).exp()
             expected = softmax.gather(1, symbols[1:, None])[:, 0]
-            if task.head is not None:
-                flagged = task.head(hidden).sigmoid()[:, 0]
+            if predicts != "symbols_at_masks":
+                flagged = task.discriminator.detection(hidden).sigmoid()
                 expected = (1 - flagged) * expected + flagged if predicts == "symbols" else 1 - flagged
             torch.testing.assert_close(scores[row], expected.log().sum(), rtol=1e-6, atol=1e-6)
 

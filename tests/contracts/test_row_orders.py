@@ -78,11 +78,11 @@ def test_hidden_symbols_are_predicted_alike_in_any_company_under_their_masks() -
     assert all(p.grad is not None and p.grad.isfinite().all() for p in task.parameters())
     task.eval()
     with torch.no_grad():
-        together = task.predicted(batch).symbols
-        assert not torch.allclose(together, task.predicted(batch._replace(order=None)).symbols)
+        together = task.evaluation_output(batch)
+        assert not torch.allclose(together, task.evaluation_output(batch._replace(order=None)))
         for row, length in enumerate(LENGTHS):
             single = one(batch, row)._replace(order=batch.order[row : row + 1, :length])
-            torch.testing.assert_close(task.predicted(single).symbols, together[2 * row : 2 * row + 2])
+            torch.testing.assert_close(task.evaluation_output(single), together[2 * row : 2 * row + 2])
 
 
 def test_replaced_symbols_are_told_under_the_mask_of_their_row_too() -> None:
@@ -95,7 +95,7 @@ def test_replaced_symbols_are_told_under_the_mask_of_their_row_too() -> None:
     nats = []
     for each in (batch, changed):
         torch.manual_seed(0)
-        nats.append(task.predicted(task.network, each).network.nats[:, :3])
+        nats.append(task.evaluation_output(each)[:, :3])
     torch.testing.assert_close(nats[0], nats[1])
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from lit_transformers.tasks.span_boundary import SpanBoundaryConfig, boundaries
 from numerics import placed
 from test_masked_lm import BERT, DATA
 from torch import Tensor
 
 from lit_transformers.batch import IGNORED, RowBatch
+from lit_transformers.heads import SpanBoundaryConfig
+from lit_transformers.heads.span_boundary import SpanBoundary, boundaries
 from lit_transformers.models import ModelConfig
 from lit_transformers.tasks.masked_lm import MaskedLM, MaskedLMConfig
 from lit_transformers.training.config import TrainingConfig
@@ -38,8 +39,7 @@ def boundary_lm(model: ModelConfig = BERT) -> MaskedLM:
 
 def by_definition(task: MaskedLM, batch: RowBatch, hidden: Tensor) -> list[Tensor]:
     """-log p(x_i | x_{s-1}, x_{e+1}, p_{i-s+1}) for each symbol, by equation 1 of the paper."""
-    head, nats = task.boundary_head, []
-    assert head is not None
+    head, nats = task.heads["boundary"], []
     first, gelu, norm, second, _, last_norm = head.map
     for row, spans in SPANS.items():
         for start, stop in spans:
@@ -59,11 +59,11 @@ def test_the_loss_is_that_of_the_definition(embedding_dim: int | None) -> None:
     assert len(beside) == 1 + 3 + 3 + 2 + 1
     plain = MaskedLMConfig().build(BERT.override({"embedding_dim": embedding_dim}), DATA, TrainingConfig(device="cpu"))
     plain = placed(plain.double())
-    plain.load_state_dict({k: v for k, v in task.state_dict().items() if not k.startswith("boundary_head")})
+    plain.load_state_dict({k: v for k, v in task.state_dict().items() if not k.startswith("heads.boundary.")})
     losses = [each.training_step(batch, 0)["loss"] for each in (task, plain)]
     torch.testing.assert_close(losses[0] - losses[1], 0.5 * sum(beside) / len(beside))
     losses[0].backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in task.boundary_head.parameters())
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in task.heads["boundary"].parameters())
     task.eval().validation_step(batch, 0)
     assert task.metric.compute()["boundary_nats"] == pytest.approx((sum(beside) / len(beside)).item())
     assert [row.boundary_tokens for row in task.metric.per_document()] == [4, 3, 3]
@@ -81,11 +81,10 @@ def test_vectors_within_spans_are_not_read() -> None:
     hidden = torch.randn(4, 12, BERT.dim, dtype=torch.float64)
     spans = boundaries(batch.targets, 3)
     within = (batch.targets != IGNORED)[..., None]
-    assert task.boundary_head is not None
+    head = task.heads["boundary"]
+    assert isinstance(head, SpanBoundary)
     with torch.no_grad():
-        torch.testing.assert_close(
-            task.boundary_head(hidden, spans), task.boundary_head(hidden.masked_fill(within, 7.0), spans)
-        )
+        torch.testing.assert_close(head.vectors(hidden, spans), head.vectors(hidden.masked_fill(within, 7.0), spans))
 
 
 def test_a_cost_counts_the_head_and_a_second_softmax() -> None:

@@ -1,4 +1,4 @@
-"""A mixer, an objective and a data set from outside of the library, each a class and what its config builds."""
+"""A mixer, a head with its objective, and a data set, from outside of the library: classes and their configs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from datamodules.core.examples import Example, SyntheticConfig
 from lit_transformers.batch import ClassLabels, DataDescription, LabelledBatch, LabelledDescription, Vocabulary
 from lit_transformers.config import Length, Positive
+from lit_transformers.heads import ClassLabelConfig
+from lit_transformers.heads.pooled import ClassLabel
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape
-from lit_transformers.models.model import ModelConfig
-from lit_transformers.tasks.classification import Classification, ClassificationConfig
-from lit_transformers.training.config import TrainingConfig
+from lit_transformers.models.model import ModelConfig, Network
+from lit_transformers.tasks.classification import ClassificationConfig
 
 
 @final
@@ -78,16 +79,24 @@ class ParityConfig(SyntheticConfig, kind="parity"):
 
 
 @final
-class HingeConfig(ClassificationConfig, kind="hinge"):
-    """Classification with the multi-class hinge loss (Crammer and Singer 2001) in place of the cross-entropy."""
+class MarginConfig(ClassLabelConfig, kind="margin"):
+    """The multi-class hinge loss (Crammer and Singer 2001) in place of the cross-entropy."""
 
-    def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Hinge:
-        return Hinge(self, model, data, training)
+    def build(self, model: ModelConfig, network: Network, data: DataDescription) -> Margin:
+        return Margin(self, model.dim, self.outputs(data))
 
 
 @final
-class Hinge(Classification):
+class Margin(ClassLabel):
     """The loss of an example is how far its class stays below any other, plus a margin of 1."""
 
-    def nll(self, outputs: Float[Tensor, "b o"], batch: LabelledBatch) -> Float[Tensor, " b"]:
+    def nats(self, outputs: Float[Tensor, "b o"], batch: LabelledBatch) -> Float[Tensor, " b"]:
         return nn.functional.multi_margin_loss(outputs, batch.labels, reduction="none") * outputs.size(1)
+
+
+@final
+class HingeConfig(ClassificationConfig, kind="hinge"):
+    """Classification by margins."""
+
+    def head(self) -> MarginConfig:
+        return MarginConfig(pooling=self.pooling, dropout=self.dropout)
