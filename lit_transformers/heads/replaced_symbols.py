@@ -24,7 +24,7 @@ Predicts = Literal["replaced", "replaced_at_masks", "symbols", "symbols_at_masks
 
 class DrawnSymbolsConfig(HiddenSymbolsConfig, kind="drawn_symbols"):
     """Hidden symbols are predicted by the generator of a task (``replaced_tokens``), whose reading has them as the part
-    "generator", ``Predictions``."""
+    "generator", ``Predictions``. The task counts what they cost."""
 
     parts: ClassVar[tuple[str, ...]] = ("generator",)
 
@@ -100,6 +100,9 @@ class DrawnSymbols(HiddenSymbols):
         if not hidden:
             return {}
         return {"nats": math.fsum(sums["nats"]) / hidden, "accuracy": sum(sums["correct"]) / hidden}
+
+    def flops(self, length: int) -> float:
+        return 0
 
 
 class ReplacedSymbols(Head):

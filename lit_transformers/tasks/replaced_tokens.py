@@ -149,8 +149,13 @@ class ReplacedTokens(Task):
         return [parameter for parameter in self.parameters() if not parameter.requires_grad]
 
     def other_flops(self, length: int) -> float:
-        """Returns those of the generator."""
-        return 0 if self.generator is None else self.generator.flops(length) - self.generator.softmax_flops(length)
+        """Returns those of the generator and of what it predicts."""
+        generator = self.generator
+        if generator is None:
+            return 0
+        predictions = RowDescription.of(self.data, self.config.kind).predictions
+        predicted = generator.predict_flops(predictions) + generator.tokens.flops(predictions)
+        return generator.flops(length) - generator.softmax_flops(length) + predicted
 
     def build_generator(self, config: SymbolGeneratorConfig) -> RowNetwork | None:
         """Builds the generator, which is the network itself where all weights are shared; None where any symbol is

@@ -154,6 +154,20 @@ def test_costs_count_both_networks() -> None:
     assert tied.parameters > alone.parameters, "a discriminator alone predicts no symbol"
 
 
+def test_a_cost_counts_what_a_narrower_generator_predicts_by_its_own_width() -> None:
+    model = BERT.override({"embedding_dim": 6})
+    fields = {"overrides": {"dim": DIM // 2, "heads": 1}}
+    generator = electra(model, generator=fields).generator
+    narrow, alone = (
+        ReplacedTokensConfig.from_dict({"kind": "replaced_tokens", "generator": each}).cost(model, DATA)
+        for each in (fields, {"draws": "uniform"})
+    )
+    assert generator is not None
+    map_to_embeddings, softmax = DIM // 2 * 6, 6 * DATA.vocabulary.size
+    expected = generator.flops(DATA.length) + 2 * DATA.predictions * (map_to_embeddings + softmax)
+    assert (narrow.flops_per_token - alone.flops_per_token) * DATA.length == pytest.approx(expected)
+
+
 def test_what_cannot_be_shared_is_refused() -> None:
     with pytest.raises(ConfigError, match="same embedding_dim, positions and segments"):
         electra(generator={"overrides": {"dim": 2 * DIM}})

@@ -4475,6 +4475,14 @@ FAULTS = (
     ),
     Fault(
         "masked",
+        "what a generator predicts costs what its discriminator would take",
+        "lit_transformers/tasks/replaced_tokens.py",
+        "predicted = generator.predict_flops(predictions)",
+        "predicted = self.network.predict_flops(predictions)",
+        (f"{MASKED}replaced_tokens.py::test_a_cost_counts_what_a_narrower_generator_predicts_by_its_own_width",),
+    ),
+    Fault(
+        "masked",
         "a generator has all heads of the discriminator",
         "lit_transformers/tasks/replaced_tokens.py",
         "heads = max(round(self.width * discriminator.heads), 1)",
