@@ -21,22 +21,22 @@ def task_cost(config: TaskConfig, model: ModelConfig, data: DataDescription) -> 
     a row, of what the task reads besides it, and of the heads. Raises ConfigError where the task cannot be built.
     """
     require_fitting(model)
-    task, (carried, flops, others) = shapes_or_values(lambda: config.build(model, data, TrainingConfig()), spent)
+    task, (carried, *passes) = shapes_or_values(lambda: config.build(model, data, TrainingConfig()), spent)
     _, length = config.counted_lengths(data)
     unused = {id(parameter) for parameter in task.unused()}
     counts = {id(p): p.numel() for p in task.parameters() if id(p) not in unused}
     embedded = {id(p) for embedding in task.network.embeddings() for p in embedding.parameters()}
     embedding_parameters = sum(count for parameter, count in counts.items() if parameter in embedded)
     decoding_state = task.network.decoding_state(length)
-    per_token = flops / length + others / length
+    per_token = sum(flops / length for flops in passes)
     return ModelCost(sum(counts.values()), embedding_parameters, per_token, carried.state_bytes, decoding_state)
 
 
-def spent(task: Task) -> tuple[Carried, float, float]:
-    """Returns what a row leaves to the next, and the forward FLOPs of one row after it: of the network, and of all
-    else."""
+def spent(task: Task) -> tuple[Carried, float, float, float]:
+    """Returns what a row leaves to the next, and the forward FLOPs of one row after it: of the network, of the heads
+    beyond a softmax that those have, and of all else."""
     source, length = task.config.counted_lengths(task.data)
     carried = task.carried()
     flops = task.network.flops(length, carried.tokens, source)
     of_heads = sum(head.flops(length) for head in task.trained_heads.values())
-    return carried, flops, task.other_flops(length) + of_heads - task.network.softmax_flops(length)
+    return carried, flops, of_heads - task.network.softmax_flops(length), task.other_flops(length)
