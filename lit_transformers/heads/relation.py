@@ -80,4 +80,5 @@ class Relation(Head):
         return {"nats": math.fsum(sums["nats"]) / count, "accuracy": sum(sums["correct"]) / count}
 
     def flops(self, length: int) -> float:
-        return super().flops(1)
+        """Returns those of one vector of a row, in which a bias counts as much as a weight."""
+        return 2 * sum(parameter.numel() for parameter in self.parameters())
