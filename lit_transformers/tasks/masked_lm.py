@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError, PositiveFloat
@@ -120,9 +120,6 @@ class MaskedLM(Task):
         self.network = without_order(reader.build(data))
         rules = RowDescription.of(data, config.kind).rules
         self.add_heads(lambda heads: MaskedMetric(heads, rules))
-
-    def unused(self) -> list[nn.Parameter]:
-        return [*super().unused(), *self.network.order_only()]
 
     def read(self, network: RowNetwork, batch: RowBatch) -> Representation:
         output = read_rows(network, batch)

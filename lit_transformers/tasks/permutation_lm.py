@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError, Plain, Positive, PositiveFloat
@@ -123,10 +123,6 @@ class PermutationLM(Task):
         network = reader.build(data)
         self.network = without_order(network) if config.objective == "denoising" else network
         self.add_heads(MaskedMetric)
-
-    def unused(self) -> list[nn.Parameter]:
-        only = self.network.order_only() if self.config.objective == "denoising" else []
-        return [*super().unused(), *only]
 
     def other_flops(self, length: int) -> float:
         """Returns those of both streams in all segments, beyond one pass over the row at once."""
