@@ -59,8 +59,8 @@ class TaskConfig(Config):
             name, place = head.name or head.kind, f"task.heads.{number}"
             if name in heads:
                 raise ConfigError(f"there is a head {name} already; give this one another name", f"{place}.name")
-            if not name.isidentifier() or name.startswith("_") or iskeyword(name) or hasattr(HeadDict(), name):
-                raise ConfigError(f"{name!r} is no name for a head; use another word", f"{place}.name")
+            if not name.isidentifier() or name.startswith("_") or iskeyword(name) or name in dir(HeadDict()):
+                raise ConfigError(f"{name!r} cannot be the name of a head; use another word", f"{place}.name")
             if not isinstance(data, head.reads):
                 raise ConfigError(f"{head.kind} does not learn from data of kind {data.kind}", place)
             heads[name] = head
