@@ -40,12 +40,13 @@ class OneSidedSymbolsConfig(HeadConfig, kind="one_sided_symbols"):
 
 class Represented(NamedTuple):
     """What stands before each symbol of rows that is predicted: vectors (n, e) that the softmax of ``network`` reads,
-    the symbols ``targets`` (n,), row by row, and the number of its ``row`` (n,)."""
+    the symbols ``targets`` (n,), row by row, and the number of its ``row`` (n,); in training also ``nats`` (n,)."""
 
     network: RowNetwork
     vectors: Float[Tensor, "n e"]
     targets: Int[Tensor, " n"]
     row: Int[Tensor, " n"]
+    nats: Float[Tensor, " n"] | None = None
 
 
 class Predicted(NamedTuple):
@@ -83,8 +84,7 @@ class OneSidedSymbols(Head):
         return (self.rows(batch).targets[:, 1:] != IGNORED).sum()
 
     def loss(self, reading: Representation, batch: RowBatch) -> HeadLoss:
-        represented: Represented = reading.parts[self.direction]
-        return HeadLoss.of(represented.network.tokens.nll(represented.vectors, represented.targets))
+        return HeadLoss.of(reading.parts[self.direction].nats)
 
     def predicted(self, reading: Representation) -> Predicted:
         """Returns what is predicted of each symbol."""

@@ -114,7 +114,10 @@ class BiLM(Task):
         network = self.backward_network
         return 0 if network is None else network.flops(length) - network.softmax_flops(length)
 
-    def read(self, network: RowNetwork, batch: RowBatch) -> Representation:
+    def training_reading(self, batch: RowBatch) -> Representation:
+        return self.read(self.network, batch, with_nats=True)
+
+    def read(self, network: RowNetwork, batch: RowBatch, with_nats: bool = False) -> Representation:
         """Runs the network of each direction on rows as it reads them. The reading has what represents their symbols as
         parts, by direction."""
         parts, hidden, aux = {}, [], dict[str, Tensor]()
@@ -125,7 +128,8 @@ class BiLM(Task):
             targets = rows.targets[:, 1:]
             scored = targets != IGNORED
             vectors = reader.predict(output.hidden[:, :-1][scored])
-            parts[head.direction] = Represented(reader, vectors, targets[scored], scored.nonzero()[:, 0])
+            nats = reader.tokens.nll(vectors, targets[scored]) if with_nats else None
+            parts[head.direction] = Represented(reader, vectors, targets[scored], scored.nonzero()[:, 0], nats)
             hidden.append(output.hidden)
             aux = add_losses(aux, output.aux)
         return Representation(network, hidden[0], aux=aux, parts=parts)
