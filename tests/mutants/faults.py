@@ -4483,6 +4483,14 @@ FAULTS = (
     ),
     Fault(
         "masked",
+        "an export looks for heads by the names that they have today alone",
+        "lit_transformers/exchange/convert.py",
+        "tensors = layout.current_names(tensors)",
+        "tensors = dict(tensors)",
+        (f"{HUGGING_FACE}a_file_with_the_names_that_a_head_had_before_is_started_from_and_exported",),
+    ),
+    Fault(
+        "masked",
         "a generator has all heads of the discriminator",
         "lit_transformers/tasks/replaced_tokens.py",
         "heads = max(round(self.width * discriminator.heads), 1)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -426,6 +427,22 @@ def test_a_run_starts_from_an_import_and_is_exported_and_the_next_one_starts_fro
     fit(following, tmp_path / "second")
     first, second = (load(tmp_path / name / "checkpoint.ckpt")[0].state_dict() for name in ("first", "second"))
     assert all(torch.equal(tensor, first[name]) for name, tensor in second.items())
+
+
+def test_a_file_with_the_names_that_a_head_had_before_is_started_from_and_exported(
+    case: Callable[[str], Case], tmp_path: Path
+) -> None:
+    imported = case("bert").imported
+    older = Path(shutil.copytree(imported, tmp_path / "older"))
+    tensors = load_file(older / "weights.safetensors")
+    names = {name: name.replace("heads.relation.map.", "relation_head.") for name in tensors}
+    renamed = {names[name]: tensor for name, tensor in tensors.items() if names[name] != name}
+    assert len(renamed) == 4
+    rewrite(older, *(name for name in names if names[name] != name), file="weights.safetensors", extra=renamed)
+    task = our_task(imported / "weights.safetensors")
+    assert start_from(task, older / "weights.safetensors") == []
+    assert torch.equal(task.heads["relation"].map[2].bias, tensors["heads.relation.map.2.bias"])
+    assert export_weights(older, tmp_path / "out").architecture == "bert (BertForPreTraining)"
 
 
 def test_the_key_of_a_run_covers_the_content_of_the_weights_that_it_starts_from(
