@@ -32,14 +32,15 @@ def batches_ahead(trainer: L.Trainer, count: int) -> list[Any]:
     left = trainer.num_training_batches - trainer.fit_loop.epoch_loop.batch_progress.current.ready
     if not isinstance(fetcher, _PrefetchDataFetcher) or not left:
         return []
+    wanted = min(count, left)
     fetcher.length = None  # or it would take the last batch that it holds for the last one that was trained
-    while len(fetcher.batches) < min(count, left):
+    while len(fetcher.batches) < wanted:
         try:
             fetcher.batches.append(_DataFetcher.__next__(fetcher))
         except StopIteration:
             break
     fetcher.done = not fetcher.batches
-    return [batch for batch, _, _ in fetcher.batches[:count]]
+    return [batch for batch, _, _ in fetcher.batches[:wanted]]
 
 
 class BetweenUpdates(Callback, ABC):
