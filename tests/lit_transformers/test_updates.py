@@ -304,14 +304,14 @@ def same_weights(first: Task, second: Task) -> None:
         torch.testing.assert_close(weight, other, rtol=1e-9, atol=1e-11, msg=lambda text, n=name: f"{n}: {text}")
 
 
-def eight_batches(case: Case) -> list[Any]:
-    return [part for _ in range(2) for part in cut(rows_of(case), CUTS["four batches"])]
+def batches_of(case: Case, count: int) -> list[Any]:
+    return [part for _ in range(3) for part in cut(rows_of(case), CUTS["four batches"])][:count]
 
 
 TRAINED = ("masked_lm", "bilm", "seq2seq", "classification")
 
 
-@pytest.mark.parametrize("limit", [None, 7, 6], ids=lambda limit: f"limit {limit}")
+@pytest.mark.parametrize("limit", [None, 8, 7, 6], ids=lambda limit: f"limit {limit}")
 @pytest.mark.parametrize("sized", [True, False], ids=["sized", "unsized"])
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_trainer_that_accumulates_trains_as_one_batch_does(
@@ -319,7 +319,7 @@ def test_a_trainer_that_accumulates_trains_as_one_batch_does(
 ) -> None:
     """Two epochs, of which each ends in an update of fewer batches, or in a whole one. A validation after each."""
     case = CASES[name]
-    task, batches = built(case, **SGD), eight_batches(case)
+    task, batches = built(case, **SGD), batches_of(case, 11)
     expected = by_hand(copy.deepcopy(task), groups(batches[:limit]))
     trainer = trainer_of(
         tmp_path,
@@ -341,7 +341,7 @@ def test_a_trainer_that_resumes_between_updates_goes_on_as_if_it_had_not_stopped
     sized: bool, stop: int, tmp_path: Path
 ) -> None:
     case = CASES["masked_lm"]
-    batches = eight_batches(case)
+    batches = batches_of(case, 8)
     whole, first, second = (built(case, **SGD) for _ in range(3))
     options: dict[str, Any] = {"accumulate_grad_batches": COUNT, "enable_checkpointing": False}
     trainer_of(tmp_path, max_steps=6, **options).fit(whole, loader(batches, sized))
@@ -365,7 +365,7 @@ def test_a_trainer_that_resumes_between_updates_goes_on_as_if_it_had_not_stopped
 
 def test_a_schedule_of_accumulation_counts_the_batches_of_each_epoch(tmp_path: Path) -> None:
     case = CASES["masked_lm"]
-    task, batches = built(case, **SGD), eight_batches(case)[:6]
+    task, batches = built(case, **SGD), batches_of(case, 6)
     updates = [[batch] for batch in batches] + groups(batches, epochs=1)
     expected = by_hand(copy.deepcopy(task), updates)
     schedule = GradientAccumulationScheduler({0: 1, 1: COUNT})

@@ -4245,8 +4245,8 @@ UPDATE_FAULTS = (
         "updates",
         "an update counts a batch that is not trained any more",
         "lit_transformers/training/loop.py",
-        "while len(fetcher.batches) < min(count, left):",
-        "while len(fetcher.batches) < count:",
+        "for batch, _, _ in fetcher.batches[:wanted]]",
+        "for batch, _, _ in fetcher.batches[:count]]",
         (TRAINER,),
     ),
     Fault(
