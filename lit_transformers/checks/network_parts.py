@@ -25,7 +25,7 @@ from lit_transformers.gates import gates
 from lit_transformers.gates.gates import Broken, is_small, largest
 from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.gates.miniature import SHORTEST, VOCABULARY, Probe, miniature, probe_length
-from lit_transformers.mixer import Context, LengthError, MixerConfig, Shape
+from lit_transformers.mixer import Context, LengthError, MixerConfig, Mode, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, ModelConfig
 from lit_transformers.models.capabilities import CausalNetwork, PairNetwork, RowNetwork
@@ -36,11 +36,13 @@ from lit_transformers.stacks import StackConfig
 from lit_transformers.stacks.feedforward import TransitionConfig
 from lit_transformers.tasks import TaskConfig
 
-__all__ = ["DIM", "HEADS", "checks", "count_flops", "objectives"]
+__all__ = ["DIM", "HEADS", "checks", "count_flops", "modes_are_promised_or_refused", "objectives"]
 
 DIM, HEADS = 16, 2
 FLOPS_TOLERANCE = 0.02
 """How far the FLOPs of a formula may be from those counted, as a share."""
+EXPLAINED: tuple[Mode, ...] = ("causal", "bidirectional", "cross")
+"""The modes that a mixer promises or refuses with a reason; of "permuted" it may say nothing."""
 
 
 def checks(case: Config) -> PartChecks:
@@ -52,6 +54,7 @@ def checks(case: Config) -> PartChecks:
         yield f"{prefix}weights tell all", partial(weights_tell_all, network)
     match case:
         case MixerConfig():
+            yield "modes", lambda: modes_are_promised_or_refused(case)
             yield "FLOPs equal the count", lambda: _check_flops(case)
         case TransitionConfig():
             yield "FLOPs equal the count", lambda: _check_transition_flops(case)
@@ -70,6 +73,20 @@ def checks(case: Config) -> PartChecks:
             yield "loss is the probability's", lambda: loss_is_of_the_probability(case)
     if networks:
         yield "every field has an effect", lambda: require_effects(case, _alike, "losses, weights or memory")
+
+
+def modes_are_promised_or_refused(case: MixerConfig) -> str:
+    """Checks that a mixer promises each mode or says why it has not got it, for whoever puts it there."""
+    promises = case.promises()
+    if missing := [mode for mode in EXPLAINED if mode not in promises.modes and not promises.refusals.get(mode)]:
+        raise Broken(
+            f"it neither promises nor refuses to be {' or '.join(missing)}; give the reason in refusals of promises(), "
+            "by the name of the mode, or the mode in modes"
+        )
+    if both := [mode for mode in promises.refusals if mode in promises.modes]:
+        raise Broken(f"it promises to be {' and '.join(both)} and refuses it; remove the mode or the refusal")
+    refused = [mode for mode in EXPLAINED if mode not in promises.modes]
+    return f"refused with a reason: {', '.join(refused)}" if refused else "all are promised"
 
 
 def _networks(case: Config) -> Iterator[tuple[str, ModelConfig]]:

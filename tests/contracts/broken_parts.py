@@ -48,7 +48,7 @@ from lit_transformers.encodings.positions import Sinusoidal, SinusoidalConfig
 from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.heads import ClassLabelConfig
 from lit_transformers.heads.pooled import ClassLabel, PooledHeadConfig
-from lit_transformers.mixer import Context
+from lit_transformers.mixer import Context, MixerConfig, Mode, Promises
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.models.tokens import FullTokenEmbedding, FullTokenEmbeddingConfig
@@ -410,7 +410,22 @@ class _Deaf:
         pass
 
 
+class SilentConfig(MixerConfig, kind="silent"):
+    """Says nothing of reading another sequence."""
+
+    contradicts: bool = False
+
+    def promises(self) -> Promises:
+        reasons: dict[Mode, str] = {"bidirectional": "it reads from left to right"}
+        return Promises(("causal",), refusals=reasons | ({"cross": "no", "causal": "no"} if self.contradicts else {}))
+
+    def build(self, shape: Any) -> Any:
+        raise NotImplementedError
+
+
 FAULTS: Mapping[str, tuple[Any, str, str]] = {
+    "mode without a word": (SilentConfig, "modes", "refuses to be cross; give the reason in refusals of promises()"),
+    "mode promised and refused": (SilentConfig(contradicts=True), "modes", "remove the mode or the refusal"),
     "encoding of positions": (SquaredConfig, "the distance alone counts", "compute scores from i - j alone"),
     "encoding of nothing": (UnturnedConfig, "order counts", "use the distances in the scores"),
     "positions": (CoarseConfig, "every position differs", "give each its own"),

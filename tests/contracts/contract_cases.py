@@ -336,10 +336,15 @@ def variants(encodings: Encodings) -> Sequence[Case]:
     return cases
 
 
-KINDS: Mapping[str, Case] = {
-    kind: next(case for case in variants("none") if case.config.kind == kind) for kind in MIXERS
-}
-"""The first case of every kind of mixer: for what the mixer's own fields do not change."""
+def first_of_each_kind(cases: Sequence[Case]) -> dict[str, Case]:
+    first: dict[str, Case] = {}
+    for case in cases:
+        first.setdefault(case.config.kind, case)
+    return first
+
+
+KINDS: Mapping[str, Case] = first_of_each_kind(variants("none"))
+"""The first case of every kind of mixer that has one: for what the mixer's own fields do not change."""
 
 
 def promises(case: Case, promise: Promise) -> bool:

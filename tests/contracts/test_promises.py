@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from numerics import exactly, half, same, same_gradients, unmoved
 from torch import Tensor
 
 from lit_transformers.attention.patterns import BLOCK
+from lit_transformers.checks.network_parts import modes_are_promised_or_refused
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import RotaryConfig
 from lit_transformers.mixer import Context, Mixer, Mode, detach, empty_rows, state_tensors, take_rows
@@ -302,12 +303,12 @@ def test_a_mixer_and_every_mixer_within_it_reports_losses_apart_from_what_it_obs
 @mixers()
 def test_a_mode_is_promised_and_granted_or_refused_with_a_reason(case: Case) -> None:
     promises = case.config.promises()
-    for mode in {*get_args(Mode)} - {"permuted"}:  # which test_two_streams is about
-        if mode in promises.modes:
+    assert modes_are_promised_or_refused(case.config)
+    for mode in promises.modes:
+        case.config.require(mode)
+    for mode, reason in promises.refusals.items():
+        with pytest.raises(ConfigError, match=f"cannot be {mode}: {reason}"):
             case.config.require(mode)
-        else:
-            with pytest.raises(ConfigError, match=f"cannot be {mode}: {promises.refusals[mode]}"):
-                case.config.require(mode)
 
 
 def test_an_encoding_takes_cross_mixing_away_from_a_mixer_and_nothing_else() -> None:

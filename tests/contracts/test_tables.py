@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import pickle
 import re
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import contract_cases
 import pytest
 import yaml
-from contract_cases import CASES, name
+from contract_cases import CASES, KINDS, name
+from toy_parts import DecayConfig
 
 from lit_transformers.config import Config, field_types, roles
+from lit_transformers.mixers import MIXERS
 from lit_transformers.stacks import SequentialConfig
 
 CITED = ("MIXERS", "ENCODINGS", "POSITIONS", "STACKS", "FEEDFORWARDS")
@@ -33,8 +37,16 @@ def abstract(config: Config) -> type[Config]:
 @pytest.mark.parametrize("table", CASES)
 def test_every_kind_has_a_case(table: str) -> None:
     kinds, cases = CASES[table]
-    missing = set(kinds.values()) - {type(case) for case in cases}
-    assert not missing, f"add a case to contract_cases.py for {missing}"
+    missing = [kind for kind, config in kinds.items() if config not in map(type, cases)]
+    where = "tests/contracts/contract_cases.py"
+    assert not missing, f"{table} has kinds without a case: {', '.join(missing)}; list small configs of each in {where}"
+
+
+def test_a_mixer_without_a_case_is_named_and_the_others_are_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MIXERS, "decay", DecayConfig)
+    assert runpy.run_path(contract_cases.__file__)["KINDS"].keys() == KINDS.keys() == {*MIXERS} - {"decay"}
+    with pytest.raises(AssertionError, match="MIXERS has kinds without a case: decay; list small configs of each in"):
+        test_every_kind_has_a_case("MIXERS")
 
 
 @pytest.mark.parametrize("config", list(every_case()), ids=name)

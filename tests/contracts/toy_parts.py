@@ -28,7 +28,14 @@ class DecayConfig(MixerConfig, kind="decay"):
     horizon: Annotated[Positive, Length] = 4
 
     def promises(self) -> Promises:
-        return Promises(("causal",), streams=True)
+        return Promises(
+            ("causal",),
+            streams=True,
+            refusals={
+                "bidirectional": "a sum of earlier inputs knows no later ones",
+                "cross": "inputs decay along one sequence; across two there is no distance",
+            },
+        )
 
     def build(self, shape: Shape) -> Decay:
         return Decay(self, shape)

@@ -53,7 +53,9 @@ class Loss:
         return 1.0
 
 
-def test_a_device_is_waited_for_now_and_then_also_where_nobody_listens() -> None:
+def test_a_device_is_waited_for_now_and_then_also_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first step, too, of a machine that was started a second ago."""
+    monkeypatch.setattr("time.monotonic", lambda: 1.0)
     trainer: Any = SimpleNamespace(is_global_zero=True, global_step=1, max_steps=100)
     task: Any = SimpleNamespace(device=torch.device("cuda"))
     check, loss = DivergenceCheck(every=math.inf), Loss()

@@ -56,6 +56,59 @@ SAMPLER = "tests/reliability/test_sampler.py::test_a_run_keeps_every_promise"
 REHEARSAL = "tests/lit_transformers/test_rehearsal.py::test_"
 RANKS = "tests/lit_transformers/test_pretraining_ranks.py::test_ranks_learn_and_measure_what_one_process_does"
 
+ROOM_FAULTS = (
+    Fault(
+        "rooms",
+        "a folder imports one that imports it",
+        "lit_transformers/attention/relative.py",
+        "from lit_transformers.attention.workspace import empty",
+        "from lit_transformers.attention.workspace import empty\nfrom lit_transformers.encodings import clipped",
+        ("tests/test_house.py::test_no_folders_are_in_a_circle",),
+    ),
+    Fault(
+        "rooms",
+        "a mixer without a case breaks every file of contract tests",
+        "tests/contracts/contract_cases.py",
+        'KINDS: Mapping[str, Case] = first_of_each_kind(variants("none"))',
+        'KINDS = {kind: next(case for case in variants("none") if case.config.kind == kind) for kind in MIXERS}',
+        ("tests/contracts/test_tables.py::test_a_mixer_without_a_case_is_named_and_the_others_are_tested",),
+    ),
+    Fault(
+        "rooms",
+        "a mixer may say nothing of a mode",
+        "lit_transformers/checks/network_parts.py",
+        "if mode not in promises.modes and not promises.refusals.get(mode)]:",
+        "if mode not in {*promises.modes, *EXPLAINED}]:",
+        (f"{BROKEN}[mode without a word]",),
+    ),
+    Fault(
+        "rooms",
+        "a mixer may promise what it refuses",
+        "lit_transformers/checks/network_parts.py",
+        "for mode in promises.refusals if mode in promises.modes]:",
+        "for mode in promises.refusals if mode == promises.modes]:",
+        (f"{BROKEN}[mode promised and refused]",),
+    ),
+    Fault(
+        "rooms",
+        "gates that cannot be imported are a traceback",
+        "lit_transformers/gates/gates.py",
+        "except (ImportError, AttributeError) as error:",
+        "except AttributeError as error:",
+        ("tests/contracts/test_toy_family.py::test_a_family_without_gates_cannot_be_a_run",),
+    ),
+    Fault(
+        "rooms",
+        "divergence is seen late on a machine that was just started",
+        "lit_transformers/training/callbacks.py",
+        "self.every, self.checked_at = every, -math.inf",
+        "self.every, self.checked_at = every, 0.0",
+        (
+            "tests/lit_transformers/test_progress.py::"
+            "test_a_device_is_waited_for_now_and_then_also_where_nobody_listens",
+        ),
+    ),
+)
 PATTERN_FAULTS = (
     Fault(
         "patterns",
@@ -4349,6 +4402,7 @@ UPDATE_FAULTS = (
 
 FAULTS = (
     *EXCHANGE_FAULTS,
+    *ROOM_FAULTS,
     *PATTERN_FAULTS,
     *EXECUTOR_FAULTS,
     *ENCODING_FAULTS,
