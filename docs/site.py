@@ -6,6 +6,7 @@ the same page here, on a code host, and in the site.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +20,8 @@ from reports.report import PAGE, REPORT
 __all__ = ["GALLERY", "SiteError", "build"]
 
 GALLERY = Path("gallery")
+CODE = re.compile(r"\]\(\.\./([\w/]+\.py)\)")
+"""The addresses of files of code in a page below docs."""
 """The folder of the site with the pages that ``python -m reports site`` makes."""
 CONTENTS = """
 ```{toctree}
@@ -95,6 +98,9 @@ def assemble(source: Path, site: Path, root: Path) -> None:
         ignored = shutil.ignore_patterns("*.py", "__pycache__", "site", "*.jsonl", "*.json", "*.css")
         shutil.copytree(root / folder, source / folder, ignore=ignored)
     shutil.copy(root / "CONTRIBUTING.md", source)
+    for name in set(CODE.findall((root / "docs" / "architecture.md").read_text(encoding="utf-8"))):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / name, source / name)
     front = (root / "README.md").read_text(encoding="utf-8")
     write_text(source / "index.md", front + CONTENTS)
     (source / "reference").mkdir()

@@ -59,6 +59,22 @@ RANKS = "tests/lit_transformers/test_pretraining_ranks.py::test_ranks_learn_and_
 ROOM_FAULTS = (
     Fault(
         "rooms",
+        "the walk quotes a line that is no longer there",
+        "lit_transformers/stacks/feedforward.py",
+        "hidden = self.activation(self.widen(x))",
+        "wide = self.widen(x)\n        hidden = self.activation(wide)",
+        ("tests/test_walk.py::test_what_the_walk_quotes_is_a_line_of_the_function_that_it_names",),
+    ),
+    Fault(
+        "rooms",
+        "the walk leaves the way of a step",
+        "lit_transformers/attention/relative.py",
+        "if torch.compiler.is_compiling():",
+        "if keys > 0:",
+        ("tests/test_walk.py::test_a_step_of_the_demo_calls_the_functions_of_the_walk_in_its_order",),
+    ),
+    Fault(
+        "rooms",
         "a folder imports one that imports it",
         "lit_transformers/attention/relative.py",
         "from lit_transformers.attention.workspace import empty",
