@@ -20,9 +20,9 @@ from ablations.arms import (
     select,
 )
 from lit_transformers.config import Config, ConfigError, NonNegative, Positive, PositiveFloat, nearest
+from lit_transformers.records.measure import Goal, published_goal
 from lit_transformers.records.plan import Contrast, Margin, Metric, Source
 from lit_transformers.records.schema import Checked, Name
-from lit_transformers.scores import known_goal
 from lit_transformers.trust import class_paths_in
 
 __all__ = [
@@ -84,7 +84,8 @@ class Published(Checked):
 
     ``margin`` is the size of the study's margin in units of the source's metric, where these are not the study's own.
     ``remarks`` explain results that are not those of the source: a fault, the scale, or the paper? Each is by the name
-    of a contrast or, in a study without contrasts, of the arm that is compared with the baseline.
+    of a contrast or, in a study without contrasts, of the arm that is compared with the baseline. ``goal`` says whether
+    less or more of the source's metric is better; None of one that this suite measures too, by its whole name.
     """
 
     protocol: Name
@@ -93,6 +94,21 @@ class Published(Checked):
     claims: Sequence[str] = ()
     margin: PositiveFloat | None = None
     remarks: Mapping[str, Name] = field(default_factory=dict)
+    goal: Goal | None = None
+
+    @property
+    def better(self) -> Goal | None:
+        """What is better of the source's metric; None where that is not known."""
+        return self.goal or published_goal(self.metric)
+
+    def check(self) -> None:
+        known = published_goal(self.metric)
+        if known is not None and known != (self.goal or known):
+            better = "less" if known == "minimize" else "more"
+            raise ConfigError(f"of {self.metric} {better} is better; set goal={known!r}", "published.goal")
+        if self.cells and self.better is None:
+            reason = f"this suite does not know whether less or more of {self.metric!r} is better"
+            raise ConfigError(f"{reason}; set goal='minimize' or goal='maximize'", "published.goal")
 
 
 @dataclass(frozen=True, init=False)
@@ -203,10 +219,6 @@ class Ablation(Checked):
     preparation: str = ""
 
     def check(self) -> None:
-        goal = known_goal(self.metric.name)
-        if goal is not None and goal != self.metric.goal:
-            better = "less" if goal == "minimize" else "more"
-            raise ConfigError(f"of {self.metric.name} {better} is better; set goal={goal!r}", "metric.goal")
         arms = self.all_arms()
         for number, contrast in enumerate(self.contrasts):
             for name in (contrast.arm, contrast.against):

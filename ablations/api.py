@@ -203,7 +203,7 @@ def _frame(runs: Path, plan: Plan, unmatched: bool) -> pandas.DataFrame:
     frame.attrs = {
         "study": plan.study,
         "metric": plan.metric.name,
-        "goal": plan.metric.goal,
+        "goal": plan.goal,
         "label": plan.metric.title,
         "compare": plan.metric.compare,
         "report": str(runs / "studies" / plan.folder / "report"),

@@ -19,12 +19,14 @@ from lit_transformers.plugins import plugin_arguments
 from lit_transformers.printing.amounts import count
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.floors import Floors, write_floors
+from lit_transformers.records.measure import Goal
 from lit_transformers.records.plan import (
     Contrast,
     LeftOut,
     LookPlan,
     Matched,
     MatchedBudget,
+    Metric,
     Plan,
     PlannedArm,
     PlannedRun,
@@ -212,7 +214,7 @@ def make_plan(
         configs, matched = _match_budgets(ablation, resolved, name, runs)
         _require_effects(configs, runner)
         configs_by_key, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.most_seeds, runner)
-        _rehearse(configs, resolved.metric.name, runner)
+        resolved = resolved._replace(metric=_with_goal(resolved.metric, _rehearse(configs, resolved.metric, runner)))
         costs = {arm: dict(runner.describe(config)._asdict()) for arm, config in configs.items()}
         plan = _plan(study, ablation, request, resolved, matched, runs_by_arm)
         plan = replace(_with_references(plan, configs, runner), reach=runner.smallest_reach([*configs.values()]))
@@ -289,17 +291,35 @@ def _match_budgets(
     return configs, matched
 
 
-def _rehearse(configs: dict[str, Config], metric: str, runner: Runner) -> None:
-    """Raises ConfigError for what an arm's runs would only miss at their end, the study's metric among it."""
+def _rehearse(configs: dict[str, Config], metric: Metric, runner: Runner) -> Goal | None:
+    """Returns what is better of the study's metric, None where neither the study nor the runs of its arms state it.
+
+    Raises ConfigError for what an arm's runs would only miss at their end, the study's metric among it, and where the
+    study or an earlier arm states another goal.
+    """
+    goal = metric.goal
     for number, (name, config) in enumerate(configs.items()):
         try:
-            runner.require_metric(config, metric)
+            measure = runner.measure_of(config, metric.name)
+            if measure is not None and measure.goal != (goal or measure.goal):
+                better = "less" if measure.goal == "minimize" else "more"
+                raise ConfigError(f"of {metric.name} {better} is better; set goal={measure.goal!r}", "metric.goal")
+            goal = goal if measure is None else measure.goal
             runner.rehearse(config)
         except MissingFileError:
             raise
         except ConfigError as error:
             of_arm = f"in arm {name}: " if number else ""
             raise ConfigError(f"{of_arm}{error.reason}", error.path) from None
+    return goal
+
+
+def _with_goal(metric: Metric, goal: Goal | None) -> Metric:
+    """Returns a metric with its goal. Raises ConfigError where there is none."""
+    if goal is None:
+        reason = f"nothing says whether less or more of {metric.name} is better"
+        raise ConfigError(f"{reason}; set goal='minimize' or goal='maximize'", "metric.goal")
+    return replace(metric, goal=goal)
 
 
 def _require_effects(configs: dict[str, Config], runner: Runner) -> None:
@@ -363,7 +383,9 @@ def _published(published: Published, ablation: Ablation) -> PublishedNumbers:
         arm = arms[0].name if len(arms) == 1 else dict(part.split("=", 1) for part in cell.arm.split())
         cells.append(PublishedCell(arm, cell.value, cell.note))
     protocol, claims = Protocol(published.protocol), tuple(published.claims)
-    return PublishedNumbers(protocol, published.metric, tuple(cells), claims, published.margin, published.remarks)
+    return PublishedNumbers(
+        protocol, published.metric, tuple(cells), claims, published.margin, published.remarks, published.better
+    )
 
 
 def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float | None]]) -> str:

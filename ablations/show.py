@@ -67,7 +67,7 @@ def study_view(name: str, ablation: Ablation) -> Group:
         source = ablation.source
         table = [f"table {source.table}"] if source.table else []
         lines.append(Text(", ".join([source.title, *([f"arXiv:{source.arxiv}"] if source.arxiv else []), *table])))
-    criterion = f"{ablation.metric.name}, {ablation.metric.goal}d"
+    criterion = f"{ablation.metric.name}{f', {ablation.metric.goal}d' if ablation.metric.goal else ''}"
     seeds = _seeds_text(ablation.seeds)
     lines.append(Text(f"decided by {criterion}; design {ablation.design}; {seeds} seeds unless a scale says else"))
     if ablation.metric.margin:

@@ -18,7 +18,7 @@ from lit_transformers.config import Config, ConfigError
 from lit_transformers.records.plan import TunedArm, Tuning
 from lit_transformers.space import Choice, Knob, is_own, searched
 from sweeps.tuning.search import Budget
-from sweeps.tuning.tune import REPORTED_ON, SELECTED_ON, SPLIT, Goal, SearchedArm, TuningResult, trial_config
+from sweeps.tuning.tune import REPORTED_ON, SELECTED_ON, SPLIT, SearchedArm, TuningGoal, TuningResult, trial_config
 
 __all__ = ["PreparedTuning", "prepare", "tuned_plan"]
 
@@ -36,7 +36,7 @@ class PreparedTuning:
     ablation: Ablation
     request: Request
     arms: list[SearchedArm]
-    goal: Goal
+    goal: TuningGoal
     typed: str
     own: bool
 
@@ -62,7 +62,7 @@ def prepare(study: str, request: Request, runs: Path = Path("runs"), *, own: boo
         space = searched(config, fixed | set(arm.overrides), own=own)
         arms.append(SearchedArm(arm.name, config, space, int(planned.costs[arm.name]["tokens"] or 0)))
     _require_same_search(arms)
-    goal = Goal(ablation.metric.name, ablation.metric.goal)
+    goal = TuningGoal(planned.metric, planned.plan.goal)
     return PreparedTuning(planned, ablation, request, arms, goal, study, own)
 
 

@@ -50,7 +50,7 @@ def wandb(
         folder = _wandb_folder(runs, planned)
         arms = planned.plan.arms
         numbers = [run.seed for run in arms[0].runs]
-        metric = {"name": planned.metric, "goal": planned.plan.metric.goal}
+        metric = {"name": planned.metric, "goal": planned.plan.goal}
         command = agent_command(words, _rank_count(planned))
         definitions = {"grid": grid(planned.study, [arm.name for arm in arms], numbers, metric, command)}
     else:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.plugins import load_plugins
 from lit_transformers.records.context_losses import ContextLoss
+from lit_transformers.records.measure import Measure
 from lit_transformers.records.record import Gate
 from lit_transformers.records.reference import Reference
 
@@ -66,8 +67,9 @@ def no_smallest_reach(configs: Sequence[Any]) -> int | None:
     return None
 
 
-def any_metric(config: Any, metric: str) -> None:
-    """Does nothing: which metrics a record will hold is known when there is one."""
+def no_measure(config: Any, metric: str) -> Measure | None:
+    """Returns None: which metrics a record will hold, and what is better of them, is known when there is one."""
+    return None
 
 
 def no_rehearsal(config: Any) -> None:
@@ -98,7 +100,8 @@ class Runner:
     language model of a checkpoint with its context cut to rising lengths, and raises such an error for any other.
     smallest_reach: returns how many symbols back the run sees that sees least, where some of these runs, of which the
     first one is the baseline's, differ in that from it, and else None.
-    require_metric: raises ConfigError for a metric, by its name, that no record of such a run holds.
+    measure_of: returns the unit and the goal of a metric of a record by its name, None where the code of the run does
+    not state them, and raises ConfigError for one that no record of such a run holds.
     source_files: returns files of code that are no part of the suite.
     rehearse: raises ConfigError for what a run would only miss at its first validation or its last.
     preload: computes once what every run would compute again, for the process from which runs are forked.
@@ -119,7 +122,7 @@ class Runner:
     context_losses: Callable[[Path], Sequence[ContextLoss]] = no_context_losses
     smallest_reach: Callable[[Sequence[Any]], int | None] = no_smallest_reach
     preload: Callable[[], None] = no_preload
-    require_metric: Callable[[Any, str], None] = any_metric
+    measure_of: Callable[[Any, str], Measure | None] = no_measure
     source_files: Callable[[Any], Sequence[Path]] = no_source_files
     rehearse: Callable[[Any], None] = no_rehearsal
 

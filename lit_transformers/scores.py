@@ -5,7 +5,6 @@ Used by tasks, which score their outputs, and by reports, which read outputs fro
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -23,8 +22,6 @@ __all__ = [
     "WordTokenizer",
     "bleu_tokenizer",
     "confusion",
-    "goal_of",
-    "known_goal",
     "matthews",
     "metric_of",
     "rouge_of_each",
@@ -85,35 +82,12 @@ SCRIPTS = {
 UNSPACED = frozenset({"Hans", "Hant", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"})
 """The scripts that have no spaces between words."""
 
-LOSSES = frozenset({"nats", "perplexity", "bpb", "mse"})
-"""The last word of the names of metrics of which less is better; of all others more is."""
-OTHER_LOSSES = frozenset({"loss", "nll", "ppl", "error", "mae", "rmse", "wer", "cer", "seconds", "bytes"})
-GAINS = frozenset(
-    {"accuracy", "acc", "f1", "precision", "recall", "matthews", "mcc", "auc", "auroc", "bleu", "chrf", "noticed"}
-    | {"rouge", "rouge1", "rouge2", "rougeL", "r2", "psnr", "ssim", "second"}
-)
-"""The last word of the names of metrics of any module of which less, or more, is known to be better."""
-
 
 class ScoreWords(NamedTuple):
     """The tokenizers by which BLEU and ROUGE know words; None for that of rouge-score."""
 
     bleu: WordTokenizer = "13a"
     rouge: WordTokenizer | None = None
-
-
-def goal_of(metric: str) -> Literal["minimize", "maximize"]:
-    """Returns what is better of a metric of validations, by its name, such as ``val/relation_nats`` or ``nats@8``."""
-    last_word = metric.rpartition("/")[2].partition("@")[0].rpartition("_")[2]
-    return "minimize" if last_word in LOSSES else "maximize"
-
-
-def known_goal(metric: str) -> Literal["minimize", "maximize"] | None:
-    """Returns what is better of a metric of any module or a measured rate, where its name tells; None where not."""
-    last_word = re.split("[/_.-]", metric.partition("@")[0])[-1]
-    if last_word in LOSSES | OTHER_LOSSES:
-        return "minimize"
-    return "maximize" if last_word in GAINS else None
 
 
 def script_of(language: str | None) -> str | None:

@@ -47,6 +47,7 @@ ABLATION = Ablation(
     published=Published(
         protocol="base size, embeddings of 128 and 768; mean of SQuAD 1.1 and 2.0, MNLI, SST-2 and RACE",
         metric="average accuracy",
+        goal="maximize",
         cells=[
             PublishedValue("embeddings=narrow shared=all", 80.1),
             PublishedValue("embeddings=narrow shared=mixer", 81.7),

@@ -36,6 +36,7 @@ ABLATION = Ablation(
     published=Published(
         protocol="base size, pretrained on books and Wikipedia, fine-tuned to summarize CNN/DM",
         metric="perplexity on CNN/DM",
+        goal="minimize",
         cells=[
             PublishedValue("noise=infilling", 5.83),
             PublishedValue("noise=infilling_and_permutation", 5.41),

@@ -26,6 +26,7 @@ ABLATION = Ablation(
     published=Published(
         protocol="small and base discriminators, 500,000 updates, fine-tuned on GLUE",
         metric="GLUE score",
+        goal="maximize",
         claims=[
             "Generators of a quarter to a half of the discriminator's size are best (figure 3).",
             "Equal sizes with all weights tied gain little over tied embeddings: 84.4 to 84.3 (section 3.2).",

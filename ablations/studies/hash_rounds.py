@@ -76,6 +76,7 @@ ABLATION = Ablation(
     published=Published(
         protocol="0w0w with w of 511 symbols out of 127, one layer, dim 256, 4 heads, 150K steps",
         metric="symbol accuracy",
+        goal="maximize",
         cells=[
             PublishedValue(f"trained={trained} measured={name}", value)
             for trained, values in PUBLISHED.items()

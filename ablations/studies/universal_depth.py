@@ -88,6 +88,7 @@ ABLATION = Ablation(
     published=Published(
         protocol="trained on strings of 40 symbols, tested on 400; the answer's symbols one by one",
         metric="symbol accuracy",
+        goal="maximize",
         cells=CELLS,
         claims=["The paper's models are encoders with decoders; here one network reads the question and goes on."],
         remarks={

@@ -35,6 +35,7 @@ from lit_transformers.gates.miniature import SHORTEST, VOCABULARY
 from lit_transformers.heads import HeadConfig
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import MODELS, EncoderConfig, ModelConfig
+from lit_transformers.records.measure import Measure
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.tasks import Task, TaskConfig
 from lit_transformers.tasks.task import DESCRIPTION
@@ -68,7 +69,7 @@ def _checks_of_objective(objective: Callable[[], TaskConfig]) -> PartChecks:
     yield "costs equal the count", lambda: costs_equal_the_count(objective())
     yield "batches of an update add up", lambda: batches_of_an_update_add_up(objective())
     yield "measures add up", lambda: measures_add_up(objective())
-    yield "units name its metrics", lambda: units_name_its_metrics(objective())
+    yield "measures name its metrics", lambda: measures_name_its_metrics(objective())
     yield "targets are not read", lambda: targets_are_not_read(objective())
     yield "read from a checkpoint", lambda: is_read_from_a_checkpoint(objective())
 
@@ -308,22 +309,26 @@ def measures_add_up(case: TaskConfig) -> str:
     return f"{len(together)} examples"
 
 
-def units_name_its_metrics(case: TaskConfig) -> str:
-    """Checks that ``units`` names the metrics that are measured, which plans ask for before anything is trained."""
+def measures_name_its_metrics(case: TaskConfig) -> str:
+    """Checks that ``measures`` names the metrics that are measured, which plans need before anything is trained."""
     task, batch = _built(case)
-    units = case.units(task.data)
-    if not units:
-        return "not asked: units names none"
+    measures = case.measures(task.data)
+    if not measures:
+        return "not asked: measures names none"
+    for name, measure in measures.items():
+        if not isinstance(measure, Measure):
+            remedy = f"return Measure(unit, goal), as minimized({name!r}, per='symbol') does"
+            raise Broken(f"measures has {measure!r} of {name}, which states no goal; {remedy}")
     if isinstance(batch, PairBatch):  # random pairs have no text to be compared with
         batch = batch._replace(references=(("1 2",),) * len(batch.source))
     _measured(task, [batch])
     measured = {name.partition("@")[0] for name in task.metric.compute()}
-    if measured != units.keys():
+    if measured != measures.keys():
         missing, others = (
-            ", ".join(sorted(names)) or "nothing" for names in (measured - units.keys(), units.keys() - measured)
+            ", ".join(sorted(names)) or "nothing" for names in (measured - measures.keys(), measures.keys() - measured)
         )
-        raise Broken(f"units lacks {missing}, and names {others} that is not measured; name what compute returns")
-    return f"{len(units)} metrics"
+        raise Broken(f"measures lacks {missing}, and names {others} that is not measured; name what compute returns")
+    return f"{len(measures)} metrics"
 
 
 def targets_are_not_read(case: TaskConfig) -> str:

@@ -14,6 +14,7 @@ from lit_transformers.batch import IGNORED, DataDescription, PairBatch, PairDesc
 from lit_transformers.config import Fraction
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
 from lit_transformers.models.model import ModelConfig, Network
+from lit_transformers.records.measure import Measure, maximized, minimized
 
 
 class AnswerSymbolsConfig(HeadConfig, kind="answer_symbols"):
@@ -29,9 +30,10 @@ class AnswerSymbolsConfig(HeadConfig, kind="answer_symbols"):
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> AnswerSymbols:
         return AnswerSymbols(self, network)
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
         symbol = "target symbol" if isinstance(data, PairDescription) else "symbol"
-        return {"accuracy": symbol, "sequence_accuracy": "example", "nats": symbol}
+        right = maximized("accuracy", per=symbol) | maximized("sequence_accuracy", per="example")
+        return right | minimized("nats", per=symbol)
 
 
 class AnswerSymbols(Head):

@@ -17,6 +17,7 @@ from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representati
 from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols, HiddenSymbolsConfig, row_network
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
+from lit_transformers.records.measure import Measure, maximized, minimized
 from lit_transformers.training.ranks import joined_over_ranks, most_over_ranks
 
 
@@ -40,8 +41,8 @@ class ContrastConfig(HeadConfig, kind="contrast"):
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> NgramContrast:
         return NgramContrast(self, RowDescription.of(data, self.kind))
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
-        return {"nats": f"row by {self.loss}", "accuracy": "row"}
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
+        return minimized("nats", per=f"row by {self.loss}") | maximized("accuracy", per="row")
 
 
 class Ngrams(NamedTuple):
@@ -148,8 +149,8 @@ class MaskedSymbolsConfig(HiddenSymbolsConfig, kind="masked_symbols"):
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> MaskedSymbols:
         return MaskedSymbols(self, row_network(model, network), RowDescription.of(data, self.kind))
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
-        return {"nats": HIDDEN}
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
+        return minimized("nats", per=HIDDEN)
 
 
 class MaskedSymbols(HiddenSymbols):

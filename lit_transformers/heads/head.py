@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import Config, NonNegativeFloat
 from lit_transformers.models.model import ModelConfig, Network
+from lit_transformers.records.measure import Measure, minimized
 
 
 class HeadConfig(Config):
@@ -36,10 +37,10 @@ class HeadConfig(Config):
         predict from such a network, or from such data."""
         raise NotImplementedError
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
-        """Hook: returns what each of its measures is a mean over, by name, as ``TaskConfig.units`` does. By default its
-        loss, "nats", is a mean over its targets."""
-        return {"nats": "target"}
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
+        """Hook: returns what the name of each of its metrics means, as ``TaskConfig.measures`` does. By default its loss,
+        "nats", is a mean over its targets, and less is better."""
+        return minimized("nats", per="target")
 
 
 class Representation(NamedTuple):

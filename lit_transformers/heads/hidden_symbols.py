@@ -15,6 +15,7 @@ from lit_transformers.config import ConfigError
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
+from lit_transformers.records.measure import Measure, maximized, minimized
 
 HIDDEN = "hidden symbol"
 """What measures of symbols that the data hide are means over."""
@@ -28,8 +29,8 @@ class HiddenSymbolsConfig(HeadConfig, kind="hidden_symbols"):
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> HiddenSymbols:
         return HiddenSymbols(self, row_network(model, network), RowDescription.of(data, self.kind))
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
-        return dict.fromkeys(("nats", "perplexity", "accuracy"), HIDDEN)
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
+        return minimized("nats", "perplexity", per=HIDDEN) | maximized("accuracy", per=HIDDEN)
 
 
 class HiddenSymbols(Head):

@@ -16,6 +16,7 @@ from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representati
 from lit_transformers.models.capabilities import CausalNetwork
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
+from lit_transformers.records.measure import Measure, minimized
 
 Counted = Literal["full", "half", "last"]
 
@@ -49,9 +50,9 @@ class NextSymbolConfig(HeadConfig, kind="next_symbol"):
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> NextSymbol:
         return NextSymbol(self, network, data)
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
-        per_byte = {} if data.vocabulary.byte_lengths is None else {"bpb": "byte"}
-        return {"nats": "symbol", "perplexity": "symbol"} | per_byte
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
+        per_byte = {} if data.vocabulary.byte_lengths is None else minimized("bpb", per="byte")
+        return minimized("nats", "perplexity", per="symbol") | per_byte
 
 
 class NextSymbol(Head):
@@ -102,7 +103,7 @@ class LayerSymbolsConfig(HeadConfig, kind="layer_symbols"):
             raise ConfigError(f"the layers of a {model.kind} are not read one by one", "task.heads")
         return LayerSymbols(self, model.depth, network)
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
         return {}
 
 
@@ -153,8 +154,8 @@ class FutureSymbolConfig(HeadConfig, kind="future_symbol"):
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> FutureSymbol:
         return FutureSymbol(self, model.dim, data.vocabulary.size)
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
-        return {"nats": "symbol"}
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
+        return minimized("nats", per="symbol")
 
 
 class FutureSymbol(Head):

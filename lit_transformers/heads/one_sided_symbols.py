@@ -15,6 +15,7 @@ from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representati
 from lit_transformers.heads.hidden_symbols import by_row, row_network
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
+from lit_transformers.records.measure import Measure, maximized, minimized
 
 
 class OneSidedSymbolsConfig(HeadConfig, kind="one_sided_symbols"):
@@ -33,9 +34,9 @@ class OneSidedSymbolsConfig(HeadConfig, kind="one_sided_symbols"):
         head = BackwardSymbols if self.backward else ForwardSymbols
         return head(self, row_network(model, network), RowDescription.of(data, self.kind))
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
-        names = ("nats", "accuracy") if self.backward else ("forward_nats", "forward_accuracy")
-        return dict.fromkeys(names, "symbol")
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
+        side = "" if self.backward else "forward_"
+        return minimized(f"{side}nats", per="symbol") | maximized(f"{side}accuracy", per="symbol")
 
 
 class Represented(NamedTuple):

@@ -17,6 +17,7 @@ from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representati
 from lit_transformers.heads.hidden_symbols import by_row
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
+from lit_transformers.records.measure import Measure, maximized, minimized
 
 
 class ReplacedPhrasesConfig(HeadConfig, kind="replaced_phrases"):
@@ -31,8 +32,8 @@ class ReplacedPhrasesConfig(HeadConfig, kind="replaced_phrases"):
             raise ConfigError("no phrases of rows are replaced; set data.noise to replace_phrases", "task.heads")
         return ReplacedPhrases(self, model.dim)
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
-        return dict.fromkeys(("nats", "accuracy"), "phrase")
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
+        return minimized("nats", per="phrase") | maximized("accuracy", per="phrase")
 
 
 class Detected(NamedTuple):

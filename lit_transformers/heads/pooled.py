@@ -18,6 +18,7 @@ from lit_transformers.config import ConfigError, Dropout, Fraction
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
+from lit_transformers.records.measure import Measure, maximized, minimized
 from lit_transformers.scores import confusion, matthews
 
 Pooling = Literal["first", "mean", "last"]
@@ -87,9 +88,9 @@ class ClassLabelConfig(PooledHeadConfig, kind="class_label"):
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> ClassLabel:
         return ClassLabel(self, model.dim, self.outputs(data))
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
-        both_classes = {"matthews": "example"} if self.outputs(data) == 2 else {}
-        return {"accuracy": "example", "nats": "example"} | both_classes
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
+        both_classes = maximized("matthews", per="example") if self.outputs(data) == 2 else {}
+        return maximized("accuracy", per="example") | minimized("nats", per="example") | both_classes
 
     def outputs(self, data: DataDescription) -> int:
         labels = LabelledDescription.of(data, self.kind).labels
@@ -142,8 +143,8 @@ class NumberLabelConfig(PooledHeadConfig, kind="number_label"):
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> NumberLabel:
         return NumberLabel(self, model.dim, self.outputs(data))
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
-        return {"mse": "example", "nats": "example"}
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
+        return minimized("mse", "nats", per="example")
 
     def outputs(self, data: DataDescription) -> int:
         return 1

@@ -16,6 +16,7 @@ from lit_transformers.config import ConfigError
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
+from lit_transformers.records.measure import Measure, maximized, minimized
 
 
 class RelationConfig(HeadConfig, kind="relation"):
@@ -36,8 +37,8 @@ class RelationConfig(HeadConfig, kind="relation"):
             raise ConfigError("rows have no relations to predict; set data.relation", "task.heads")
         return Relation(self, model.dim, relations)
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
-        return dict.fromkeys(("nats", "accuracy"), "relation")
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
+        return minimized("nats", per="relation") | maximized("accuracy", per="relation")
 
 
 class Relation(Head):

@@ -18,6 +18,7 @@ from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols, HiddenS
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
+from lit_transformers.records.measure import Measure, maximized, minimized
 
 Predicts = Literal["replaced", "replaced_at_masks", "symbols", "symbols_at_masks"]
 
@@ -31,8 +32,8 @@ class DrawnSymbolsConfig(HiddenSymbolsConfig, kind="drawn_symbols"):
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> DrawnSymbols:
         return DrawnSymbols(self, row_network(model, network), RowDescription.of(data, self.kind))
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
-        return dict.fromkeys(("nats", "accuracy"), HIDDEN)
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
+        return minimized("nats", per=HIDDEN) | maximized("accuracy", per=HIDDEN)
 
 
 class ReplacedSymbolsConfig(HeadConfig, kind="replaced_symbols"):
@@ -53,11 +54,11 @@ class ReplacedSymbolsConfig(HeadConfig, kind="replaced_symbols"):
         rows = RowDescription.of(data, self.kind)
         return ReplacedSymbols(self, model.dim, row_network(model, network), rows)
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
         symbol = HIDDEN if self.predicts.endswith("at_masks") else "symbol"
         predicted = f"detected {symbol}" if self.predicts.startswith("replaced") else symbol
-        units = dict.fromkeys(("discriminator_nats", "discriminator_accuracy"), predicted)
-        return units | {"noticed": f"replaced {HIDDEN}"}
+        own = minimized("discriminator_nats", per=predicted) | maximized("discriminator_accuracy", per=predicted)
+        return own | maximized("noticed", per=f"replaced {HIDDEN}")
 
 
 class Predictions(NamedTuple):

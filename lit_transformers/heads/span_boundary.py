@@ -15,6 +15,7 @@ from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representati
 from lit_transformers.heads.hidden_symbols import HIDDEN, by_row, row_network
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
+from lit_transformers.records.measure import Measure, minimized
 
 
 class SpanBoundaryConfig(HeadConfig, kind="span_boundary"):
@@ -36,8 +37,8 @@ class SpanBoundaryConfig(HeadConfig, kind="span_boundary"):
         rows = RowDescription.of(data, self.kind)
         return SpanBoundary(self, model.dim, row_network(model, network), rows)
 
-    def units(self, data: DataDescription) -> Mapping[str, str]:
-        return {"nats": HIDDEN}
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
+        return minimized("nats", per=HIDDEN)
 
 
 class Boundaries(NamedTuple):

@@ -17,17 +17,22 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.lightning_runs.config import LightningRunConfig
-from lit_transformers.lightning_runs.metrics import PREFIXES, ExampleValues, LoggedNames
+from lit_transformers.lightning_runs.metrics import PREFIXES, ExampleValues, LoggedNames, stated_measures
 from lit_transformers.lightning_runs.train import LOSS, built, trainer_switches
 from lit_transformers.printing.error_lines import first_line
+from lit_transformers.records.measure import Measure, maximized, measure_of, minimized
 from lit_transformers.records.record import Gate
-from lit_transformers.runs.metrics import require_measured
+from lit_transformers.runs.metrics import measure_of_measured
 from lit_transformers.runs.train import quiet
 from lit_transformers.training.config import refuse_checkpoints
 
-__all__ = ["Cost", "FirstBatch", "check", "describe", "first_batch", "require_metric"]
+__all__ = ["Cost", "FirstBatch", "check", "describe", "first_batch", "measure_of_module"]
 
-MEASURED = ("seconds", "training_seconds", "steps", "steps_per_second", "peak_memory_bytes")
+MEASURED: Mapping[str, Measure] = (
+    minimized("seconds", "training_seconds", "steps", per="run")
+    | maximized("steps_per_second", per="step")
+    | minimized("peak_memory_bytes", per="run")
+)
 """What every run measures of its time and memory, by its name below ``measured/``."""
 SHOWN = 3
 """The most names of parameters in the detail of a gate."""
@@ -46,7 +51,7 @@ class FirstBatch(NamedTuple):
     """What one batch shows. flops: of its training, forward and backward, by torch.utils.flop_counter; 0 where that
     knows none of the operations. idle, broken: the trained parameters that received no gradient, or one that is not
     finite. metrics: the names, in a record, of what the measured split logs. unreadable: why a checkpoint of the
-    module could not be read back, or an empty text."""
+    module could not be read back, or an empty text. measures: what the module states of its metrics."""
 
     parameters: int
     flops: int
@@ -55,6 +60,7 @@ class FirstBatch(NamedTuple):
     broken: tuple[str, ...]
     metrics: tuple[str, ...]
     unreadable: str
+    measures: Mapping[str, Measure]
 
 
 class Cost(NamedTuple):
@@ -93,14 +99,16 @@ def check(config: LightningRunConfig) -> Sequence[Gate]:
     )
 
 
-def require_metric(config: LightningRunConfig, metric: str) -> None:
-    """Raises ConfigError where the module logs no such metric, with the names that its record would have."""
+def measure_of_module(config: LightningRunConfig, metric: str) -> Measure | None:
+    """Returns the measure of a metric, None where the module does not state it. Raises ConfigError where the module
+    logs no such metric, with the names that its record would have."""
     if metric.startswith("measured/"):
-        require_measured(metric, MEASURED)
-        return
-    names = first_batch(config).metrics
-    if metric not in names:
-        raise ConfigError(f"no {metric!r} would be in the record of its runs; {nearest(metric, names)}", "metric")
+        return measure_of_measured(metric, MEASURED)
+    first = first_batch(config)
+    if metric not in first.metrics:
+        known = nearest(metric, first.metrics)
+        raise ConfigError(f"no {metric!r} would be in the record of its runs; {known}", "metric")
+    return measure_of(metric, first.measures)
 
 
 def first_batch(config: LightningRunConfig) -> FirstBatch:
@@ -153,6 +161,7 @@ def _measured(config: LightningRunConfig, folder: Path) -> FirstBatch:
         broken=tuple(name for name in trained if gradients.finite.get(name) is False),
         metrics=tuple(sorted({**names.measured, **examples.means()})),
         unreadable=unreadable,
+        measures=stated_measures(module),
     )
 
 

@@ -12,6 +12,8 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from lit_transformers.config import ConfigError, canonical_hash
+from lit_transformers.lightning_runs.metrics import stated_measures
+from lit_transformers.records.measure import Measure
 from lit_transformers.records.measurement import Measurement
 
 __all__ = ["MeasuredBatches"]
@@ -36,9 +38,11 @@ class MeasuredBatches(Callback):
     def __init__(self) -> None:
         self.total = self.examples = 0
         self.offered: str | None = None
+        self.measures: Mapping[str, Measure] = {}
 
     def on_validation_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.total = self.examples = 0
+        self.measures = stated_measures(task)
         data = getattr(trainer, "datamodule", None)
         offered = getattr(data, "evaluation_fingerprint", None)
         self.offered = offered() if callable(offered) else offered
@@ -62,9 +66,9 @@ class MeasuredBatches(Callback):
         self.on_validation_batch_start(trainer, task, batch, i, loader)
 
     def measurement(self, split: str) -> Measurement:
-        """Returns what was measured; of the metrics of a module that is not known, nothing tells their units."""
+        """Returns what was measured, and what the module states of its metrics."""
         documents = canonical_hash([self.offered] if self.offered is not None else [self.examples, self.total], 32)
-        return Measurement(split, documents, self.examples)
+        return Measurement.of(split, documents, self.examples, self.measures)
 
 
 def examples_of(batch: Any) -> Iterator[bytes]:

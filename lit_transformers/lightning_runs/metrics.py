@@ -6,6 +6,10 @@ test split is measured, one that logs ``test_loss``, ``test/loss`` or ``loss`` i
 ``validation_step`` and ``test_step`` may return, in a mapping, ``example_values``: the value of a metric for each
 example of the batch, by the metric's name in the record without the split. Its mean is the metric, and intervals are
 over examples too: ``return {"example_values": {"accuracy": (logits.argmax(1) == labels).float()}}``.
+
+A module says what its metrics mean in ``measures``, by their names in records without the split:
+``measures = maximized("accuracy", per="example") | minimized("loss", per="example")`` of
+``lit_transformers.records.measure``. Of a metric that it does not name a study states the goal.
 """
 
 from __future__ import annotations
@@ -20,9 +24,10 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from lit_transformers.config import ConfigError
+from lit_transformers.records.measure import Measure
 from lit_transformers.training.callbacks import Checkpointer, Interrupted
 
-__all__ = ["EXAMPLE_VALUES", "PREFIXES", "ExampleValues", "LoggedNames", "logged_in_record"]
+__all__ = ["EXAMPLE_VALUES", "PREFIXES", "ExampleValues", "LoggedNames", "logged_in_record", "stated_measures"]
 
 EXAMPLE_VALUES = "example_values"
 PREFIXES = {"validation": "val", "test": "test"}
@@ -43,6 +48,14 @@ def logged_in_record(logged: Mapping[str, Any], split: str = "val") -> dict[str,
         f"{split}/{name if short.count(name) == 1 else whole}": float(logged[whole])
         for name, whole in zip(short, names, strict=True)
     }
+
+
+def stated_measures(module: L.LightningModule) -> dict[str, Measure]:
+    """Returns what a module states of its metrics; nothing where it has other things in ``measures``."""
+    stated = getattr(module, "measures", None)
+    if not isinstance(stated, Mapping):
+        return {}
+    return {str(name): measure for name, measure in stated.items() if isinstance(measure, Measure)}
 
 
 def _is_fork(name: str, logged: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lit_transformers.config import ConfigError
 from lit_transformers.lightning_runs.config import LightningRunConfig
-from lit_transformers.lightning_runs.first_batch import check, describe, require_metric
+from lit_transformers.lightning_runs.first_batch import check, describe, measure_of_module
 from lit_transformers.lightning_runs.fit import fit
 from lit_transformers.lightning_runs.keys import data_content, run_key, source_files
 from lit_transformers.lightning_runs.probe import probe
@@ -46,6 +46,6 @@ RUNNER = Runner(
     check,
     data_content=data_content,
     floors=_floors,
-    require_metric=require_metric,
+    measure_of=measure_of_module,
     source_files=source_files,
 )

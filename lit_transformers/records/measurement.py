@@ -1,9 +1,12 @@
-"""What the metrics of a run were measured on, and in which units: what a comparison of two runs asks of both."""
+"""What the metrics of a run were measured on, their units and goals: what a comparison of two runs needs of both."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Self
+
+from lit_transformers.records.measure import Goal, Measure
 
 __all__ = ["Measurement"]
 
@@ -14,7 +17,8 @@ class Measurement:
     how many ``examples`` there were, None where these are not known.
 
     units: by the name of each metric without its split, what it is a mean over: "symbol", "byte", "example" and others;
-    empty where nothing is known of the metrics. definitions: what a unit is in this run, where that follows from its
+    empty where nothing is known of the metrics. goals: whether less or more of each is better; empty in records from
+    before they held it. definitions: what a unit is in this run, where that follows from its
     data: a symbol is "byte" or "word" and a fingerprint of its tokenizer.
     """
 
@@ -23,3 +27,18 @@ class Measurement:
     examples: int | None = None
     units: Mapping[str, str] = field(default_factory=dict)
     definitions: Mapping[str, str] = field(default_factory=dict)
+    goals: Mapping[str, Goal] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        split: str,
+        documents: str | None,
+        examples: int | None,
+        measures: Mapping[str, Measure],
+        definitions: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Returns a measurement by the measures of its metrics."""
+        units = {name: measure.unit for name, measure in measures.items()}
+        goals = {name: measure.goal for name, measure in measures.items()}
+        return cls(split, documents, examples, units, definitions or {}, goals)

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, PlainSerializer
 from lit_transformers.config import ConfigError, Plain, nearest
 from lit_transformers.records.files import PLAN, write_json
 from lit_transformers.records.labels import ArmLabels, label_arms
+from lit_transformers.records.measure import Goal, published_goal
 from lit_transformers.records.reference import Reference
 from lit_transformers.records.schema import LEFT_OUT, Checked, Label, Name, Number, parse, to_plain
 from lit_transformers.records.study_folder import folder_name, require_name
@@ -77,11 +78,12 @@ class Margin(Checked):
 class Metric(Checked):
     """The metric of a run's record that decides. Rates that span magnitudes are compared by ratio.
 
+    goal: what is better; None: what the objective or the module of the runs states, which is then in the plan.
     ``margin`` is stated before anything is trained; without one no comparison is called equal.
     """
 
     name: Name
-    goal: Literal["minimize", "maximize"] = "minimize"
+    goal: Goal | None = None
     label: str = ""
     compare: Literal["difference", "ratio"] = "difference"
     margin: Margin | None = None
@@ -199,7 +201,8 @@ class PublishedNumbers:
     """The metric, protocol, numbers and claims that the source reports, by the arms of the plan.
 
     ``margin`` is that of the study's metric in units of the source's, where these differ. ``remarks`` explain results
-    that are not those of the source, by the name of a contrast or, without contrasts, of an arm.
+    that are not those of the source, by the name of a contrast or, without contrasts, of an arm. ``goal`` is what is
+    better of the source's metric, None where that is not known; plans from before they held it have that of its name.
     """
 
     protocol: Annotated[Protocol, BeforeValidator(lambda value: {"text": value} if isinstance(value, str) else value)]
@@ -208,6 +211,11 @@ class PublishedNumbers:
     claims: tuple[Claim, ...] = ()
     margin: Number | None = None
     remarks: Mapping[str, str] = field(default_factory=dict)
+    goal: Goal | None = None
+
+    def __post_init__(self) -> None:
+        if self.goal is None:
+            object.__setattr__(self, "goal", published_goal(self.metric, former=True))
 
 
 @dataclass(frozen=True)
@@ -277,6 +285,12 @@ class Plan:
         """The number of seeds of the arm that has the most."""
         return max(len(arm.runs) for arm in self.arms)
 
+    @property
+    def goal(self) -> Goal:
+        """What is better of its metric, which ``check`` requires."""
+        assert self.metric.goal is not None
+        return self.metric.goal
+
     @cached_property
     def labels(self) -> ArmLabels:
         """How its arms are named where they are shown."""
@@ -314,7 +328,10 @@ class Plan:
         return {arm.name: arm.references for arm in arms}
 
     def check(self) -> None:
-        """Raises ConfigError for a name that cannot be that of a file, and for an arm that does not exist."""
+        """Raises ConfigError for a name that cannot be that of a file, for an arm that does not exist, and for a metric
+        without a goal."""
+        if self.metric.goal is None:
+            raise ConfigError("states no goal; set it to minimize or maximize", "metric.goal")
         require_name(self.study, "study")
         for key in self.by_key():
             require_name(key, "run")

@@ -127,9 +127,9 @@ def protocol(config: RunConfig) -> dict[str, Plain]:
 
 
 def measurement(config: RunConfig, data: Data) -> Measurement:
-    """Returns what the metrics of a run are measured on, and in which units."""
-    units, documents = config.task.units(data.description), data.documents_measured()
-    return Measurement(data.validation_split, documents, None, dict(units), data.definitions())
+    """Returns what the metrics of a run are measured on, and what they mean."""
+    measures, documents = config.task.measures(data.description), data.documents_measured()
+    return Measurement.of(data.validation_split, documents, None, measures, data.definitions())
 
 
 def require_device(training: TrainingConfig) -> None:

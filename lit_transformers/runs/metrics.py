@@ -1,44 +1,69 @@
-"""Which metrics the record of a run will hold, before anything is trained."""
+"""Which metrics the record of a run will hold, and what is better of them, before anything is trained."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from lit_transformers.batch import DataDescription
 from lit_transformers.config import ConfigError, nearest
+from lit_transformers.records.measure import Goal, Measure, maximized, measure_of, minimized
 from lit_transformers.runs.config import RunConfig
 
-__all__ = ["require_measured", "require_metric"]
+__all__ = ["measure_of_measured", "measure_of_run", "stopping_goal"]
 
-MEASURED = ("seconds", "tokens_per_second", "evaluation_tokens_per_second", "peak_memory_bytes")
+MEASURED: Mapping[str, Measure] = (
+    minimized("seconds", per="run")
+    | maximized("tokens_per_second", "evaluation_tokens_per_second", per="symbol")
+    | minimized("peak_memory_bytes", per="run")
+)
 """What every run measures of its time and memory, by its name below ``measured/``."""
-OF_STOPPED = ("steps", "measured_step")
+OF_STOPPED: Mapping[str, Measure] = minimized("steps", "measured_step", per="run")
 """What else one measures that may stop before its last step."""
 
 
-def require_metric(config: RunConfig, metric: str) -> None:
-    """Raises ConfigError where the record of a run will hold no such metric, with the nearest that it will hold."""
+def measure_of_run(config: RunConfig, metric: str) -> Measure | None:
+    """Returns the measure of a metric of a run's record; None where the objective, which is from outside, does not say
+    what it measures. Raises ConfigError where the record will hold no such metric, with the nearest that it will hold.
+    """
     if metric.startswith("measured/"):
-        require_measured(metric, (*MEASURED, *(OF_STOPPED if config.training.stop is not None else ())))
-        return
+        return measure_of_measured(metric, {**MEASURED, **(OF_STOPPED if config.training.stop is not None else {})})
     description = config.build_data().description
-    units = config.task.units(description)
-    if not units:  # an objective from outside that does not say what it measures
-        return
+    measures = config.task.measures(description)
+    if not measures:
+        return None
     split, _, rest = metric.rpartition("/")
     name, at, length = rest.partition("@")
     lengths = config.data.measured_lengths
-    if split == "val" and name in units and (not at or lengths is None or length in map(str, lengths)):
-        return
-    names = [f"val/{name}" for name in units]
+    if split == "val" and name in measures and (not at or lengths is None or length in map(str, lengths)):
+        return measures[name]
+    names = [f"val/{name}" for name in measures]
     if name == "bpb" and description.vocabulary.byte_lengths is None:
         reason = f"a {description.vocabulary.unit} of these data stands for no known number of bytes, so that there is"
         remedy = f"set data.tokenizer to bytes, characters or bpe, or the metric to {names[0]}"
         raise ConfigError(f"{reason} no {metric}; {remedy}", "metric")
-    if at and name in units:
+    if at and name in measures:
         names = [f"val/{name}@{known}" for known in lengths or ()] or [f"val/{name}"]
     raise ConfigError(f"no {metric!r} would be in the record of its runs; {nearest(metric, names)}", "metric")
 
 
-def require_measured(metric: str, names: tuple[str, ...]) -> None:
-    """Raises ConfigError where a run measures no such time, rate or memory."""
-    if metric.removeprefix("measured/") not in names:
-        known = nearest(metric, [f"measured/{name}" for name in names])
+def measure_of_measured(metric: str, measures: Mapping[str, Measure]) -> Measure:
+    """Returns the measure of a time, a rate or memory. Raises ConfigError where a run measures no such one."""
+    name = metric.removeprefix("measured/")
+    if name not in measures:
+        known = nearest(metric, [f"measured/{name}" for name in measures])
         raise ConfigError(f"no {metric!r} would be in the record of its runs; {known}", "metric")
+    return measures[name]
+
+
+def stopping_goal(config: RunConfig, description: DataDescription) -> Goal:
+    """Returns what is better of the metric of ``training.stop``. Raises ConfigError where the objective does not say
+    it, and where it measures no such metric."""
+    metric, measures = config.training.stop.metric, config.task.measures(description)
+    measure = measure_of(metric, measures)
+    if measure is not None:
+        return measure.goal
+    if measures:
+        known = nearest(metric, [f"val/{name}" for name in measures])
+        raise ConfigError(f"{metric} is not measured; {known}", "training.stop.metric")
+    reason = f"{config.task.kind} does not say whether less or more of {metric} is better"
+    raise ConfigError(f"{reason}; name it in measures of {type(config.task).__name__}", "training.stop.metric")

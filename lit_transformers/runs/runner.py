@@ -12,7 +12,7 @@ from lit_transformers.runs import Interrupted, RunConfig, describe, fit, run_key
 from lit_transformers.runs.config import references
 from lit_transformers.runs.cut_context import context_losses
 from lit_transformers.runs.keys import code_of, training_key
-from lit_transformers.runs.metrics import require_metric
+from lit_transformers.runs.metrics import measure_of_run
 from lit_transformers.runs.probe import probe
 from lit_transformers.runs.reach import smallest_reach
 from lit_transformers.runs.rehearsal import rehearse
@@ -54,6 +54,6 @@ RUNNER = Runner(
     context_losses,
     smallest_reach,
     _read_code,
-    require_metric,
+    measure_of_run,
     rehearse=rehearse,
 )

@@ -24,6 +24,7 @@ from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS, OUTPUT
 from lit_transformers.runs.code import stamps_of_plugins
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.document_losses import write_documents, write_outputs
+from lit_transformers.runs.metrics import stopping_goal
 from lit_transformers.runs.observe import observe
 from lit_transformers.runs.starting_weights import locate_weights, start_from
 from lit_transformers.runs.trained_symbols import unknown_lines
@@ -72,7 +73,9 @@ def train(
     curves = Curves(config.training.log_every, config.tokens_per_step)
     checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, contents(config, data, training_key), stopping)
     selection = (
-        None if config.training.stop is None else Selection(config.training.stop, config.training.keep == "best")
+        None
+        if config.training.stop is None
+        else Selection(config.training.stop, stopping_goal(config, data.description), config.training.keep == "best")
     )
     data.selection_split = None if selection is None else SELECTED_ON
     acting = list(acting_callbacks(config.training, Bars.read(directory), checkpointer))

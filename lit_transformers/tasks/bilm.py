@@ -22,9 +22,10 @@ from lit_transformers.heads.one_sided_symbols import (
 )
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
 from lit_transformers.models.model import ModelConfig, Network
+from lit_transformers.records.measure import Measure
 from lit_transformers.stacks.block import add_losses
 from lit_transformers.tasks.masked_lm import MaskedLMConfig, read_rows
-from lit_transformers.tasks.pair_metric import PairMetric, pair_units
+from lit_transformers.tasks.pair_metric import PairMetric, pair_measures
 from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
 
@@ -59,8 +60,8 @@ class BiLMConfig(TaskConfig, kind="bilm"):
     def random_batch(self, data: DataDescription) -> RowBatch:
         return MaskedLMConfig().random_batch(data)
 
-    def units(self, data: DataDescription) -> dict[str, str]:
-        return super().units(data) | pair_units(RowDescription.of(data, self.kind).rules, BiLMMetric.pair_nats)
+    def measures(self, data: DataDescription) -> dict[str, Measure]:
+        return super().measures(data) | pair_measures(RowDescription.of(data, self.kind).rules, BiLMMetric.pair_nats)
 
     def protocol(self) -> dict[str, Plain]:
         return {"directions": self.directions}

@@ -18,7 +18,8 @@ from lit_transformers.heads.relation import Relation, RelationConfig
 from lit_transformers.heads.span_boundary import SpanBoundary, SpanBoundaryConfig
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
 from lit_transformers.models.model import ModelConfig, ModelOutput
-from lit_transformers.tasks.pair_metric import PairMetric, pair_units
+from lit_transformers.records.measure import Measure
+from lit_transformers.tasks.pair_metric import PairMetric, pair_measures
 from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
 
@@ -59,8 +60,8 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
             heads["phrase"] = ReplacedPhrasesConfig(weight=self.phrase_weight)
         return heads
 
-    def units(self, data: DataDescription) -> dict[str, str]:
-        return super().units(data) | pair_units(RowDescription.of(data, self.kind).rules, MaskedMetric.pair_nats)
+    def measures(self, data: DataDescription) -> dict[str, Measure]:
+        return super().measures(data) | pair_measures(RowDescription.of(data, self.kind).rules, MaskedMetric.pair_nats)
 
     def random_batch(self, data: DataDescription) -> RowBatch:
         """Returns two random rows of one or two segments, with a third of their symbols to be predicted."""

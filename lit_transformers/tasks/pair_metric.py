@@ -13,6 +13,7 @@ from lit_transformers.batch import IGNORED, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
 from lit_transformers.heads.head import Head
 from lit_transformers.heads.metric import HeadsMetric
+from lit_transformers.records.measure import Measure, maximized, minimized
 
 
 class PairMetric(HeadsMetric):
@@ -58,11 +59,12 @@ class PairMetric(HeadsMetric):
         return of_rules | {"pairs_accuracy": right / count, self.pair_nats: nats / symbols}
 
 
-def pair_units(rules: Sequence[str], nats: str) -> dict[str, str]:
-    """Returns what the results of minimal pairs are means over, none without rules. nats: their ``pair_nats``."""
+def pair_measures(rules: Sequence[str], nats: str) -> dict[str, Measure]:
+    """Returns the measures of the results of minimal pairs, none without rules. nats: their ``pair_nats``."""
     if not rules:
         return {}
-    return dict.fromkeys((*(f"{rule}_accuracy" for rule in rules), "pairs_accuracy"), "minimal pair") | {nats: "symbol"}
+    names = (*(f"{rule}_accuracy" for rule in rules), "pairs_accuracy")
+    return maximized(*names, per="minimal pair") | minimized(nats, per="symbol")
 
 
 def refuse_pairs(rows: RowDescription, task: str) -> None:

@@ -18,6 +18,7 @@ from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols, HiddenS
 from lit_transformers.heads.relation import RelationConfig
 from lit_transformers.models.capabilities import OrderedOutput, OrderedRows, RowModelConfig, RowNetwork
 from lit_transformers.models.model import ModelConfig
+from lit_transformers.records.measure import Measure
 from lit_transformers.stacks.block import add_losses
 from lit_transformers.tasks.counter_based import random_numbers, scrambled
 from lit_transformers.tasks.masked_lm import MaskedLMConfig, MaskedMetric, two_sided, without_order
@@ -83,9 +84,12 @@ class PermutationLMConfig(TaskConfig, kind="permutation_lm"):
     def random_batch(self, data: DataDescription) -> RowBatch:
         return MaskedLMConfig().random_batch(data)
 
-    def units(self, data: DataDescription) -> dict[str, str]:
+    def measures(self, data: DataDescription) -> dict[str, Measure]:
         in_order = "" if self.measured_order == "none" else f" in order {self.measured_order}"
-        return {name: f"{unit}{in_order}" if unit == HIDDEN else unit for name, unit in super().units(data).items()}
+        return {
+            name: Measure(f"{HIDDEN}{in_order}", measure.goal) if measure.unit == HIDDEN else measure
+            for name, measure in super().measures(data).items()
+        }
 
     def protocol(self) -> dict[str, Plain]:
         return {"order": self.measured_order, "segment_length": self.segment_length, "directions": self.directions}

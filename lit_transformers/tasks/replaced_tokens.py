@@ -24,9 +24,10 @@ from lit_transformers.heads.replaced_symbols import (
 )
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
+from lit_transformers.records.measure import Measure
 from lit_transformers.tasks.counter_based import draw, random_numbers, uniform
 from lit_transformers.tasks.masked_lm import MaskedLMConfig, read_rows, two_sided, without_order
-from lit_transformers.tasks.pair_metric import PairMetric, pair_units
+from lit_transformers.tasks.pair_metric import PairMetric, pair_measures
 from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
 
@@ -88,8 +89,10 @@ class ReplacedTokensConfig(TaskConfig, kind="replaced_tokens"):
         heads["discriminator"] = ReplacedSymbolsConfig(weight=self.weight, predicts=self.predicts)
         return heads | ({"generator": DrawnSymbolsConfig()} if self.generator.draws == "generator" else {})
 
-    def units(self, data: DataDescription) -> dict[str, str]:
-        return super().units(data) | pair_units(RowDescription.of(data, self.kind).rules, ReplacedMetric.pair_nats)
+    def measures(self, data: DataDescription) -> dict[str, Measure]:
+        return super().measures(data) | pair_measures(
+            RowDescription.of(data, self.kind).rules, ReplacedMetric.pair_nats
+        )
 
     def random_batch(self, data: DataDescription) -> RowBatch:
         return MaskedLMConfig().random_batch(data)

@@ -18,6 +18,7 @@ from lit_transformers.heads.head import HeadConfig, Representation
 from lit_transformers.models.capabilities import PairModelConfig, PairNetwork, require
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig, ModelOutput
+from lit_transformers.records.measure import Measure, maximized
 from lit_transformers.scores import ROUGES, ScoreWords, WordTokenizer, bleu_tokenizer, metric_of, rouge_tokenizer
 from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.tasks.text_metric import OF_SYMBOLS, Scores, TextMetric, Written, signatures
@@ -149,11 +150,11 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
             source * source_mask, source_mask, inputs, target, target_mask, rows, 0 * rows, references, None
         )
 
-    def units(self, data: DataDescription) -> dict[str, str]:
+    def measures(self, data: DataDescription) -> dict[str, Measure]:
         texts = [name for name in ("bleu", "chrf") if name in self.scores] + [*ROUGES] * ("rouge" in self.scores)
         left_out = set() if "accuracy" in self.scores else OF_SYMBOLS
-        units = {name: unit for name, unit in super().units(data).items() if name not in left_out}
-        return units | dict.fromkeys(texts, "text")
+        own = {name: measure for name, measure in super().measures(data).items() if name not in left_out}
+        return own | maximized(*texts, per="text")
 
     def protocol(self) -> dict[str, Plain]:
         """Returns the decoding and the signatures of the scores; nothing if no score needs decoding."""

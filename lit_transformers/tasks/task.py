@@ -23,6 +23,7 @@ from lit_transformers.heads.metric import HeadsMetric
 from lit_transformers.mixer import Mixer
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig, Network
+from lit_transformers.records.measure import Measure
 from lit_transformers.stacks.carried import Carried
 from lit_transformers.tasks.cost import task_cost
 from lit_transformers.tasks.update import Update
@@ -45,6 +46,12 @@ class TaskConfig(Config):
 
     evaluation: dict[str, Plain] = field(default_factory=dict)
     heads: tuple[HeadConfig, ...] = ()
+
+    def __init_subclass__(cls, kind: str = "", **kwargs: Any) -> None:
+        super().__init_subclass__(kind, **kwargs)
+        if "units" in vars(cls):
+            remedy = "measures, which returns minimized('nats', per='symbol') of lit_transformers.records.measure"
+            raise ConfigError(f"{cls.__name__} defines units, which state no goal; define {remedy}", "units")
 
     def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
         """Returns the heads that make this kind of objective, by name, the first of which gives its measures their
@@ -87,14 +94,14 @@ class TaskConfig(Config):
         backward pass takes two forward ones."""
         return 3
 
-    def units(self, data: DataDescription) -> dict[str, str]:
+    def measures(self, data: DataDescription) -> dict[str, Measure]:
         """Hook: returns by the name of each metric that a run on such data has, without its split, what it is a mean
-        over, such as "symbol"; comparisons ask for one unit, and plans for a metric that is there. By default those of
-        its heads."""
-        units: dict[str, str] = {}
-        for number, (name, head) in enumerate(self.all_heads(data).items()):
-            units |= {f"{name}_{metric}" if number else metric: unit for metric, unit in head.units(data).items()}
-        return units
+        over and what is better of it. Comparisons need one unit, plans a metric that is there, and searches, early
+        stopping and verdicts the goal. By default those of its heads."""
+        measures: dict[str, Measure] = {}
+        for number, (head, config) in enumerate(self.all_heads(data).items()):
+            measures |= {f"{head}_{name}" if number else name: of for name, of in config.measures(data).items()}
+        return measures
 
     def protocol(self) -> dict[str, Plain]:
         """Hook: returns what a reported number depends on besides the network and the data. Nothing by default."""

@@ -190,8 +190,8 @@ class StopConfig(Config):
     """By which validations a run ends early, or selects its weights. They read the validation split, whatever is
     measured at the end.
 
-    metric: by its name in records; whether less or more is better follows from it. patience: training ends after so
-    many validations in a row without an improvement by more than ``min_delta``; None: it never does.
+    metric: by its name in records; the objective says whether less or more of it is better. patience: training ends
+    after so many validations in a row without an improvement by more than ``min_delta``; None: it never does.
     """
 
     metric: Annotated[str, Field(pattern=r"^val/.+")] = "val/nats"

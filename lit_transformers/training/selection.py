@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from lit_transformers.config import ConfigError, nearest
-from lit_transformers.scores import goal_of
+from lit_transformers.records.measure import Goal
 from lit_transformers.training.callbacks import measured
 from lit_transformers.training.config import StopConfig
 from lit_transformers.training.ranks import from_all_ranks
@@ -23,10 +23,11 @@ class Selection(Callback):
 
     After ``patience`` validations without an improvement training ends; at its end ``keeps_best`` puts the weights of
     the best validation back, before the checkpoint that follows. All that it decides by is part of the checkpoint.
+    goal: what is better of the metric.
     """
 
-    def __init__(self, config: StopConfig, keeps_best: bool) -> None:
-        self.config, self.keeps_best = config, keeps_best
+    def __init__(self, config: StopConfig, goal: Goal, keeps_best: bool) -> None:
+        self.config, self.goal, self.keeps_best = config, goal, keeps_best
         self.best: float | None = None
         self.best_step = self.waited = 0
         self.weights: dict[str, Tensor] = {}
@@ -52,9 +53,7 @@ class Selection(Callback):
         if not math.isfinite(value):
             return False
         gain = math.inf if self.best is None else self.best - value
-        return (
-            gain if goal_of(self.config.metric) == "minimize" or self.best is None else -gain
-        ) > self.config.min_delta
+        return (gain if self.goal == "minimize" or self.best is None else -gain) > self.config.min_delta
 
     def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         if self.weights:

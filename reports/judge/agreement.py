@@ -1,7 +1,8 @@
 """Decides whether the results of a study agree with the numbers of its source, by one rule for all studies.
 
 The source's difference of a comparison is the same weighted sum as ours, computed over the cells of the source. It is
-defined where each arm has exactly one cell. The name of the source's metric decides which direction is better.
+defined where each arm has exactly one cell. The goal of the source's metric, which the study states, decides which
+direction is better.
 
 A comparison *agrees* where our verdict goes in the direction of the source. It *disagrees* where the verdict goes in
 the other direction, or where the source prints equal numbers and we resolve a difference. Where our verdict is that
@@ -17,12 +18,11 @@ It is *withdrawn* where its study is.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lit_transformers.records.plan import PlannedArm, PublishedCell
+from lit_transformers.records.plan import PlannedArm, PublishedCell, PublishedNumbers
 from reports.judge.comparisons import Comparison
 from reports.judge.findings import Findings
 
@@ -39,8 +39,8 @@ whatever the verdict, where the baseline does not beat the floor, which is what 
 data: it was trained too little to answer; nor where no arm of it has learned a quarter of what can be known of its \
 data; nor where arms differ in windows or memories and the baseline gains nothing \
 beyond the smallest of them. Where the source prints no number for one of the arms, \
-or its metric does not say which direction is better, there is no published number to agree with. Sizes of differences \
-are not compared: the scales are not the same."""
+or its study does not say which direction of its metric is better, there is no published number to agree with. Sizes \
+of differences are not compared: the scales are not the same."""
 
 EQUALITY_RULE = """\
 A study may state a margin, the smallest effect that anybody would care about. Where our verdict is equal, it agrees \
@@ -52,9 +52,6 @@ counts, and its numbers stay where they are."""
 
 UNSOURCED = "No source"
 """The system of studies without a source."""
-
-_LOWER = re.compile(r"perplexity|\bppl\b|bits|\bbp[bcd]\b|nats|loss|error|slower|seconds|time\b|memory|\bFLOPs\b", re.I)
-_HIGHER = re.compile(r"accuracy|matthews|bleu|rouge|\bf1\b|faster|per second|score|correct|recall|throughput", re.I)
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,7 @@ def _agreement(findings: Findings, comparison: Comparison, difference: float | N
     if findings.study.withdrawn:
         return "withdrawn"
     published = findings.study.plan.published
-    sign = better_sign(published.metric) if published else None
+    sign = published_sign(published)
     if difference is None or sign is None:
         return "no published number"
     if not findings.can_answer(comparison.weights):
@@ -175,10 +172,11 @@ def _cell_value(findings: Findings, arm: str, cells: Sequence[PublishedCell]) ->
     return values[0] if len(values) == 1 else None
 
 
-def better_sign(metric: str) -> int | None:
-    """Returns 1 if higher values of a metric are better, -1 if lower ones are, None if its name does not tell."""
-    lower, higher = bool(_LOWER.search(metric)), bool(_HIGHER.search(metric))
-    return None if lower == higher else 1 if higher else -1
+def published_sign(published: PublishedNumbers | None) -> int | None:
+    """Returns 1 if higher values of the source's metric are better, -1 if lower ones are, None if that is not known."""
+    if published is None or published.goal is None:
+        return None
+    return 1 if published.goal == "maximize" else -1
 
 
 def matching_arms(arms: Iterable[PlannedArm], cell: PublishedCell) -> list[PlannedArm]:

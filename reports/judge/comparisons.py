@@ -126,7 +126,7 @@ def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Co
     if cost := cost_of_added_looks(study.plan.looks):
         notes.append(cost)
     measured = [[_measure(one, study, evidence, unmatched, look) for one in planned] for look in looks]
-    judged = _judge(measured, looks, study.plan.metric.goal, margin)
+    judged = _judge(measured, looks, study.plan.goal, margin)
     ahead = tuple(look._replace(share=look.share / looks[-1].share) for look in looks_ahead(study.plan.looks))
     return tuple(replace(one, ahead=ahead) if one.verdict == "unresolved" else one for one in judged)
 

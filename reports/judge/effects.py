@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.judge.agreement import GalleryEntry, JudgedComparison, better_sign, published_cells
+from reports.judge.agreement import GalleryEntry, JudgedComparison, published_cells, published_sign
 from reports.judge.findings import Findings
 from reports.judge.statistics import ConfidenceInterval
 
@@ -68,7 +68,7 @@ def relative_effect(study: str, findings: Findings, judged: JudgedComparison) ->
     Raises ValueError for a comparison without a published number.
     """
     estimate, published = judged.comparison.estimate, findings.study.plan.published
-    sign = better_sign(published.metric) if published else None
+    sign = published_sign(published)
     if published is None or sign is None or judged.published is None:
         raise ValueError(f"{judged.comparison.name} has no published number")
     if judged.comparison.kind != "contrast":

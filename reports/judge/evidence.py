@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from reports.judge.measures import Measure, measure_of
+from reports.judge.measures import DocumentMeasure, measure_of
 from reports.judge.statistics import Array, Resampled, dominates, grouped, resampled_sums
 from reports.read.measurements import DocumentLosses
 from reports.read.study import Run, Study
@@ -128,7 +128,7 @@ def _logarithm(values: float | Array) -> Array:
         return np.asarray(np.log(values))
 
 
-def _resampled(sums: Mapping[Pair, Array], measure: Measure) -> Iterator[tuple[Pair, Array]]:
+def _resampled(sums: Mapping[Pair, Array], measure: DocumentMeasure) -> Iterator[tuple[Pair, Array]]:
     """Yields the value of every run at resampled documents, 64 runs at a time to bound the memory."""
     pairs = list(sums)
     for start in range(0, len(pairs), _AT_A_TIME):
@@ -139,7 +139,7 @@ def _resampled(sums: Mapping[Pair, Array], measure: Measure) -> Iterator[tuple[P
             yield pair, measure.value(totals[:, index * width : (index + 1) * width])
 
 
-def _deviations(columns: Array, measure: Measure, ratio: bool) -> Array:
+def _deviations(columns: Array, measure: DocumentMeasure, ratio: bool) -> Array:
     """Returns by how much each document's own value lies off the value of all documents [documents].
 
     It is the derivative of the value with respect to the document's weight, by a central difference.
@@ -153,7 +153,7 @@ def _deviations(columns: Array, measure: Measure, ratio: bool) -> Array:
 
 
 def _documented(
-    runs: Sequence[Run], metric: str, measure: Measure, notes: list[str]
+    runs: Sequence[Run], metric: str, measure: DocumentMeasure, notes: list[str]
 ) -> list[tuple[Run, DocumentLosses]]:
     """Returns the runs whose per-document sums are of the same documents and give the metric of their record.
 
@@ -174,7 +174,7 @@ def _documented(
 
 
 def _unusable(
-    run: Run, documents: DocumentLosses | None, metric: str, measure: Measure, first: DocumentLosses | None
+    run: Run, documents: DocumentLosses | None, metric: str, measure: DocumentMeasure, first: DocumentLosses | None
 ) -> str | None:
     if documents is None:
         return "have no losses per document"

@@ -15,13 +15,13 @@ from lit_transformers.scores import confusion, matthews
 from reports.read.measurements import Array, DocumentLosses
 from reports.read.outputs import BLEU_COLUMNS, bleu
 
-__all__ = ["Measure", "measure_of"]
+__all__ = ["DocumentMeasure", "measure_of"]
 
 Sums = Callable[[DocumentLosses], Array]
 
 
 @dataclass(frozen=True)
-class Measure:
+class DocumentMeasure:
     """A metric as a function of totals over documents.
 
     ``sums`` returns the sums of each document [documents, k], the last of which is its size; ``value`` maps totals
@@ -34,7 +34,7 @@ class Measure:
     needs: tuple[str, ...] = ()
 
 
-def measure_of(metric: str, columns: Container[str] = ()) -> Measure | None:
+def measure_of(metric: str, columns: Container[str] = ()) -> DocumentMeasure | None:
     """Returns the measure of a metric such as ``val/bpb`` or ``val/accuracy@20``, or None where there is none.
 
     The number after ``@`` is a length: only examples of that length count. columns: the names of what is known of each
@@ -46,7 +46,7 @@ def measure_of(metric: str, columns: Container[str] = ()) -> Measure | None:
         return measure
     if not length.isdigit():
         return None
-    return Measure(_of_length(measure.sums, float(length)), measure.value, (*measure.needs, "length"))
+    return DocumentMeasure(_of_length(measure.sums, float(length)), measure.value, (*measure.needs, "length"))
 
 
 def _of_length(sums: Sums, length: float) -> Sums:
@@ -80,27 +80,31 @@ def _ones(documents: DocumentLosses) -> Array:
     return np.ones(len(documents.names))
 
 
-def _mean_of(column: str) -> Measure:
-    return Measure(_rate(lambda documents: documents.others[column], _ones), _ratio, (column,))
+def _mean_of(column: str) -> DocumentMeasure:
+    return DocumentMeasure(_rate(lambda documents: documents.others[column], _ones), _ratio, (column,))
 
 
-_MEASURES: Mapping[str, Measure] = {
-    "bpb": Measure(_rate(lambda documents: documents.nats / math.log(2), lambda documents: documents.bytes), _ratio),
-    "nats": Measure(_rate(_nats, _tokens), _ratio),
-    "perplexity": Measure(_rate(_nats, _tokens), lambda totals: np.exp(_ratio(totals))),
-    "accuracy": Measure(_rate(lambda documents: documents.others["correct"], _tokens), _ratio, ("correct",)),
-    "sequence_accuracy": Measure(
+_MEASURES: Mapping[str, DocumentMeasure] = {
+    "bpb": DocumentMeasure(
+        _rate(lambda documents: documents.nats / math.log(2), lambda documents: documents.bytes), _ratio
+    ),
+    "nats": DocumentMeasure(_rate(_nats, _tokens), _ratio),
+    "perplexity": DocumentMeasure(_rate(_nats, _tokens), lambda totals: np.exp(_ratio(totals))),
+    "accuracy": DocumentMeasure(_rate(lambda documents: documents.others["correct"], _tokens), _ratio, ("correct",)),
+    "sequence_accuracy": DocumentMeasure(
         _rate(lambda documents: (documents.others["correct"] == documents.tokens).astype(np.float64), _ones),
         _ratio,
         ("correct",),
     ),
-    "matthews": Measure(
+    "matthews": DocumentMeasure(
         lambda documents: confusion(documents.others["correct"], documents.others["label"]),
         matthews,
         ("correct", "label"),
     ),
-    "mse": Measure(_rate(lambda documents: documents.others["squared_error"], _tokens), _ratio, ("squared_error",)),
-    "bleu": Measure(
+    "mse": DocumentMeasure(
+        _rate(lambda documents: documents.others["squared_error"], _tokens), _ratio, ("squared_error",)
+    ),
+    "bleu": DocumentMeasure(
         lambda documents: np.column_stack([documents.others[name] for name in BLEU_COLUMNS]), bleu, BLEU_COLUMNS
     ),
     **{name: _mean_of(name) for name in ("rouge1", "rouge2", "rougeL")},

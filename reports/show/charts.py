@@ -142,7 +142,7 @@ def _ranked(
     """
     from matplotlib.figure import Figure
 
-    goal = findings.metric.goal
+    goal = findings.study.plan.goal
     points = {point.arm: point for of_cost in points_by_cost.values() for point in of_cost}
     order = sorted(points, key=lambda arm: points[arm].value, reverse=goal == "maximize")
     rows = {arm: row for row, arm in enumerate(order)}

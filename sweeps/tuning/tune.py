@@ -31,7 +31,17 @@ from sweeps.live import Row
 from sweeps.survey import survey
 from sweeps.tuning.search import Budget, Outcome, Search, Trial
 
-__all__ = ["REPORTED_ON", "SEED", "SELECTED_ON", "SPLIT", "Goal", "SearchedArm", "TuningResult", "trial_config", "tune"]
+__all__ = [
+    "REPORTED_ON",
+    "SEED",
+    "SELECTED_ON",
+    "SPLIT",
+    "SearchedArm",
+    "TuningGoal",
+    "TuningResult",
+    "trial_config",
+    "tune",
+]
 
 SELECTED_ON, REPORTED_ON = "validation", "test"
 SPLIT = "data.evaluation.split"
@@ -45,7 +55,7 @@ PATIENCE = 300.0
 """Seconds that the database may be unavailable."""
 
 
-class Goal(NamedTuple):
+class TuningGoal(NamedTuple):
     """The metric that decides, and whether it is minimized or maximized."""
 
     metric: str
@@ -93,7 +103,7 @@ def trial_config(config: Config, values: Mapping[str, Plain]) -> Config:
 
 
 def tune(
-    runs: Path, storage: str | None, study: str, arms: Sequence[SearchedArm], goal: Goal, budget: Budget,
+    runs: Path, storage: str | None, study: str, arms: Sequence[SearchedArm], goal: TuningGoal, budget: Budget,
     options: Options, launch: Launch, *, prune: bool = True,
 ) -> tuple[list[TuningResult], int | None]:  # fmt: skip
     """Spends every arm's budget, round after round. Returns each arm's result, and the signal that stopped it, or None.
@@ -127,7 +137,7 @@ def tune(
 
 @contextmanager
 def _searches(
-    runs: Path, storage: str | None, study: str, arms: Sequence[SearchedArm], goal: Goal
+    runs: Path, storage: str | None, study: str, arms: Sequence[SearchedArm], goal: TuningGoal
 ) -> Iterator[tuple[dict[str, Search], StorageConnection]]:
     """Opens every arm's search in the ledger's database; yields the searches by arm and the connection.
 
@@ -176,7 +186,9 @@ def _ticket(arm: SearchedArm, trial: Trial, runner: Runner) -> Ticket:
     return Ticket(runner.run_key(config), f"{arm.name} #{trial.number}", SEED, config.to_dict())
 
 
-def _set_bars(directory: Path, search: Search, trial: Trial, arm: SearchedArm, goal: Goal, *, prune: bool) -> None:
+def _set_bars(
+    directory: Path, search: Search, trial: Trial, arm: SearchedArm, goal: TuningGoal, *, prune: bool
+) -> None:
     """Writes the pruning thresholds to the run's directory, once: a resumed run has those that it began with.
 
     Without pruning, a run that was pruned before is to continue, so its record is removed.
@@ -192,7 +204,7 @@ def _set_bars(directory: Path, search: Search, trial: Trial, arm: SearchedArm, g
             (directory / RECORD).unlink()
 
 
-def _outcome(runs: Path, row: Row, goal: Goal, arm: SearchedArm) -> Outcome:
+def _outcome(runs: Path, row: Row, goal: TuningGoal, arm: SearchedArm) -> Outcome:
     """Returns the outcome of a trial from the files of its run. A pruned run costs the tokens it had read by then."""
     directory, curve = row.ticket.directory(runs), _curve(row.ticket.directory(runs) / CURVES, goal.metric)
     record = read_record(directory).record

@@ -24,9 +24,9 @@ from sweeps.ledger.ticket import State
 from sweeps.live import Row
 from sweeps.survey import close
 from sweeps.tuning.search import Budget
-from sweeps.tuning.tune import SEED, Goal, SearchedArm, TuningResult, trial_config, tune
+from sweeps.tuning.tune import SEED, SearchedArm, TuningGoal, TuningResult, trial_config, tune
 
-GOAL = Goal("val/bpb", "minimize")
+GOAL = TuningGoal("val/bpb", "minimize")
 OPTIONS = Options("standin.tuned:RUNNER", Share(workers=2, threads=1), "val/bpb")
 ARMS = [
     SearchedArm(name, config, searched(config, ["model.mixer.memory"], own=True), 600)

@@ -1,0 +1,73 @@
+"""What the number of a metric means: what it is a mean over, and whether less or more of it is better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from lit_transformers.config import ConfigError
+
+__all__ = ["Goal", "Measure", "maximized", "measure_of", "minimized", "published_goal"]
+
+Goal = Literal["minimize", "maximize"]
+"""What is better of a metric: less of it, or more."""
+
+_PUBLISHED: dict[Goal, tuple[str, ...]] = {
+    "minimize": (
+        *("perplexity", "bits per byte", "bits per character", "bits per dimension", "nats per symbol"),
+        *("nats per hidden symbol", "mean squared error"),
+    ),
+    "maximize": ("accuracy", "BLEU", "chrF", "ROUGE-1", "ROUGE-2", "ROUGE-L", "Matthews correlation"),
+}
+"""The names by which papers call what this suite measures."""
+_FORMER: dict[Goal, tuple[str, ...]] = {
+    "minimize": ("peak memory", "perplexity on CNN/DM", "times slower"),
+    "maximize": (
+        *("accuracy on MNLI-m", "average accuracy", "average GLUE score", "GLUE average", "GLUE score", "MLM accuracy"),
+        *("symbol accuracy", "times faster"),
+    ),
+}
+"""The other metrics of studies that were published before a study stated the goal of its source's metric."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a metric is a mean over, such as "symbol", "byte" or "example", and what is better of it.
+
+    Raises ConfigError for another goal.
+    """
+
+    unit: str
+    goal: Goal
+
+    def __post_init__(self) -> None:
+        if self.goal not in ("minimize", "maximize"):
+            raise ConfigError(f"of a metric minimize or maximize is the goal, not {self.goal!r}", "measures")
+
+
+def minimized(*names: str, per: str) -> dict[str, Measure]:
+    """Returns the measures of metrics of which less is better. per: their unit."""
+    return dict.fromkeys(names, Measure(per, "minimize"))
+
+
+def maximized(*names: str, per: str) -> dict[str, Measure]:
+    """Returns the measures of metrics of which more is better. per: their unit."""
+    return dict.fromkeys(names, Measure(per, "maximize"))
+
+
+def measure_of(metric: str, measures: Mapping[str, Measure]) -> Measure | None:
+    """Returns the measure of a metric of a record, such as ``val/relation_nats`` or ``val/nats@8``, given those that
+    an objective states by the names of its metrics without split and length; None where it states none."""
+    return measures.get(metric.rpartition("/")[2].partition("@")[0])
+
+
+def published_goal(metric: str, *, former: bool = False) -> Goal | None:
+    """Returns what is better of a metric of a paper that this suite measures too, by its whole name; None of another.
+
+    former: whether the metrics count that published studies used before they stated the goal.
+    """
+    for goal, names in (*_PUBLISHED.items(), *(_FORMER.items() if former else ())):
+        if metric.casefold() in map(str.casefold, names):
+            return goal
+    return None
