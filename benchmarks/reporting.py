@@ -49,7 +49,7 @@ def _plan(arms: tuple[PlannedArm, ...]) -> Plan:
         study=STUDY,
         scale="demo",
         question="How long does a report take?",
-        metric=Metric("val/bpb", label="bits per byte"),
+        metric=Metric("val/bpb", goal="minimize", label="bits per byte"),
         design="arms",
         baseline=arms[0].name,
         arms=arms,

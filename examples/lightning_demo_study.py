@@ -15,6 +15,6 @@ ABLATION = Ablation(
     ),
     factors={"decoder_reads": {"inputs": {}, "targets": {"model.init_args.shows_targets": True}}},
     seeds=2,
-    metric=Metric("val/loss", label="nats per character"),
+    metric=Metric("val/loss", goal="minimize", label="nats per character"),
     match=Match("parameters"),
 )

@@ -2,23 +2,64 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, NamedTuple, Self, final
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, final
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lit_transformers.class_path import former_class_path
 from lit_transformers.config import ConfigError, Plain, nearest
+from lit_transformers.labels import (
+    IGNORED,
+    ClassedSpanLabels,
+    ClassLabels,
+    ClassSetLabels,
+    Labels,
+    NumberLabels,
+    SpanLabels,
+    TagLabels,
+)
+from lit_transformers.trust import import_allowed
 
-IGNORED = -100
-"""A target that is not predicted: padding, a boundary between documents, or context already scored."""
+__all__ = [
+    "IGNORED",
+    "LABEL",
+    "ClassLabels",
+    "ClassSetLabels",
+    "ClassedSpanLabels",
+    "DataDescription",
+    "Detokenizer",
+    "LabelledBatch",
+    "LabelledDescription",
+    "Labels",
+    "LanguageDescription",
+    "NumberLabels",
+    "PairBatch",
+    "PairDescription",
+    "RowBatch",
+    "RowDescription",
+    "SpanLabels",
+    "SpelledNumbers",
+    "StringBatch",
+    "StringDescription",
+    "TagLabels",
+    "TextBatch",
+    "Unit",
+    "Vocabulary",
+    "labels_in",
+]
+
+LABEL = "label"
+"""The name of the first column of labels of labelled sequences."""
 
 Unit = Literal["byte", "character", "word", "piece"]
+
+
+AnyLabels = TypeVar("AnyLabels", bound=Labels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +85,8 @@ class Vocabulary:
 
 
 class Detokenizer(ABC):
-    """Turns the symbols of a target into its text. A checkpoint holds it as plain data, in which ``kind`` names the
-    class; the classes of data sets are known once ``datamodules`` is imported."""
-
-    kind: ClassVar[str]
-    kinds: ClassVar[dict[str, type[Detokenizer]]] = {}
-
-    def __init_subclass__(cls, kind: str, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls.kind = kind
-        Detokenizer.kinds[kind] = cls
+    """Turns the symbols of a target into its text. A checkpoint holds it as plain data with the path of its class, of
+    which only what this library, a plug-in or an allowed module defines is imported (``lit_transformers.trust``)."""
 
     @abstractmethod
     def __call__(self, symbols: Sequence[int]) -> str:
@@ -70,16 +103,15 @@ class Detokenizer(ABC):
 
     @staticmethod
     def from_dict(plain: Mapping[str, Plain]) -> Detokenizer:
-        """Returns the detokenizer of plain data with its kind. Raises ConfigError for an unknown kind."""
-        if plain["kind"] not in Detokenizer.kinds:
-            importlib.import_module("datamodules")  # by name: the library does not depend on data sets
-        if plain["kind"] not in Detokenizer.kinds:
-            raise ConfigError(f"no kind {plain['kind']!r}; {nearest(plain['kind'], Detokenizer.kinds)}", "detokenize")
-        return Detokenizer.kinds[plain["kind"]].restored(plain)
+        """Returns the detokenizer of plain data with its class. Raises ConfigError for a class that may not be named,
+        and for one that is no detokenizer."""
+        class_path = plain["class_path"] if "class_path" in plain else former_class_path(plain["kind"])
+        kind: type[Detokenizer] = import_allowed(class_path, Detokenizer, "detokenize")  # type: ignore[type-abstract]
+        return kind.restored(plain)
 
 
 @final
-class SpelledNumbers(Detokenizer, kind="numbers"):
+class SpelledNumbers(Detokenizer):
     """Writes symbols as numbers between spaces."""
 
     def __call__(self, symbols: Sequence[int]) -> str:
@@ -89,7 +121,7 @@ class SpelledNumbers(Detokenizer, kind="numbers"):
         return isinstance(other, SpelledNumbers)
 
     def __hash__(self) -> int:
-        return hash(self.kind)
+        return hash(SpelledNumbers)
 
     def to_dict(self) -> dict[str, Plain]:
         return {}
@@ -122,6 +154,26 @@ class DataDescription(ABC):
         if not isinstance(data, cls):
             raise ConfigError(f"these data {cls.mismatch.format(reader=reader)}", "data")
         return data
+
+    @property
+    def label_columns(self) -> Mapping[str, Labels]:
+        """Hook: what the columns of labels hold, by the names that ``labels_in`` takes. By default the symbol after
+        each token, or in its place."""
+        return {"targets": TagLabels(count=self.vocabulary.size)}
+
+    @final
+    def labels_of(self, name: str, kind: type[AnyLabels], reader: str) -> AnyLabels:
+        """Returns what a column of labels holds. Raises ConfigError where the data have no column of that name, or one
+        of another kind; ``reader`` needs it."""
+        if name not in self.label_columns:
+            raise ConfigError(
+                f"{reader} reads {name!r}, of which there is no column; {nearest(name, self.label_columns)}", "data"
+            )
+        labels = self.label_columns[name]
+        if not isinstance(labels, kind):
+            reason = f"{reader} needs {kind.kind}, and the column {name!r} of these data holds {labels.kind}"
+            raise ConfigError(f"{reason}; set task to what reads {labels.kind}, or use other data", "task")
+        return labels
 
     @classmethod
     @abstractmethod
@@ -175,56 +227,30 @@ class StringDescription(DataDescription):
         return cls(vocabulary=vocabulary, length=length)
 
 
-class Labels(ABC):
-    """What the labels of examples are. ``dtype`` is the type of their tensor in a batch, ``kind`` their name in
-    checkpoints."""
-
-    kind: ClassVar[str]
-    dtype: ClassVar[torch.dtype]
-
-    @abstractmethod
-    def random(self, count: int) -> Int[Tensor, " b"] | Float[Tensor, " b"]:
-        """Returns random labels of ``count`` examples."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ClassLabels(Labels):
-    """One of ``count`` classes, which are numbered from 0."""
-
-    kind = "classes"
-    dtype = torch.long
-
-    count: int
-
-    def random(self, count: int) -> Int[Tensor, " b"]:
-        return torch.randint(self.count, (count,))
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class NumberLabels(Labels):
-    """A real number, for regression."""
-
-    kind = "numbers"
-    dtype = torch.float32
-
-    def random(self, count: int) -> Float[Tensor, " b"]:
-        return torch.randn(count)
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
 class LabelledDescription(DataDescription):
-    """Describes sequences with one label each (LabelledBatch), of up to ``length`` tokens with their boundary.
+    """Describes labelled sequences (LabelledBatch) of up to ``length`` tokens with their boundary.
 
-    labels  what the labels are: classes or numbers
+    labels   what the labels of the column "label" are: of rows, such as classes, or of tokens or spans
+    columns  what the labels of further columns are, by the names of these
     """
 
     kind = "labelled"
     mismatch = "have no labels for {reader} to predict; set data to labelled"
 
     labels: Labels
+    columns: Mapping[str, Labels] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        for name in self.columns:
+            if name == LABEL or not name.isidentifier():
+                reason = f"{name!r} is no name of a further column; name it as Python names things, and not {LABEL!r}"
+                raise ConfigError(reason, "columns")
+
+    @property
+    def label_columns(self) -> Mapping[str, Labels]:
+        return {LABEL: self.labels, **self.columns}
 
     @classmethod
     def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
@@ -290,6 +316,12 @@ class RowDescription(DataDescription):
     restarts: bool = False
     rules: tuple[str, ...] = ()
 
+    @property
+    def label_columns(self) -> Mapping[str, Labels]:
+        relations = {"relation": ClassLabels(count=self.relations)} if self.relations else {}
+        phrases = {"phrases": ClassedSpanLabels(count=2)} if self.phrases else {}
+        return {"targets": TagLabels(count=self.vocabulary.size)} | relations | phrases
+
     @classmethod
     def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
         last, predictions = vocabulary.size - 1, math.ceil(0.15 * length)
@@ -308,10 +340,12 @@ def _plain(value: Any) -> Plain:
     match value:
         case Vocabulary():
             return asdict(value)
-        case ClassLabels() | NumberLabels():
-            return {"kind": value.kind} | asdict(value)
+        case Labels():
+            return value.to_dict()
+        case Mapping():
+            return {name: _plain(entry) for name, entry in value.items()}
         case Detokenizer():
-            return {"kind": value.kind} | value.to_dict()
+            return {"class_path": f"{type(value).__module__}.{type(value).__qualname__}"} | value.to_dict()
     return value
 
 
@@ -323,15 +357,15 @@ def _vocabulary(plain: Plain) -> Vocabulary | None:
     return None if plain is None else Vocabulary.from_dict(plain)
 
 
-def _labels(plain: Plain) -> Labels:
-    values = {name: value for name, value in plain.items() if name != "kind"}
-    return {"classes": ClassLabels, "numbers": NumberLabels}[plain["kind"]](**values)
+def _columns(plain: Plain) -> dict[str, Labels]:
+    return {name: Labels.from_dict(labels) for name, labels in plain.items()}
 
 
 _READERS: dict[str, Callable[[Plain], Any]] = {
     "vocabulary": _vocabulary,
     "source": _vocabulary,
-    "labels": _labels,
+    "labels": Labels.from_dict,
+    "columns": _columns,
     "detokenize": Detokenizer.from_dict,
 }
 """The fields of descriptions that are not plain, and what reads them."""
@@ -377,22 +411,24 @@ class StringBatch(NamedTuple):
 
 
 class LabelledBatch(NamedTuple):
-    """Whole sequences, each with one label. Rows do not depend on each other.
+    """Whole sequences with their labels. Rows do not depend on each other.
 
     inputs        (b, t) symbols, the boundary first; 0 where padded
     padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row
-    labels        (b,)   classes from 0, or numbers, as ``LabelledDescription.labels`` says
+    labels        (b, ...) the column "label", as ``LabelledDescription.labels`` says
     marked        (b, t) True at inputs that the data single out; None where they single out nothing
     example       (b,)   ordinal of the example within its split
     cursor as in TextBatch
+    columns       (b, ...) the further columns of labels by name, as ``LabelledDescription.columns`` says; None without
     """
 
     inputs: Int[Tensor, "b t"]
     padding_mask: Bool[Tensor, "b t"]
-    labels: Int[Tensor, " b"] | Float[Tensor, " b"]
+    labels: Int[Tensor, b * n] | Float[Tensor, " b"]
     marked: Bool[Tensor, "b t"] | None
     example: Int[Tensor, " b"]
     cursor: str | None
+    columns: Mapping[str, Tensor] | None = None
 
 
 class PairBatch(NamedTuple):
@@ -458,3 +494,13 @@ class RowBatch(NamedTuple):
     phrases: Int[Tensor, "b p 3"] | None = None
     order: Int[Tensor, "b t"] | None = None
     rule: Int[Tensor, " b"] | None = None
+
+
+def labels_in(batch: Any, name: str) -> Tensor:
+    """Returns a column of labels of a batch by its name in ``DataDescription.label_columns``. Raises ConfigError where
+    the batch has none of that name."""
+    columns = {LABEL: batch.labels, **(batch.columns or {})} if isinstance(batch, LabelledBatch) else batch._asdict()
+    if not isinstance(columns.get(name), Tensor):
+        known = nearest(name, [known for known, values in columns.items() if isinstance(values, Tensor)])
+        raise ConfigError(f"the data have no column {name!r}; {known}", "data")
+    return columns[name]

@@ -15,7 +15,21 @@ from typing import Any
 from lit_transformers.config import ConfigError, Plain, nearest
 from lit_transformers.printing.error_lines import IMPORT_ERRORS, first_line
 
-__all__ = ["class_path_of", "import_class", "import_module", "module_file", "module_spec", "split_class_path"]
+__all__ = [
+    "class_path_of",
+    "former_class_path",
+    "import_class",
+    "import_module",
+    "module_file",
+    "module_spec",
+    "split_class_path",
+]
+
+_FORMER: Mapping[str, str] = {
+    "decoded": "datamodules.core.tokenizers.DecodedText",
+    "numbers": "lit_transformers.batch.SpelledNumbers",
+}
+"""The detokenizers of checkpoints that name them by kinds."""
 
 
 def split_class_path(class_path: str) -> tuple[str, str]:
@@ -32,6 +46,14 @@ def class_path_of(run: Plain) -> str | None:
     written; None where its model is one of this library."""
     model = run.get("model") if isinstance(run, Mapping) else None
     return model["class_path"] or "" if isinstance(model, Mapping) and "class_path" in model else None
+
+
+def former_class_path(kind: str) -> str:
+    """Returns the path of a class that files named by a kind before they named it by its path. Raises ConfigError for
+    any other kind."""
+    if kind not in _FORMER:
+        raise ConfigError(f"no class of the kind {kind!r} is known; {nearest(kind, _FORMER)}")
+    return _FORMER[kind]
 
 
 def import_class(class_path: str) -> type[Any]:

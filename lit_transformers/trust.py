@@ -14,7 +14,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lit_transformers.class_path import import_class, module_file, split_class_path
 from lit_transformers.config import Config, ConfigError
@@ -28,10 +28,13 @@ __all__ = [
     "allow_modules",
     "are_remembered",
     "class_paths_in",
+    "import_allowed",
     "remember",
     "require_allowed",
     "require_allowed_in",
 ]
+
+T = TypeVar("T")
 
 MODULES = ("lit_transformers", "datamodules", "lightning", "torch.nn", "torch.optim")
 """The modules of which any file may name what a run consists of: networks, optimizers, schedules, data modules,
@@ -87,6 +90,19 @@ def require_allowed(values: Any, place: str, trusted: Collection[str] = ()) -> N
             named = import_class(path)
         if named is not None:
             _require_part_of_a_run(path, named, place)
+
+
+def import_allowed(path: str, base: type[T], place: str) -> type[T]:
+    """Returns a class below ``base`` that a file names by its path. Raises ConfigError, before anything is imported,
+    where the file may not name it, and where there is no such class."""
+    named: Any = None
+    if _is_allowed(split_class_path(path)[0]) or _is_among(path, _remembered()):
+        named = import_class(path)
+    if named is None or not (_is_allowed(named.__module__) or _is_among(path, _remembered())):
+        raise _refused(path, split_class_path(path)[0], place)
+    if not issubclass(named, base):
+        raise ConfigError(f"names {path}, which is no {base.__name__}; name a class of these", place)
+    return named
 
 
 def require_allowed_in(path: Path, trusted: Collection[str] = ()) -> None:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from lit_transformers.records.measure import maximized
+
 DIE = "DIE_AT_STEP"
 """The environment variable with the signal and the step at which training sends it to its own process: ``15 7``."""
 
@@ -54,6 +56,12 @@ class Net(L.LightningModule):
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)]
+
+
+class StatedNet(Net):
+    """States what one of its metrics means."""
+
+    measures = maximized("acc", per="example")
 
 
 class Points(Dataset[Any]):

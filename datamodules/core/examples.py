@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from datamodules.core.data import KnownValues
 from datamodules.core.documents import SPLITS, Split
 from datamodules.core.tokenizers import Symbols, Tokenizer
 from datamodules.core.trained import TrainedSymbols
-from lit_transformers.batch import ClassLabels, LabelledDescription
+from lit_transformers.batch import LABEL, ClassLabels, LabelledDescription
 from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
 
 __all__ = ["Example", "Examples", "ExamplesConfig", "Synthetic", "SyntheticConfig", "TextRows"]
@@ -24,14 +24,23 @@ FINGERPRINTED = 4
 
 
 class Example(NamedTuple):
-    """symbols: without the boundary that a row begins with. label: a class from 0, or a number.
+    """symbols: without the boundary that a row begins with. label: as the kind of the labels has it: a class from 0, a
+    number, the numbers of classes, a tag for each symbol, a span as the place of its first symbol and that after its
+    last, or several spans with their classes; None where the example has none.
 
-    marked: positions of marked symbols, or None where none are marked.
+    marked: positions of marked symbols, or None where none are marked. columns: the labels of further columns, by their
+    names in the description; without one that the example has not.
     """
 
     symbols: npt.NDArray[np.int64]
-    label: float
+    label: Any
     marked: tuple[int, ...] | None = None
+    columns: Mapping[str, Any] | None = None
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The labels of all columns, by their names."""
+        return {LABEL: self.label, **(self.columns or {})}
 
 
 class TextRows(NamedTuple):
@@ -96,7 +105,7 @@ class ExamplesConfig(Config):
 
     @property
     def description(self) -> LabelledDescription:
-        """Vocabulary, longest row with its boundary, and whether labels are classes or numbers."""
+        """Vocabulary, longest row with its boundary, and what the columns of labels hold."""
         raise NotImplementedError
 
     @property
@@ -144,11 +153,13 @@ class SyntheticConfig(ExamplesConfig):
         raise NotImplementedError
 
     def meanings(self) -> dict[str, Plain]:
-        """Hook: returns what decides what a symbol, and a label, stands for. By default the kind, and the numbers of
-        symbols and of classes."""
+        """Hook: returns what decides what a symbol, and a label, stands for. By default the kind, the numbers of
+        symbols and of classes, and what further columns hold."""
         description = self.description
         classes = description.labels.count if isinstance(description.labels, ClassLabels) else None
-        return {"kind": self.kind, "symbols": description.vocabulary.size, "classes": classes}
+        columns = {"columns": {name: labels.to_dict() for name, labels in description.columns.items()}}
+        own = {"kind": self.kind, "symbols": description.vocabulary.size, "classes": classes}
+        return own | (columns if description.columns else {})
 
     def build(self) -> Synthetic:
         return Synthetic(self)
@@ -166,7 +177,10 @@ class Synthetic(Examples):
     def __init__(self, config: SyntheticConfig) -> None:
         self.config = config
         samples = [self.example(split, ordinal) for split in SPLITS for ordinal in range(FINGERPRINTED)]
-        contents = [[example.symbols.tolist(), example.label, example.marked] for example in samples]
+        contents = [
+            [example.symbols.tolist(), example.label, example.marked, *([example.columns] if example.columns else [])]
+            for example in samples
+        ]
         self.fingerprint = self.content = f"{config.kind}-{canonical_hash([config.to_dict(), contents], 32)}"
 
     def count(self, split: Split) -> int:

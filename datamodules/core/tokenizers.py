@@ -538,7 +538,7 @@ def key_of(part: Tokenizer | TokenizerConfig) -> dict[str, Plain]:
 
 @final
 @dataclass(frozen=True)
-class DecodedText(Detokenizer, kind="decoded"):
+class DecodedText(Detokenizer):
     """Decodes symbols by a tokenizer. Symbols that it does not have, such as sentinels, stand for no text and are left
     out."""
 

@@ -1,4 +1,4 @@
-"""The data of tasks that predict one label for a whole sequence: a class or a number."""
+"""The data of tasks that predict labels of whole sequences, of their tokens, or of spans of them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from datamodules.core.data import Data, DataConfig, KnownValues, row_conflicts
 from datamodules.core.documents import Shard, Split
+from datamodules.core.errors import DataError
 from datamodules.core.examples import Example, Examples, ExamplesConfig
 from datamodules.core.loading import Reading
 from datamodules.core.tokenizers import Symbols, Tokenizer
 from datamodules.core.trained import TrainedSymbols
 from datamodules.core.windows import Endless, Once, Windows, cut
 from datamodules.labelled.listops import ListOpsConfig
-from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription
+from lit_transformers.batch import LABEL, DataDescription, LabelledBatch, LabelledDescription, Labels
 from lit_transformers.config import Config, NonNegative, Plain, Positive
 
 __all__ = ["LabelledData", "LabelledDataConfig", "LabelledEvaluationConfig"]
@@ -152,8 +154,8 @@ class LabelledData(Data):
     def _shape(self, batch_size: int) -> RowShape:
         description = self.description
         least = description.length if self.config.padding == "fixed" else 0
-        boundary, dtype = description.vocabulary.boundary, description.labels.dtype
-        return RowShape(self.rows(batch_size), self.config.window, boundary, least, dtype)
+        boundary, columns = description.vocabulary.boundary, description.label_columns
+        return RowShape(self.rows(batch_size), self.config.window, boundary, least, columns)
 
     def _reading(self, split: Split, shape: RowShape, order: Callable[[], Endless | Once]) -> Reading:
         open_rows = partial(_open, self.examples, split, shape, order)
@@ -162,13 +164,13 @@ class LabelledData(Data):
 
 class RowShape(NamedTuple):
     """rows: of a batch over all ranks. window: number of batches that are sorted together. boundary: the symbol that a
-    row begins with. least: the minimum length of a row. label_dtype: that of the labels' tensor."""
+    row begins with. least: the minimum length of a row. columns: what the columns of labels hold."""
 
     rows: int
     window: int
     boundary: int
     least: int
-    label_dtype: torch.dtype
+    columns: Mapping[str, Labels]
 
 
 def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -> LabelledBatch:
@@ -181,15 +183,25 @@ def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -
         length = len(example.symbols) + 1
         inputs[row, 0], inputs[row, 1:length], padding_mask[row, :length] = shape.boundary, example.symbols, True
         marked[row, [place + 1 for place in example.marked or ()]] = True
-    labels = [example.label for _, example in examples] or [0]
+    labels = {name: column_of(name, kind, examples, longest) for name, kind in shape.columns.items()}
     return LabelledBatch(
         torch.from_numpy(inputs),
         torch.from_numpy(padding_mask),
-        torch.tensor(labels, dtype=shape.label_dtype),
+        labels.pop(LABEL),
         torch.from_numpy(marked) if any(example.marked is not None for _, example in examples) else None,
         torch.tensor([ordinal for ordinal, _ in examples] or [0]),
         cursor,
+        labels or None,
     )
+
+
+def column_of(name: str, kind: Labels, examples: list[tuple[int, Example]], length: int) -> Tensor:
+    """Lays out a column of labels of rows of ``length`` tokens. Raises DataError where an example lacks what it needs,
+    or has what there is not."""
+    try:
+        return kind.tensor([example.labels.get(name) for _, example in examples], length)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"data.source: the column {name!r} of {kind.kind} cannot be laid out: {error}") from None
 
 
 def grouped(

@@ -4,7 +4,6 @@ corruptions, and whole data modules."""
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import shutil
@@ -44,7 +43,7 @@ from datamodules.denoising.symbols import DenoisingSymbols
 from datamodules.pairs.source import PairsRead
 from datamodules.rows.noises import PlainRow
 from datamodules.rows.phrases import Phrases
-from lit_transformers.batch import IGNORED, ClassLabels, LabelledBatch, Vocabulary
+from lit_transformers.batch import IGNORED, LabelledBatch, Labels, TagLabels, Vocabulary, labels_in
 from lit_transformers.checks.part_checks import PartChecks, require_effects
 from lit_transformers.config import Config, ConfigError, existing, field_types
 from lit_transformers.gates.gates import Broken
@@ -124,7 +123,8 @@ def _content(case: SourceConfig | ExamplesConfig | PairsConfig, backwards: bool 
             pair = opened.pair(split, number)
             return opened.name(split, number), (tuple(map(int, pair.source)), tuple(map(int, pair.target)))
         example = opened.example(split, number)
-        return opened.name(split, number), (tuple(map(int, example.symbols)), example.label, example.marked)
+        labels = {name: _hashable(label) for name, label in example.labels.items()}
+        return opened.name(split, number), (tuple(map(int, example.symbols)), (*labels.items(),), example.marked)
 
     def items(split: Split) -> list[tuple[str, Any]]:
         if isinstance(case, SourceConfig):
@@ -134,6 +134,15 @@ def _content(case: SourceConfig | ExamplesConfig | PairsConfig, backwards: bool 
         return [by_number[number] for number in numbers]
 
     return Content(opened.fingerprint, {split: items(split) for split in SPLITS})
+
+
+def _hashable(label: Any) -> Any:
+    """Returns a label whose lists, sets and arrays are tuples."""
+    if isinstance(label, set | frozenset):
+        return tuple(sorted(label))
+    if isinstance(label, np.ndarray | Tensor):
+        return _hashable(label.tolist())
+    return tuple(map(_hashable, label)) if isinstance(label, list | tuple) else label
 
 
 def _documents(corpus: Corpus, split: Split) -> list[tuple[str, Any]]:
@@ -312,45 +321,59 @@ def _symbols_fit(symbols: Any, vocabulary: Vocabulary, place: str) -> None:
 
 def examples_are_described(case: ExamplesConfig) -> str:
     """Checks that symbols, lengths, labels and marks are what the description says."""
-    description, longest, labels = case.description, 0, Counter[float]()
+    description, longest = case.description, 0
+    counts: dict[str, Counter[Any]] = {name: Counter() for name in description.label_columns}
     for split, items in _content(case).items.items():
-        for name, (symbols, label, marked) in items:
+        for name, (symbols, labels, marked) in items:
             place = f"{split}: {name}"
             _symbols_fit(symbols, description.vocabulary, place)
-            longest, labels[label] = max(longest, len(symbols) + 1), labels[label] + 1
+            longest = max(longest, len(symbols) + 1)
             if len(symbols) + 1 > description.length:
                 raise Broken(
                     f"{place} has {len(symbols)} symbols and a boundary; description.length is {description.length}; "
                     "make it as long as the longest"
                 )
-            kind = description.labels
-            if isinstance(kind, ClassLabels) and label not in range(kind.count):
-                raise Broken(
-                    f"{place} has the label {label}, and classes are 0 to {kind.count - 1}; correct its labels"
-                )
-            if not math.isfinite(label):
-                raise Broken(f"{place} has the label {label}, which nothing can predict; leave such examples out")
+            if unknown := dict(labels).keys() - counts.keys():
+                raise Broken(f"{place} has labels of {min(unknown)!r}, which is no column; describe it in columns")
+            for column, kind in description.label_columns.items():
+                label = dict(labels).get(column)
+                _label_fits(kind, label, len(symbols), f"{place}: column {column!r}")
+                counts[column].update(label if isinstance(kind, TagLabels) and label else [label])
             if any(not 0 <= mark < len(symbols) for mark in marked or ()):
                 raise Broken(f"{place} marks {marked} of {len(symbols)} symbols; count them without the boundary")
-    if len(labels) < 2:
-        raise Broken(f"all labels are {next(iter(labels))}, so that there is nothing to tell; draw both")
-    return f"at most {longest} symbols, {max(labels.values()) / labels.total():.0%} with one label"
+    for column, labels in counts.items():
+        if len(labels) < 2:
+            only = next(iter(labels))
+            raise Broken(f"all labels of column {column!r} are {only}, so that there is nothing to tell; draw both")
+    shares = (f"{max(own.values()) / own.total():.0%} with one {column}" for column, own in counts.items())
+    return f"at most {longest} symbols, {', '.join(shares)}"
+
+
+def _label_fits(kind: Labels, label: Any, symbols: int, place: str) -> None:
+    """Raises Broken for a label that cannot be laid out, or is none of its kind."""
+    try:
+        column = kind.tensor([label], symbols + 1)
+        fault = kind.fault(column, torch.ones(1, symbols + 1, dtype=torch.bool))
+        if isinstance(kind, TagLabels) and label is not None and len(label) != symbols:
+            fault = f"it has {len(label)} tags for {symbols} symbols"
+    except (ValueError, TypeError, IndexError) as error:
+        fault = str(error)
+    if fault:
+        raise Broken(f"{place} has the label {label}: {fault}; give what {type(kind).__name__} describes")
 
 
 def labels_are_not_fed(case: ExamplesConfig) -> str:
-    """Checks that no symbol at one place tells the label of every example, in training and in validation."""
+    """Checks that no symbol at one place tells the labels of a column in every example, in training and validation."""
     content = _content(case).items
     rows = [item for split in SPLITS[:2] for _, item in content[split]]
     if len(rows) < COUNT // 2:
         return f"not asked: there are {len(rows)} examples"
-    for place in (*range(3), *range(-3, 0)):
-        labels: dict[int, set[float]] = {}
-        for symbols, label, _ in rows:
-            if len(symbols) < 3:
-                return "not asked: a row has fewer than 3 symbols"
-            labels.setdefault(symbols[place], set()).add(label)
-        if all(len(known) == 1 for known in labels.values()) and len(labels) <= len(rows) // 4:
-            raise Broken(f"the symbol at place {place} alone tells every label; leave the label out of the symbols")
+    if min(len(symbols) for symbols, _, _ in rows) < 3:
+        return "not asked: a row has fewer than 3 symbols"
+    for column, kind in case.description.label_columns.items():
+        labels = [dict(labels).get(column) for _, labels, _ in rows]
+        if leak := kind.leak([symbols for symbols, _, _ in rows], labels):
+            raise Broken(f"column {column!r}: {leak}; leave labels out of the symbols")
     return "no one place tells it"
 
 
@@ -377,8 +400,9 @@ def pairs_are_described(case: PairsConfig) -> str:
 
 def rows_of(batch: Any) -> list[tuple[Any, ...]]:
     """Returns the rows of a batch without their padding, and without rows that are nothing else."""
-    columns = [column for name, column in batch._asdict().items() if isinstance(column, Tensor) and name != "rule"]
-    rows = []
+    fields = {name: part for name, part in batch._asdict().items() if isinstance(part, Tensor) and name != "rule"}
+    further = getattr(batch, "columns", None) or {}
+    columns, rows = [*fields.values(), *(further[name] for name in sorted(further))], []
     for number, row in enumerate(zip(*columns, strict=True)):
         if batch.padding_mask[number].any():
             rows.append(tuple(cell.tolist() if cell.dim() == 0 else _without_padding(cell) for cell in row))
@@ -386,8 +410,11 @@ def rows_of(batch: Any) -> list[tuple[Any, ...]]:
 
 
 def _without_padding(cell: Tensor) -> list[Any]:
-    """Returns a row of a tensor up to the last number that is neither 0 nor below it."""
-    places = (cell.reshape(len(cell), -1) > 0).any(dim=1).nonzero()
+    """Returns a row of a tensor up to the last number that is neither 0 nor below it, of labels up to the last one that
+    is not IGNORED."""
+    numbers = cell.reshape(len(cell), -1)
+    is_real = numbers != IGNORED if (numbers == IGNORED).any() else numbers > 0
+    places = is_real.any(dim=1).nonzero()
     return cell[: int(places[-1]) + 1 if len(places) else 0].tolist()
 
 
@@ -442,7 +469,7 @@ def batches_are_alike(case: DataConfig) -> str:
 
 
 def batches_are_described(case: DataConfig) -> str:
-    """Checks that symbols and lengths are what the description says, which a checkpoint makes again."""
+    """Checks that symbols, lengths and labels are what the description says, which a checkpoint makes again."""
     data = case.build()
     description = data.description
     if not isinstance(description, case.describes):
@@ -461,6 +488,9 @@ def batches_are_described(case: DataConfig) -> str:
             )
         if not batch.padding_mask.any():
             raise Broken("a batch of training is padding alone; leave it out")
+        for name, labels in description.label_columns.items():
+            if fault := labels.fault(labels_in(batch, name), batch.padding_mask):
+                raise Broken(f"column {name!r} of a batch: {fault}; lay it out as {type(labels).__name__} describes")
     return f"at most {description.length} tokens of {description.vocabulary.size} symbols"
 
 

@@ -331,13 +331,19 @@ def measures_name_its_metrics(case: TaskConfig) -> str:
     return f"{len(measures)} metrics"
 
 
+def _other_labels(labels: Tensor) -> Tensor:
+    """Returns labels of which each is another one."""
+    return labels.flip(0) + (labels == labels.flip(0))
+
+
 def targets_are_not_read(case: TaskConfig) -> str:
     """Checks that what the network says of a batch does not change with its targets or labels."""
     task, batch = _built(case)
     if isinstance(batch, RowBatch):
         return "not asked: targets of rows say which symbols are predicted"
     if isinstance(batch, LabelledBatch):
-        other = batch._replace(labels=batch.labels.flip(0) + (batch.labels == batch.labels.flip(0)))
+        columns = {name: _other_labels(labels) for name, labels in (batch.columns or {}).items()}
+        other = batch._replace(labels=_other_labels(batch.labels), columns=columns or None)
     else:
         targets = batch.targets
         other = batch._replace(targets=torch.where(targets == IGNORED, targets, (targets + 1) % VOCABULARY))

@@ -38,8 +38,8 @@ class HeadConfig(Config):
         raise NotImplementedError
 
     def measures(self, data: DataDescription) -> Mapping[str, Measure]:
-        """Hook: returns what the name of each of its metrics means, as ``TaskConfig.measures`` does. By default its loss,
-        "nats", is a mean over its targets, and less is better."""
+        """Hook: returns what the name of each of its metrics means, as ``TaskConfig.measures`` does. By default its
+        loss, "nats", is a mean over its targets, and less is better."""
         return minimized("nats", per="target")
 
 

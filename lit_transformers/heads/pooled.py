@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.batch import ClassLabels, DataDescription, LabelledBatch, LabelledDescription
+from lit_transformers.batch import LABEL, ClassLabels, DataDescription, LabelledBatch, LabelledDescription, NumberLabels
 from lit_transformers.config import ConfigError, Dropout, Fraction
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
 from lit_transformers.models.model import ModelConfig, Network
@@ -93,10 +93,10 @@ class ClassLabelConfig(PooledHeadConfig, kind="class_label"):
         return maximized("accuracy", per="example") | minimized("nats", per="example") | both_classes
 
     def outputs(self, data: DataDescription) -> int:
-        labels = LabelledDescription.of(data, self.kind).labels
-        if not isinstance(labels, ClassLabels):
+        description = LabelledDescription.of(data, self.kind)
+        if isinstance(description.labels, NumberLabels):
             raise ConfigError("classification needs classes, and these labels are numbers; set task=regression", "task")
-        return labels.count
+        return description.labels_of(LABEL, ClassLabels, self.kind).count
 
 
 class ClassProbabilities(NamedTuple):
@@ -147,6 +147,7 @@ class NumberLabelConfig(PooledHeadConfig, kind="number_label"):
         return minimized("mse", "nats", per="example")
 
     def outputs(self, data: DataDescription) -> int:
+        LabelledDescription.of(data, self.kind).labels_of(LABEL, NumberLabels, self.kind)
         return 1
 
 

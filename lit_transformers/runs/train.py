@@ -72,11 +72,7 @@ def train(
     task.reports_training = bool(loggers)
     curves = Curves(config.training.log_every, config.tokens_per_step)
     checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, contents(config, data, training_key), stopping)
-    selection = (
-        None
-        if config.training.stop is None
-        else Selection(config.training.stop, stopping_goal(config, data.description), config.training.keep == "best")
-    )
+    selection = _selection(config, data)
     data.selection_split = None if selection is None else SELECTED_ON
     acting = list(acting_callbacks(config.training, Bars.read(directory), checkpointer))
     callbacks = [curves, *observers(curves), DivergenceCheck(), *acting, *([selection] if selection else [])]
@@ -124,6 +120,14 @@ def train(
     lengths = flops_by_length(task.network, length, continued, source)
     observations = observe(task, data.val_dataloader()) | {"flops_by_length": [list(row) for row in lengths]}
     return metrics, timings, observations
+
+
+def _selection(config: RunConfig, data: Data) -> Selection | None:
+    """Returns what ends training early or keeps its best weights; None where nothing does."""
+    stop = config.training.stop
+    if stop is None:
+        return None
+    return Selection(stop, stopping_goal(config, data.description), config.training.keep == "best")
 
 
 def starting_task(config: RunConfig, data: Data) -> Task:

@@ -78,13 +78,14 @@ def read_with(
         yield from unknown_lines(data, [data.validation_split], place)
 
 
-def what_is_read(description: DataDescription) -> tuple[Vocabulary, Vocabulary | Labels | None]:
-    """Returns the vocabulary of data and, for pairs, that of their sources or, for labelled examples, their labels."""
+def what_is_read(description: DataDescription) -> tuple[Vocabulary, Vocabulary | Mapping[str, Labels] | None]:
+    """Returns the vocabulary of data and, for pairs, that of their sources or, for labelled examples, what their
+    columns of labels hold."""
     match description:
         case PairDescription():
             return description.vocabulary, description.source
         case LabelledDescription():
-            return description.vocabulary, description.labels
+            return description.vocabulary, description.label_columns
     return description.vocabulary, None
 
 

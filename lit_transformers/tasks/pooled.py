@@ -55,9 +55,11 @@ class PooledTaskConfig(TaskConfig):
     def random_batch(self, data: DataDescription) -> LabelledBatch:
         """Returns two rows of random symbols, each with a random label and a random marked token."""
         inputs = torch.randint(1, data.vocabulary.size, (2, data.length))
-        labels = LabelledDescription.of(data, self.kind).labels.random(2)
+        described = LabelledDescription.of(data, self.kind)
+        labels = described.labels.random(2, data.length)
+        columns = {name: kind.random(2, data.length) for name, kind in described.columns.items()}
         marked = torch.arange(data.length) == torch.randint(data.length, (2, 1))
-        return LabelledBatch(inputs, torch.ones_like(marked), labels, marked, torch.arange(2), None)
+        return LabelledBatch(inputs, torch.ones_like(marked), labels, marked, torch.arange(2), None, columns)
 
 
 class PooledTask(Task):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
+from lit_transformers.records.measure import Goal
 from lit_transformers.records.plan import Plan, PlannedArm
 from reports.judge.comparability import incomparable
 from reports.judge.evidence import Evidence, gather
@@ -126,7 +127,7 @@ def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Co
     if cost := cost_of_added_looks(study.plan.looks):
         notes.append(cost)
     measured = [[_measure(one, study, evidence, unmatched, look) for one in planned] for look in looks]
-    judged = _judge(measured, looks, study.plan.goal, margin)
+    judged = _judge(measured, looks, study.plan.metric.goal, margin)
     ahead = tuple(look._replace(share=look.share / looks[-1].share) for look in looks_ahead(study.plan.looks))
     return tuple(replace(one, ahead=ahead) if one.verdict == "unresolved" else one for one in judged)
 
@@ -280,7 +281,7 @@ def _why_unknown(study: Study, arms: Sequence[str]) -> str | None:
 
 
 def _judge(
-    measured: Sequence[Sequence[Comparison]], looks: Sequence[Look], goal: str, margin: float | None
+    measured: Sequence[Sequence[Comparison]], looks: Sequence[Look], goal: Goal | None, margin: float | None
 ) -> list[Comparison]:
     """Returns every comparison as it is at the look that decides it or, undecided, at the last one, corrected over all
     that may have a verdict. measured: the comparisons at each look."""
@@ -321,12 +322,12 @@ def _p_within(comparison: Comparison) -> float | None:
     return comparison.estimate.p_within(comparison.margin)
 
 
-def _verdict(comparison: Comparison, goal: str) -> Verdict:
+def _verdict(comparison: Comparison, goal: Goal | None) -> Verdict:
     if comparison.equality is not None and comparison.equality < LEVEL:
         return "equal"
     if comparison.adjusted is None or comparison.adjusted >= LEVEL or comparison.estimate is None:
         return "unresolved"
-    if comparison.kind == "interaction":
+    if comparison.kind == "interaction" or goal is None:
         return "differs"
     return "better" if (comparison.estimate.difference < 0) == (goal == "minimize") else "worse"
 

@@ -27,7 +27,7 @@ def ablation(**changes: Any) -> Ablation:
     fields: dict[str, Any] = {
         "question": "Does recurrence help?",
         "baseline": RunConfig(),
-        "metric": Metric("val/bpb"),
+        "metric": Metric("val/bpb", goal="minimize"),
         "factors": FACTORS,
     }
     return Ablation(**(fields | changes))
@@ -98,7 +98,8 @@ def test_a_scale_may_name_the_arms_it_keeps() -> None:
 def test_the_margin_of_a_scale_takes_the_place_of_the_metrics() -> None:
     margins = [Margin(0.02, "another tokenizer changes more"), Margin(0.1, "a tenth of what is to be known")]
     study = ablation(
-        metric=Metric("val/bpb", margin=margins[0]), scales={"demo": Scale(margin=margins[1]), "gpu": Scale()}
+        metric=Metric("val/bpb", goal="minimize", margin=margins[0]),
+        scales={"demo": Scale(margin=margins[1]), "gpu": Scale()},
     )
     assert make_plan("study", study, Request()).plan.metric.margin == margins[1]
     assert make_plan("study", study, Request("gpu")).plan.metric.margin == margins[0]
@@ -180,7 +181,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "published.margin: is that of the metric in another unit, so that the metric states one",
     ),
     (
-        {"published": Published(protocol="p", metric="m", cells=[PublishedValue("x", 1.0)])},
+        {"published": Published(protocol="p", metric="m", goal="minimize", cells=[PublishedValue("x", 1.0)])},
         "published.cells.0: no arm is called 'x'",
     ),
     (
@@ -205,6 +206,8 @@ def test_a_wrong_spec_is_one_line_that_names_the_place(wrong: dict[str, Any], li
     [
         lambda: Source(""),
         lambda: Metric("val/bpb", goal="smaller"),  # type: ignore[arg-type]
+        lambda: Published(protocol="p", metric="EM", cells=[PublishedValue("x", 1.0)]),
+        lambda: Published(protocol="p", metric="BLEU", goal="minimize"),
         lambda: Match("time"),  # type: ignore[arg-type]
         lambda: Match("tokens", step=0),
         lambda: PublishedValue("arm", "26.77"),  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ ABLATION = Ablation(
     baseline=RunConfig(),
     factors={"memory": {"8": {}, "0": {"model.mixer.memory": 0}}},
     seeds=2,
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
 )
 """
 CALL = "print(run_study(ABLATION, name='memory', progress=False).to_json())\n"
@@ -39,7 +39,7 @@ def study(**settings: object) -> Ablation:
         question="Does memory help?",
         baseline=RunConfig(),
         factors=factors,
-        metric=Metric("val/bpb"),
+        metric=Metric("val/bpb", goal="minimize"),
         **{"seeds": 2} | settings,
     )
 
@@ -85,7 +85,7 @@ def test_a_run_that_fails_is_a_warning_and_a_reason(tmp_path: Path) -> None:
         question="Does a fault matter?",
         baseline=RunConfig(),
         factors={"fault": {"none": {}, "raise": {"training.fault": "raise"}}},
-        metric=Metric("val/bpb"),
+        metric=Metric("val/bpb", goal="minimize"),
         seeds=1,
     )
     with pytest.warns(UserWarning, match="fault=raise, seed 0, failed: "):
@@ -99,7 +99,7 @@ def test_a_limit_ends_a_run_and_a_storage_keeps_the_ledger(tmp_path: Path) -> No
         question="Does a limit matter?",
         baseline=RunConfig(),
         factors={"fault": {"none": {}, "hang": {"training.fault": "hang"}}},
-        metric=Metric("val/bpb"),
+        metric=Metric("val/bpb", goal="minimize"),
         seeds=1,
     )
     storage = f"sqlite:///{tmp_path}/shared.db"

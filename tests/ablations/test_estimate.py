@@ -33,7 +33,7 @@ def planned(device: str = "cpu") -> PlannedStudy:
         name: {"train_flops": flops, "parameters": 1, "flops_per_token": 1, "tokens": 1}
         for name, flops in (("a", FLOPS), ("b", 2 * FLOPS))
     }
-    plan = Plan(study="s", scale="gpu", question="", metric=Metric("val/bpb"), baseline="a", arms=arms)
+    plan = Plan(study="s", scale="gpu", question="", metric=Metric("val/bpb", goal="minimize"), baseline="a", arms=arms)
     configs = {key: {"training": {"device": device}} for key in plan.by_key()}
     return PlannedStudy(plan, configs, costs, "standin.run:RUNNER")
 

@@ -37,7 +37,7 @@ ABLATION = Ablation(
     baseline=RunConfig().override({"training.steps": STEPS}),
     factors={"memory": {"8": {}, "0": {"model.mixer.memory": 0}}},
     seeds=1,
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
 )
 """
 FILES = {

@@ -29,7 +29,7 @@ ABLATION = Ablation(
     factors={"memory": {"8": {}, "0": {"model.mixer.memory": 0}, "4": {"model.mixer.memory": 4}}},
     design="one_factor",
     seeds=Looks(2, 4, 6),
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
 )
 """
 DIFFERENCES = {"baseline": 0.0, "memory=0": 0.5, "memory=4": 0.0}

@@ -24,7 +24,7 @@ ABLATION = Ablation(
     baseline=RunConfig(),
     factors={"memory": {"8": {}, "0": {"model.mixer.memory": 0}}},
     seeds=2,
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
 )
 """
 

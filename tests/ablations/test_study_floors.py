@@ -41,7 +41,7 @@ STUDY = Ablation(
     baseline=RunConfig(),
     factors={"memory": {"on": {}, "off": {"model.mixer.memory": 0}}},
     seeds=2,
-    metric=Metric("val/bpb", label="bits per byte"),
+    metric=Metric("val/bpb", goal="minimize", label="bits per byte"),
 )
 OTHER_TEXT = {"long": {"data.segment": 65}}
 
@@ -193,7 +193,9 @@ def test_a_plan_holds_what_is_known_of_each_arms_own_data(monkeypatch: pytest.Mo
 
 def test_a_margin_of_all_that_can_be_known_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     known_of(monkeypatch, lambda config: 3.0 + config.get("model.mixer.memory"))
-    smaller, larger = (replace(STUDY, metric=Metric("val/bpb", margin=Margin(size, "small"))) for size in (1.9, 2.0))
+    smaller, larger = (
+        replace(STUDY, metric=Metric("val/bpb", goal="minimize", margin=Margin(size, "small"))) for size in (1.9, 2.0)
+    )
     assert make_plan("memory_helps", smaller, Request()).plan.metric.margin
     with pytest.raises(ConfigError) as refused:
         make_plan("memory_helps", larger, Request())

@@ -22,7 +22,7 @@ ABLATION = Ablation(
     baseline=RunConfig(),
     factors={"recurrence": {"on": {}, "off": {"model.mixer.memory": 0}}, "warmup": WARMUP},
     seeds=2,
-    metric=Metric("METRIC"),
+    metric=Metric("METRIC", goal="minimize"),
     match=Match("tokens"),
 )
 """

@@ -52,6 +52,7 @@ from lit_transformers.mixer import Context, MixerConfig, Mode, Promises
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.models.tokens import FullTokenEmbedding, FullTokenEmbeddingConfig
+from lit_transformers.records.measure import Measure, maximized, minimized
 from lit_transformers.stacks import SequentialConfig, StackOutput
 from lit_transformers.stacks.feedforward import FeedForward, FeedForwardConfig
 from lit_transformers.stacks.sequential import Sequential
@@ -192,8 +193,8 @@ class SteepConfig(ClassificationConfig, kind="steep"):
     def head(self) -> PooledHeadConfig:
         return SteepLabelConfig(pooling=self.pooling)
 
-    def units(self, data: Any) -> Mapping[str, str]:
-        return {"accuracy": "example", "los": "example"}
+    def measures(self, data: Any) -> Mapping[str, Measure]:
+        return maximized("accuracy", per="example") | minimized("los", per="example")
 
 
 class SteepLabelConfig(ClassLabelConfig, kind="steep_label"):
@@ -439,7 +440,11 @@ FAULTS: Mapping[str, tuple[Any, str, str]] = {
     "task that forgets": (BatchMeanConfig, "read from a checkpoint", "as parameters or buffers"),
     "gradient that is no number": (SteepConfig, "trains a model", "keep what is divided by away from 0"),
     "gradients that are no numbers": (SteepConfig, "every parameter learns", "keep what is divided by away from 0"),
-    "metric that is not measured": (SteepConfig, "units name its metrics", "units lacks nats, and names los that is"),
+    "metric that is not measured": (
+        SteepConfig,
+        "measures name its metrics",
+        "measures lacks nats, and names los",
+    ),
     "weight decay": (DecaysAllConfig, "vectors are not decayed", "build its groups by decay_groups"),
     "learning rate": (DecaysAllConfig(learning_rate=0.3), "learning rate has a hold", "hand it on as lr"),
     "fields of an optimizer": (
@@ -460,7 +465,7 @@ FAULTS: Mapping[str, tuple[Any, str, str]] = {
     "pass": (StaleConfig, "a pass has every document", "read each once"),
     "position of a source": (StaleConfig, "goes on in the middle", "hold all that decides the next document in state"),
     "examples of one seed": (LabelFirstConfig, "splits share nothing", "let the split decide what is drawn"),
-    "label in a row": (LabelFirstConfig, "labels are not fed", "leave the label out of the symbols"),
+    "label in a row": (LabelFirstConfig, "labels are not fed", "leave labels out of the symbols"),
     "symbols of examples": (LabelFirstConfig, "described as they are", "correct its size"),
     "pairs": (BeyondConfig, "described as they are", "correct its size"),
     "generator": (GlobalConfig, "drawn from its generator alone", "no random numbers but those of the argument"),

@@ -29,4 +29,4 @@ def test_a_name_that_is_taken_or_that_no_module_can_have_is_refused(name: str, r
 def test_an_added_head_has_its_name() -> None:
     task = MaskedLMConfig(heads=(HiddenSymbolsConfig(name="again"),)).build(BERT, DATA, TrainingConfig(device="cpu"))
     assert [*task.heads] == ["symbols", "relation", "again"]
-    assert task.config.units(DATA).keys() >= {"again_nats", "again_accuracy"}
+    assert task.config.measures(DATA).keys() >= {"again_nats", "again_accuracy"}

@@ -30,7 +30,7 @@ from datamodules import (
     Shard,
 )
 from datamodules.core.windows import Endless, Once
-from lit_transformers.batch import LabelledBatch, NumberLabels
+from lit_transformers.batch import IGNORED, LabelledBatch, NumberLabels
 from lit_transformers.config import ConfigError
 
 LISTS = ListOpsConfig(shortest=4, longest=30, train=23, validation=11, test=5)
@@ -263,7 +263,7 @@ def test_examples_have_names_that_runs_share() -> None:
 def test_what_a_rank_shows_without_a_share_of_a_batch_is_one_row_of_padding() -> None:
     reading = config(**{"evaluation.batch_size": 1}).build().evaluation("test")
     batch = next(reading._replace(rank=Shard(1, 2)).batches())
-    assert batch.padding_mask.tolist() == [[False]] and batch.labels.tolist() == [0]
+    assert batch.padding_mask.tolist() == [[False]] and batch.labels.tolist() == [IGNORED]
 
 
 def _rank(data_config: LabelledDataConfig, folder: Path) -> None:

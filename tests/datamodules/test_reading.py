@@ -410,7 +410,7 @@ def test_one_file_of_text_is_cut_in_order_within_no_character_and_the_plan_says_
         question="Is it said?",
         baseline=RunConfig(data=data),
         factors={"depth": {"4": {}, "2": {"model.depth": 2}}},
-        metric=Metric("val/bpb"),
+        metric=Metric("val/bpb", goal="minimize"),
     )
     assert f"files, {message}, " in make_plan("mine", study, Request()).plan.protocol
     assert in_order.reading_messages() == FilesConfig(path=str(tmp_path)).reading_messages() == []

@@ -50,7 +50,7 @@ ABLATION = Ablation(
     question="Does recurrence help?",
     baseline=RunConfig(),
     factors={"recurrence": {"on": {}, "off": {"model.mixer.memory": 0}}},
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
 )
 """
 STANDIN = ["model.width", "model.heads", "model.mixer", "model.mixer.encoding.clamp", "data.segment", "data.path",

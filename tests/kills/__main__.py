@@ -68,7 +68,7 @@ ABLATION = Ablation(
     design="explicit",
     arms={"one process": {}, "no memory": {"model.mixer.memory": 0}, "two ranks": {"training.devices": 2}},
     seeds=SEEDS,
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
 )
 """
 

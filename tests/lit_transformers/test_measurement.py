@@ -1,4 +1,4 @@
-"""What a record says of what its metrics were measured on, and in which units."""
+"""What a record says of what its metrics were measured on, of their units and of their goals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ablations.ablation import Ablation, Metric
 from ablations.plan import Request, make_plan
 from datamodules import DATA
 from datamodules.text.hub import HubConfig
-from lit_transformers.checks.training_parts import units_name_its_metrics
+from lit_transformers.checks.training_parts import measures_name_its_metrics
 from lit_transformers.config import ConfigError
 from lit_transformers.lightning_runs import LightningRunConfig
 from lit_transformers.lightning_runs.fit import fit as fit_module
@@ -103,9 +103,9 @@ def test_documents_of_the_hub_are_those_of_a_subset_and_a_column(monkeypatch: py
         {"kind": "contrastive", "masked_weight": 0.0},
     ],
 )
-def test_the_units_of_an_objective_are_those_of_the_metrics_that_it_measures(task: dict[str, Any]) -> None:
+def test_the_measures_of_an_objective_are_those_of_the_metrics_that_it_measures(task: dict[str, Any]) -> None:
     """Those with their defaults are checked with our own parts."""
-    units_name_its_metrics(TaskConfig.from_dict(task))
+    measures_name_its_metrics(TaskConfig.from_dict(task))
 
 
 def test_a_record_holds_it_and_one_from_before_is_read_and_written_as_it_is(
@@ -115,6 +115,7 @@ def test_a_record_holds_it_and_one_from_before_is_read_and_written_as_it_is(
     record = load_record(tmp_path / "record.json")
     assert record.measurement == of(small_run, **{"training.steps": 1})
     assert {f"val/{name}" for name in record.measurement.units} == record.metrics.keys()
+    assert record.measurement.goals.keys() == record.measurement.units.keys()
     old = replace(record, measurement=None)
     plain = record_to_plain(old)
     assert "measurement" not in plain and parse_record(plain) == old
@@ -158,33 +159,34 @@ def test_a_metric_that_an_arm_will_not_have_is_refused_before_anything_trains(
 def test_lengths_that_are_measured_are_metrics_and_others_are_not() -> None:
     data = {"kind": "generated", "max_length": 6, "evaluation": {"lengths": [4, 8]}}
     run = RunConfig.from_dict({"task": "strings", "data": data})
-    RUNNER.require_metric(run, "val/nats@8")
+    RUNNER.measure_of(run, "val/nats@8")
     with pytest.raises(ConfigError, match=r"no 'val/nats@6' would be .* did you mean val/nats@. or val/nats@.\?"):
-        RUNNER.require_metric(run, "val/nats@6")
+        RUNNER.measure_of(run, "val/nats@6")
 
 
 @pytest.mark.parametrize(
-    ("metric", "goal", "better"),
-    [
-        ("val/bpb", "maximize", "less"),
-        ("val/relation_nats", "maximize", "less"),
-        ("val/nats@20", "maximize", "less"),
-        ("val/loss", "maximize", "less"),
-        ("val/accuracy@20", "minimize", "more"),
-        ("val/pairs_accuracy", "minimize", "more"),
-        ("val/acc", "minimize", "more"),
-        ("val/rougeL", "minimize", "more"),
-        ("measured/tokens_per_second", "minimize", "more"),
-        ("measured/peak_memory_bytes", "maximize", "less"),
-    ],
+    ("metric", "goal"),
+    [("val/bpb", "minimize"), ("measured/tokens_per_second", "maximize"), ("measured/peak_memory_bytes", "minimize")],
 )
-def test_a_goal_that_contradicts_what_is_known_of_its_metric_is_refused(
-    small_run: RunConfig, metric: str, goal: Any, better: str
-) -> None:
+def test_the_goal_of_a_study_is_that_which_its_objective_states(small_run: RunConfig, metric: str, goal: Any) -> None:
     other = {"minimize": "maximize", "maximize": "minimize"}[goal]
-    with pytest.raises(ConfigError, match=f"metric.goal: of {metric} {better} is better; set goal='{other}'"):
-        Ablation(**STUDY, **MEMORY, baseline=small_run, metric=Metric(metric, goal=goal))
-    Ablation(**STUDY, **MEMORY, baseline=small_run, metric=Metric("val/closeness", goal=goal))
+    study = Ablation(**STUDY, **MEMORY, baseline=small_run, metric=Metric(metric))
+    assert make_plan("study", study, Request()).plan.goal == goal
+    with pytest.raises(ConfigError, match=f"metric.goal: of {metric} (less|more) is better; set goal='{goal}'"):
+        make_plan("study", replace(study, metric=Metric(metric, goal=other)), Request())
+
+
+def test_a_metric_of_which_nothing_states_the_goal_needs_one_from_the_study(tmp_path: Path) -> None:
+    study = Ablation(**STUDY, baseline=NET, design="explicit", arms=WIDTHS, metric=Metric("val/acc"))
+    with pytest.raises(ConfigError, match=r"metric\.goal: nothing says whether less or more of val/acc is better; set"):
+        make_plan("study", study, Request())
+    stated = replace(study, metric=Metric("val/acc", goal="minimize"))  # nothing is guessed from the name
+    assert make_plan("study", stated, Request()).plan.goal == "minimize"
+    own = replace(study, baseline=NET.override({"model.class_path": "foreign_module.StatedNet"}))
+    assert make_plan("study", own, Request()).plan.goal == "maximize"
+    record = fit_module(NET.override({"model.class_path": "foreign_module.StatedNet"}), tmp_path)
+    assert record["measurement"]["goals"] == {"acc": "maximize"}  # type: ignore[index]
+    assert record["measurement"]["units"] == {"acc": "example"}  # type: ignore[index]
 
 
 NET = LightningRunConfig.from_dict(
@@ -194,6 +196,9 @@ NET = LightningRunConfig.from_dict(
         "training": {"steps": 1, "device": "cpu"},
     }
 )
+
+
+WIDTHS: dict[str, dict[str, Any]] = {"narrow": {}, "wide": {"model.init_args.width": 16}}
 
 
 def test_what_a_module_is_measured_on_is_known_by_its_examples_whatever_batches_they_stand_in(tmp_path: Path) -> None:

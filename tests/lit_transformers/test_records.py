@@ -48,7 +48,7 @@ PLANNED = Plan(
     changes={"training.steps": 7},
     question="Does it help?",
     source=Source("Dai et al. 2019", arxiv="1901.02860"),
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
     factors={"recurrence": ("on", "off")},
     baseline="on",
     match=MatchedBudget("tokens", tolerance=1, per_arm={"on": Matched(1024, 1024.5)}),

@@ -11,12 +11,12 @@ import pytest
 from forked import training
 from waiting import wait_for
 
-from ablations import catalog
 from lit_transformers.cli.callback_options import callback_assignments
 from lit_transformers.config import ConfigError, parse_assignments
 from lit_transformers.records.files import CHECKPOINT, CURVES, RECORD
 from lit_transformers.runs import RunConfig, fit, run_key
-from lit_transformers.scores import goal_of
+from lit_transformers.runs.metrics import stopping_goal
+from lit_transformers.tasks.classification import ClassificationConfig
 from lit_transformers.training.config import StopConfig
 from lit_transformers.training.selection import Selection
 
@@ -106,17 +106,36 @@ def test_a_metric_that_is_not_measured_is_refused(small_run: RunConfig, tmp_path
 
 
 def test_an_improvement_is_one_by_more_than_the_least_that_counts() -> None:
-    less, more = Selection(StopConfig(min_delta=0.1), True), Selection(StopConfig(metric="val/accuracy"), True)
+    less = Selection(StopConfig(min_delta=0.1), "minimize", True)
+    more = Selection(StopConfig(metric="val/accuracy"), "maximize", True)
     less.best = more.best = 0.5
     assert [less._improves(value) for value in (0.45, 0.39, 0.6, float("nan"))] == [False, True, False, False]
     assert [more._improves(value) for value in (0.5, 0.6, 0.4)] == [False, True, False]
 
 
-def test_what_is_better_of_a_metric_is_what_the_studies_say() -> None:
-    metrics = [catalog.load(catalog.find(name)).metric for name in catalog.names()]
-    judged = [metric for metric in metrics if metric.name.startswith("val/")]
-    assert {metric.goal for metric in judged} == {"minimize", "maximize"}
-    assert all(goal_of(metric.name) == metric.goal for metric in judged)
+NEEDLES = {"kind": "labelled", "source": {"kind": "needle", "length": 12, "distance": 4}}
+
+
+def test_stopping_follows_the_goal_that_the_objective_states(
+    small_run: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def goal(metric: str, config: RunConfig) -> str:
+        stopped = config.override(STOPPED | {"training.stop.metric": metric})
+        return stopping_goal(stopped, stopped.build_data().description)
+
+    needles = RunConfig.from_dict({"model": "encoder", "task": "classification", "data": NEEDLES})
+    assert goal("val/nats", small_run) == goal("val/nats", needles) == "minimize"
+    assert goal("val/accuracy", needles) == goal("val/matthews", needles) == "maximize"
+    monkeypatch.setattr(ClassificationConfig, "measures", lambda task, data: {})
+    with pytest.raises(
+        ConfigError, match=r"stop\.metric: classification does not say whether less or more of val/nats"
+    ):
+        goal("val/nats", needles)
+
+
+def test_an_objective_that_states_units_alone_is_refused_with_what_replaces_them() -> None:
+    with pytest.raises(ConfigError, match="Old defines units, which state no goal; define measures, which returns"):
+        type("Old", (ClassificationConfig,), {"units": lambda self, data: {"nats": "example"}}, kind="old")
 
 
 CALLBACK = """

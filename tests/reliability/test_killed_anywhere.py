@@ -30,7 +30,7 @@ ABLATION = Ablation(
     baseline=RunConfig().override({{"training.steps": {STEPS}, "training.pause": {PAUSE}}}),
     factors={{"recurrence": {{"on": {{}}, "off": {{"model.mixer.memory": 0}}}}}},
     seeds={RUNS // 2},
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
 )
 """
 

@@ -70,7 +70,7 @@ def test_a_study_is_refused_by_place_or_planned_as_it_says(tmp_path_factory: pyt
     plan.write(runs)
     loaded = read_plan(runs, "malformed")
     assert loaded.question == spec["question"]
-    assert loaded.metric.name == spec["metric"]["name"] and loaded.metric.goal == spec["metric"].get("goal", "minimize")
+    assert loaded.metric.name == spec["metric"]["name"] and loaded.goal == "minimize"
     assert [c.name for c in loaded.contrasts or ()] in ([], [c["name"] for c in spec.get("contrasts", ())])
     levels = {name: list(levels) for name, levels in spec.get("factors", {}).items()}
     assert {name: list(names) for name, names in loaded.factors.items()} == levels

@@ -38,7 +38,7 @@ ABLATION = Ablation(
     design="explicit",
     arms={"sound": {}, **{fault: {"training.fault": fault} for fault in FAULTS}, "sound too": {"model.width": 32}},
     seeds=1,
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
 )
 """
 REASONS = {

@@ -43,7 +43,7 @@ ABLATION = Ablation(
     baseline=RunConfig(),
     factors={"recurrence": {"on": {}, "off": {"model.mixer.memory": 0}}},
     seeds=1,
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
 )
 """
 

@@ -154,7 +154,9 @@ def test_a_module_is_allowed_by_name(folder: Path, capsys: pytest.CaptureFixture
 def planned(seeds: int = 1) -> PlannedStudy:
     baseline = LightningRunConfig(model={"class_path": "stranger.Net"}, data={"class_path": "foreign_module.Plane"})
     arms = {"baseline": {}, "other": {"model": {"class_path": "foreign_module.Net"}}}
-    study = Ablation(question="Which?", baseline=baseline, arms=arms, design="explicit", metric=Metric("val/loss"))
+    study = Ablation(
+        question="Which?", baseline=baseline, arms=arms, design="explicit", metric=Metric("val/loss", goal="minimize")
+    )
     return make_plan("own", study, Request(seeds=seeds))
 
 
@@ -258,7 +260,7 @@ def test_a_study_of_the_folder_has_the_plug_ins_of_the_folder_which_is_no_secret
     (folder / "lit.toml").write_text('plugins = ["stranger.py"]\n')
     (folder / "own.py").write_text(
         "from ablations.ablation import Ablation, Metric\nfrom standin.run import RunConfig\n"
-        'ABLATION = Ablation(question="Why?", baseline=RunConfig(), metric=Metric("val/bpb"),\n'
+        'ABLATION = Ablation(question="Why?", baseline=RunConfig(), metric=Metric("val/bpb", goal="minimize"),\n'
         '    factors={"width": {"16": {}, "32": {"model.width": 32}}})\n'
     )
     assert ablations(["show", "own.py"]) == 0

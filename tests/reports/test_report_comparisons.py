@@ -189,7 +189,7 @@ def test_runs_evaluated_on_other_documents_are_compared_over_seeds_only(tmp_path
 
 
 def test_perplexity_is_resampled_as_the_exponential_of_nats_per_token(tmp_path: Path) -> None:
-    write_plan(tmp_path, product_arms()[::2], design="explicit", metric={"name": "val/perplexity"})
+    write_plan(tmp_path, product_arms()[::2], design="explicit", metric={"name": "val/perplexity", "goal": "minimize"})
     for arm, level in ((ON, 1.0), (OFF, 1.2)):
         for seed in range(3):
             nats = (level + 0.01 * seed + 0.1 * np.arange(10) * level) * BYTES
@@ -214,7 +214,13 @@ def test_rates_may_be_compared_by_their_ratio(tmp_path: Path) -> None:
 
 
 def test_a_run_that_has_no_ratio_is_named_and_not_left_out(tmp_path: Path) -> None:
-    write_plan(tmp_path, product_arms()[::2], seeds=4, design="explicit", metric={"name": "score", "compare": "ratio"})
+    write_plan(
+        tmp_path,
+        product_arms()[::2],
+        seeds=4,
+        design="explicit",
+        metric={"name": "score", "goal": "minimize", "compare": "ratio"},
+    )
     for arm, scores in ((ON, (0.5, 0.52, 0.48, 0.51)), (OFF, (0.6, 0.61, 0.0, 0.62))):
         for seed, score in enumerate(scores):
             write_run(tmp_path, arm, seed, BYTES, metrics={"score": score})
@@ -267,7 +273,7 @@ def test_accuracy_gets_its_interval_over_examples_and_seeds(tmp_path: Path) -> N
 
 
 def test_runs_without_the_sums_of_their_metric_are_noted(tmp_path: Path) -> None:
-    write_product(tmp_path, {}, metric={"name": "val/accuracy"})
+    write_product(tmp_path, {}, metric={"name": "val/accuracy", "goal": "maximize"})
     for arm in (ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE):
         change_records(tmp_path, arm, metrics={"val/accuracy": 0.5})
     assert compare_arms(tmp_path)[1] == [

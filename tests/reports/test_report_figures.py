@@ -133,7 +133,8 @@ def test_differences_show_zero_every_interval_and_levels_from_the_best_to_the_wo
 
 
 def test_ratios_have_ticks_that_can_be_read(tmp_path: Path) -> None:
-    findings = one_factor(tmp_path, metric={"name": "val/bpb", "label": "bits per byte", "compare": "ratio"})
+    metric = {"name": "val/bpb", "goal": "minimize", "label": "bits per byte", "compare": "ratio"}
+    findings = one_factor(tmp_path, metric=metric)
     (panel,) = differences(findings, findings.comparisons).axes
     marks = [panel.xaxis.get_major_formatter()(place) for place in panel.get_xticks()]
     assert panel.get_xscale() == "log" and len(marks) > 2 and all(float(mark) > 0 for mark in marks)

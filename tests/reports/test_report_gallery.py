@@ -17,7 +17,7 @@ from ablations.__main__ import main as ablations_main
 from lit_transformers.records.files import RESULTS
 from reports.__main__ import main
 from reports.gallery import read_entries, read_entry, to_gallery_html, to_gallery_markdown, write_gallery, write_site
-from reports.judge.agreement import GalleryEntry, better_sign, judge_comparisons
+from reports.judge.agreement import GalleryEntry, judge_comparisons
 from reports.judge.effects import RelativeEffect, relative_effect, relative_effects
 from reports.publish import publish, published
 from reports.read.results import read_results, write_results
@@ -95,19 +95,18 @@ def test_what_did_not_run_is_unresolved(tmp_path: Path) -> None:
     assert judgement.agreement == "unresolved" and judgement.published == -2.2
 
 
-def test_a_metric_says_by_its_name_which_direction_is_better() -> None:
-    lower = [
-        "perplexity",
-        "bits per character",
-        "bits per dimension",
-        "mean squared error",
-        "peak memory",
-        "times slower",
-    ]
-    higher = ["BLEU", "accuracy", "MLM accuracy", "symbol accuracy", "times faster", "ROUGE-L", "tokens per second"]
-    assert {better_sign(metric) for metric in lower} == {-1}
-    assert {better_sign(metric) for metric in higher} == {1}
-    assert better_sign("happiness") is None
+def test_the_goal_of_a_published_metric_is_stated_and_never_guessed_from_a_part_of_its_name(tmp_path: Path) -> None:
+    def agreement(metric: str, **stated: Any) -> str:
+        source = published_source(26.8, 29.0) | {"metric": metric} | stated
+        write_product(tmp_path, {"off": 0.2}, contrasts=CONTRAST, published=source)
+        [judgement] = judge_comparisons(find(load_study(tmp_path, "xl_recurrence")))
+        return judgement.agreement
+
+    assert agreement("EM", goal="minimize") == agreement("exact match", goal="minimize") == "agrees"
+    assert agreement("EM", goal="maximize") == agreement("WER", goal="maximize") == "disagrees"
+    assert agreement("perplexity") == "agrees", "of a plan from before goals were stated"
+    assert agreement("GLUE average") == "disagrees", "which was published before goals were stated"
+    assert agreement("accuracy of guesses") == agreement("EM") == "no published number"
 
 
 @pytest.fixture
@@ -208,7 +207,7 @@ class Plain(Config):
 ABLATION = Ablation(
     question="Does it help?",
     baseline=Plain(),
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
     design="explicit",
     arms={"recurrence=on positions=relative": {}, "recurrence=off positions=relative": {"memory": 1}},
     published=Published(

@@ -139,8 +139,14 @@ def test_a_margin_is_used_where_the_baseline_has_learned_more_than_it_beyond_the
         (lambda: Margin(math.nan, REASON), "margin.size: the smallest effect that matters is above zero; got nan"),
         (lambda: Margin(0.1), "margin.reason: a margin says in a line why a smaller effect would not matter"),
         (lambda: Margin("0.1", REASON), "size: input should be a valid number; got '0.1'"),  # type: ignore[arg-type]
-        (lambda: Metric("speed", compare="ratio", margin=Margin(0.05, REASON)), "margin.size: a margin of ratios lies"),
-        (lambda: Metric("speed", compare="ratio", margin=Margin(2.5, REASON)), "margin.size: a margin of ratios lies"),
+        (
+            lambda: Metric("speed", compare="ratio", margin=Margin(0.05, REASON)),
+            "margin.size: a margin of ratios lies",
+        ),
+        (
+            lambda: Metric("speed", goal="minimize", compare="ratio", margin=Margin(2.5, REASON)),
+            "margin.size: a margin of ratios lies",
+        ),
     ],
 )
 def test_a_wrong_margin_is_one_line(make: Callable[[], object], line: str) -> None:
@@ -173,7 +179,7 @@ def test_equality_by_ratio_agrees_with_a_published_ratio_below_the_margin(tmp_pa
     agreements = []
     for off in (102.0, 110.0):
         cells = [{"arm": ON, "value": 100.0}, {"arm": OFF, "value": off}]
-        published = {"protocol": "words", "metric": "tokens per second", "cells": cells}
+        published = {"protocol": "words", "metric": "tokens per second", "goal": "maximize", "cells": cells}
         speed = metric(1.05, name="val/bpb", goal="maximize", compare="ratio")
         write_product(tmp_path, {}, design="explicit", metric=speed, contrasts=CONTRAST, published=published)
         agreements += [judged.agreement for judged in judge_comparisons(find(load_study(tmp_path, "xl_recurrence")))]

@@ -33,7 +33,7 @@ ABLATION = Ablation(
     ),
     factors={"recurrence": {"on": {}, "off": {"model.mixer.memory": 0}}},
     seeds=SEEDS,
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
     match=Match("tokens"),
 )
 """

@@ -134,7 +134,7 @@ ABLATION = Ablation(
         training=TrainingConfig(steps=4, log_every=1, device="cpu", devices=2),
     ),
     factors={"memory": {"on": {}, "off": {"model.mixer.memory": 0}}},
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
     match=Match("tokens"),
 )
 """

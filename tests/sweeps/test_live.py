@@ -96,7 +96,7 @@ def test_a_first_comparison_is_of_the_seed_that_most_arms_have() -> None:
     arms = [
         Row(Ticket(f"{arm}{seed}", arm, seed, {}), State.FINISHED, value=value) for (arm, seed), value in states.items()
     ]
-    metric = Metric("val/bpb", label="bpb")
+    metric = Metric("val/bpb", goal="minimize", label="bpb")
     plan = Plan(study="s", question="?", metric=metric, baseline="on", arms=(PlannedArm("on"), PlannedArm("off")))
     console = Console(file=StringIO(), width=80)
     with console.capture() as captured:

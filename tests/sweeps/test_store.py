@@ -51,7 +51,7 @@ ABLATION = Ablation(
     baseline=RunConfig().override({"training.fault": "wait"}),
     factors={"width": {"16": {}, "32": {"model.width": 32}}},
     seeds=1,
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
 )
 """
 

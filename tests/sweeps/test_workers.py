@@ -32,7 +32,7 @@ ABLATION = Ablation(
     baseline=RunConfig().override({"training.steps": 40, "training.pause": 0.05}),
     factors={"memory": {"on": {}, "off": {"model.mixer.memory": 0}}},
     seeds=3,
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
     scales={"demo": Scale()},
 )
 """
