@@ -147,7 +147,9 @@ class NumberLabelConfig(PooledHeadConfig, kind="number_label"):
         return minimized("mse", "nats", per="example")
 
     def outputs(self, data: DataDescription) -> int:
-        LabelledDescription.of(data, self.kind).labels_of(LABEL, NumberLabels, self.kind)
+        description = LabelledDescription.of(data, self.kind)
+        if not isinstance(description.labels, ClassLabels):  # whose numbers are numbers
+            description.labels_of(LABEL, NumberLabels, self.kind)
         return 1
 
 

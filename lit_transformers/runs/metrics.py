@@ -8,6 +8,7 @@ from lit_transformers.batch import DataDescription
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.records.measure import Goal, Measure, maximized, measure_of, minimized
 from lit_transformers.runs.config import RunConfig
+from lit_transformers.tasks.task import TaskConfig
 
 __all__ = ["measure_of_measured", "measure_of_run", "stopping_goal"]
 
@@ -55,15 +56,15 @@ def measure_of_measured(metric: str, measures: Mapping[str, Measure]) -> Measure
     return measures[name]
 
 
-def stopping_goal(config: RunConfig, description: DataDescription) -> Goal:
+def stopping_goal(metric: str, task: TaskConfig, description: DataDescription) -> Goal:
     """Returns what is better of the metric of ``training.stop``. Raises ConfigError where the objective does not say
     it, and where it measures no such metric."""
-    metric, measures = config.training.stop.metric, config.task.measures(description)
+    measures = task.measures(description)
     measure = measure_of(metric, measures)
     if measure is not None:
         return measure.goal
     if measures:
         known = nearest(metric, [f"val/{name}" for name in measures])
         raise ConfigError(f"{metric} is not measured; {known}", "training.stop.metric")
-    reason = f"{config.task.kind} does not say whether less or more of {metric} is better"
-    raise ConfigError(f"{reason}; name it in measures of {type(config.task).__name__}", "training.stop.metric")
+    reason = f"{task.kind} does not say whether less or more of {metric} is better"
+    raise ConfigError(f"{reason}; name it in measures of {type(task).__name__}", "training.stop.metric")

@@ -127,7 +127,8 @@ def _selection(config: RunConfig, data: Data) -> Selection | None:
     stop = config.training.stop
     if stop is None:
         return None
-    return Selection(stop, stopping_goal(config, data.description), config.training.keep == "best")
+    goal = stopping_goal(stop.metric, config.task, data.description)
+    return Selection(stop, goal, config.training.keep == "best")
 
 
 def starting_task(config: RunConfig, data: Data) -> Task:

@@ -120,8 +120,7 @@ def test_stopping_follows_the_goal_that_the_objective_states(
     small_run: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def goal(metric: str, config: RunConfig) -> str:
-        stopped = config.override(STOPPED | {"training.stop.metric": metric})
-        return stopping_goal(stopped, stopped.build_data().description)
+        return stopping_goal(metric, config.task, config.build_data().description)
 
     needles = RunConfig.from_dict({"model": "encoder", "task": "classification", "data": NEEDLES})
     assert goal("val/nats", small_run) == goal("val/nats", needles) == "minimize"
