@@ -153,6 +153,13 @@ def test_the_library_knows_no_study_no_report_and_meets_data_in_one_place() -> N
         assert module in MEETING, f"{module} imports {target}"
 
 
+def test_the_library_imports_no_data_by_name() -> None:
+    for module in MODULES:
+        for call in nodes(MODULES[module], ast.Call) if below(module, "lit_transformers") else ():
+            if ast.unparse(call.func).endswith("import_module") and call.args:
+                assert "datamodules" not in ast.unparse(call.args[0]), module
+
+
 def test_data_know_of_the_library_configs_batches_scores_code_and_machine_alone() -> None:
     for module, target in crossings("datamodules"):
         names = ("config", "batch", "scores", "source_code", "machine.processor")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from datamodules import DATA
+from datamodules.core.tokenizers import Bytes, DecodedText
 from lit_transformers.batch import (
     ClassLabels,
     DataDescription,
@@ -88,3 +93,41 @@ def test_a_checkpoint_of_data_of_another_kind_is_refused_by_name(kind: str) -> N
             config.description_from({"description": stored})
     with pytest.raises(ConfigError, match="describes its data as no kind"):
         config.description_from({})
+
+
+PAIRS = """
+import json, sys
+from lit_transformers.batch import DataDescription
+plain = json.loads(sys.argv[1])
+assert "datamodules" not in sys.modules
+print(DataDescription.from_dict(plain).detokenize([104, 105]))
+"""
+
+
+def test_a_checkpoint_names_what_writes_its_texts_and_nothing_else_is_imported(tmp_path: Path) -> None:
+    """In a script that has imported no data set; one from before names it by a kind."""
+    described = PairDescription(
+        vocabulary=Bytes().vocabulary,
+        length=9,
+        source=Bytes().vocabulary,
+        source_length=9,
+        detokenize=DecodedText(Bytes()),
+    )
+    plain = json.loads(json.dumps(described.to_dict()))
+    assert DataDescription.from_dict(plain).to_dict() == described.to_dict()
+    former = {"kind": "decoded", "tokenizer": plain["detokenize"]["tokenizer"]}
+    for detokenize in (plain["detokenize"], former):
+        argument = json.dumps(plain | {"detokenize": detokenize})
+        output = subprocess.run([sys.executable, "-c", PAIRS, argument], capture_output=True, text=True, timeout=120)
+        assert output.stdout == "hi\n", output.stderr
+    (tmp_path / "strange.py").write_text("raise SystemExit('imported')")
+    for path, reason in (
+        ("strange.Writer", "of a module that you have not allowed"),
+        ("datamodules.core.documents.Shard", "is no Detokenizer"),
+        ("lit_transformers.trust.Path", "of a module that you have not allowed"),
+    ):
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(ConfigError, match=f"^detokenize: names .*{reason}"):
+            patch.syspath_prepend(tmp_path)
+            DataDescription.from_dict(plain | {"detokenize": {"class_path": path}})
+    with pytest.raises(ConfigError, match="no class of the kind 'spelled' is known"):
+        DataDescription.from_dict(plain | {"detokenize": {"kind": "spelled"}})

@@ -17,6 +17,9 @@ FAMILIES = "tests/contracts/test_families_of_parts.py::test_"
 COMPARISONS = "tests/reports/test_report_comparisons.py::test_"
 STATISTICS = "tests/reports/test_report_statistics.py::test_"
 LOOKS = "tests/reports/test_report_looks.py::test_"
+COLUMNS = "tests/contracts/test_label_columns.py::test_"
+DESCRIPTIONS = "tests/lit_transformers/test_descriptions.py::test_"
+MEASURES = "tests/lit_transformers/test_measurement.py::test_"
 GALLERY = "tests/reports/test_report_gallery.py::test_"
 VERDICTS = "tests/reports/test_report_verdicts.py::test_"
 LAUNCH = "tests/sweeps/test_launch.py::test_"
@@ -2590,8 +2593,8 @@ REPORT_FAULTS = (
         "planning",
         "words are thought to have bits per byte",
         "lit_transformers/heads/next_symbol.py",
-        '{} if data.vocabulary.byte_lengths is None else {"bpb": "byte"}',
-        '{"bpb": "byte"}',
+        '{} if data.vocabulary.byte_lengths is None else minimized("bpb", per="byte")',
+        'minimized("bpb", per="byte")',
         (
             "tests/lit_transformers/test_measurement.py::test_a_metric_that_an_arm_will_not_have_is_refused_before_anything_trains",
         ),
@@ -2600,8 +2603,8 @@ REPORT_FAULTS = (
         "planning",
         "the metric of the baseline alone is asked for",
         "ablations/plan.py",
-        "            runner.require_metric(config, metric)\n",
-        "            runner.require_metric(config, metric) if not number else None\n",
+        "            measure = runner.measure_of(config, metric.name)\n",
+        "            measure = runner.measure_of(config, metric.name) if not number else None\n",
         (
             "tests/lit_transformers/test_measurement.py::test_a_metric_that_an_arm_will_not_have_is_refused_before_anything_trains",
         ),
@@ -2609,12 +2612,106 @@ REPORT_FAULTS = (
     Fault(
         "planning",
         "a goal that contradicts its metric is taken",
-        "ablations/ablation.py",
-        "if goal is not None and goal != self.metric.goal:",
+        "ablations/plan.py",
+        "if measure is not None and measure.goal != (goal or measure.goal):",
         "if False:",
-        (
-            "tests/lit_transformers/test_measurement.py::test_a_goal_that_contradicts_what_is_known_of_its_metric_is_refused",
-        ),
+        (f"{MEASURES}the_goal_of_a_study_is_that_which_its_objective_states",),
+    ),
+    Fault(
+        "planning",
+        "less is better of a metric of which nothing says it",
+        "ablations/plan.py",
+        "    if goal is None:\n        reason",
+        '    goal = goal or "minimize"\n    if goal is None:\n        reason',
+        (f"{MEASURES}a_metric_of_which_nothing_states_the_goal_needs_one_from_the_study",),
+    ),
+    Fault(
+        "planning",
+        "a published number of an unknown metric needs no goal",
+        "ablations/ablation.py",
+        "if self.cells and self.better is None:",
+        "if False:",
+        ("tests/ablations/test_ablation.py::test_a_wrong_part_of_a_spec_is_a_config_error",),
+    ),
+    Fault(
+        "planning",
+        "stopping minimizes whatever the objective says",
+        "lit_transformers/training/selection.py",
+        'self.goal == "minimize" or self.best is None',
+        "True",
+        ("tests/lit_transformers/test_selection.py::test_an_improvement_is_one_by_more_than_the_least_that_counts",),
+    ),
+    Fault(
+        "reports",
+        "the goal of a published metric is guessed from a part of its name",
+        "lit_transformers/records/measure.py",
+        "if metric.casefold() in map(str.casefold, names):",
+        "if any(name.casefold() in metric.casefold() for name in names):",
+        (f"{GALLERY}the_goal_of_a_published_metric_is_stated_and_never_guessed_from_a_part_of_its_name",),
+    ),
+    Fault(
+        "reports",
+        "less is better of every published metric",
+        "reports/judge/agreement.py",
+        'return 1 if published.goal == "maximize" else -1',
+        "return -1",
+        (f"{GALLERY}the_goal_of_a_published_metric_is_stated_and_never_guessed_from_a_part_of_its_name",),
+    ),
+    Fault(
+        "labels",
+        "tags begin at the boundary of a row",
+        "lit_transformers/labels.py",
+        "enumerate(tags or (), start=1)",
+        "enumerate(tags or (), start=0)",
+        (f"{COLUMNS}labels_stand_where_their_symbols_stand_behind_the_boundary",),
+    ),
+    Fault(
+        "labels",
+        "spans are counted without the boundary in a batch",
+        "lit_transformers/labels.py",
+        "else (span[0] + 1, span[1] + 1)",
+        "else (span[0], span[1])",
+        (f"{COLUMNS}labels_stand_where_their_symbols_stand_behind_the_boundary",),
+    ),
+    Fault(
+        "labels",
+        "tags of padding are no fault",
+        "lit_transformers/labels.py",
+        "if (column[~real] != IGNORED).any() else None",
+        "if False else None",
+        (f"{COLUMNS}what_is_wrong_with_a_column_is_named",),
+    ),
+    Fault(
+        "labels",
+        "a span may end behind its row",
+        "lit_transformers/labels.py",
+        "not 0 <= start < stop <= tokens:",
+        "not 0 <= start < stop:",
+        (f"{COLUMNS}what_is_wrong_with_a_column_is_named",),
+    ),
+    Fault(
+        "labels",
+        "tags may be written behind their tokens",
+        "lit_transformers/labels.py",
+        '(("before", -1), ("after", 1))',
+        '(("before", -1),)',
+        (f"{COLUMNS}a_source_of_wrong_labels_is_noticed",),
+    ),
+    Fault(
+        "labels",
+        "further columns are left out of batches",
+        "datamodules/labelled/labelled.py",
+        "        labels or None,\n",
+        "        None,\n",
+        (f"{COLUMNS}labels_stand_where_their_symbols_stand_behind_the_boundary",),
+    ),
+    Fault(
+        "trust",
+        "a checkpoint may name any class that writes texts",
+        "lit_transformers/trust.py",
+        "if _is_allowed(split_class_path(path)[0]) or _is_among(path, _remembered()):",
+        "if True:",
+        (f"{DESCRIPTIONS}a_checkpoint_names_what_writes_its_texts_and_nothing_else_is_imported",),
     ),
     Fault(
         "gates",
@@ -2650,10 +2747,10 @@ REPORT_FAULTS = (
     ),
     Fault(
         "gates",
-        "units may name what is not measured",
+        "measures may name what is not measured",
         "lit_transformers/checks/objective_parts.py",
-        "if measured != units.keys():",
-        "if measured - units.keys():\n        pass\n    if False:",
+        "if measured != measures.keys():",
+        "if measured - measures.keys():\n        pass\n    if False:",
         (BROKEN,),
     ),
     Fault(
