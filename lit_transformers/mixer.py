@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from lit_transformers.attention.patterns import Pattern
 from lit_transformers.attention.recompute import RandomState, go_on_from, random_state
 from lit_transformers.config import Config, ConfigError, Positive
+from lit_transformers.maps import LinearMap, MapRole
 
 Mode = Literal["causal", "bidirectional", "permuted", "cross"]
 
@@ -153,14 +154,14 @@ class MixerOutput(NamedTuple):
     observed: Mapping[str, Tensor] = {}
 
 
-class OutputProjection(nn.Linear):
+class OutputProjection(LinearMap):
     """The last map of a sublayer, whose output is added to the residual sum: width to dim.
 
     A stack of ``depth`` layers has at least twice as many of them; the more there are, the smaller each is initialised.
     """
 
-    def __init__(self, width: int, shape: Shape, bias: bool = True) -> None:
-        super().__init__(width, shape.dim, bias=bias)
+    def __init__(self, width: int, shape: Shape, role: MapRole = "output", bias: bool = True) -> None:
+        super().__init__(width, shape.dim, role, bias=bias)
         self.sublayers = 2 * shape.depth
 
 

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from lit_transformers.adapters import AdapterConfig, LowRankConfig, adapter_names
+from lit_transformers.adapters.low_rank import LowRank
 from lit_transformers.attention.executors import Inputs, attend, dense, with_tables
 from lit_transformers.attention.patterns import Band
 from lit_transformers.attention.relative import Relative
@@ -25,6 +27,7 @@ from lit_transformers.gates import gates
 from lit_transformers.gates.gates import Broken, is_small, largest
 from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.gates.miniature import SHORTEST, VOCABULARY, Probe, miniature, probe_length
+from lit_transformers.maps import LinearMap
 from lit_transformers.mixer import Context, LengthError, MixerConfig, Mode, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, ModelConfig
@@ -60,6 +63,11 @@ def checks(case: Config) -> PartChecks:
             yield "FLOPs equal the count", lambda: _check_transition_flops(case)
         case StackConfig() | ModelConfig():
             yield "FLOPs equal the count", lambda: _check_network_flops(next(_networks(case))[1])
+        case AdapterConfig():
+            for place, network in networks.items():
+                yield f"{place}: adds nothing at its start", partial(adds_nothing_at_its_start, network)
+                yield f"{place}: learns from its start", partial(learns_from_its_start, network)
+                yield f"{place}: FLOPs equal the count", partial(_check_network_flops, network)
         case EncodingConfig():
             yield "the distance alone counts", lambda: distance_alone_counts(case)
             yield "order counts", lambda: order_counts(case)
@@ -114,6 +122,9 @@ def _networks(case: Config) -> Iterator[tuple[str, ModelConfig]]:
             yield small.kind, small.override({"tokens": case})
         case TransitionConfig():
             yield small.kind, small.override({"feedforward": case})
+        case AdapterConfig():
+            yield small.kind, small.override({"adapter": case})
+            yield EncoderDecoderConfig.kind, EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2, adapter=case)
 
 
 def _check_gates(network: ModelConfig, prefix: str) -> list[Gate]:
@@ -143,13 +154,17 @@ def _hidden(network: nn.Module, symbols: Tensor) -> Tensor:
     """Returns the vectors of a network for rows of symbols, by the same random numbers in every call."""
     torch.manual_seed(0)
     with torch.no_grad():
-        match network:
-            case CausalNetwork():
-                return network(symbols).hidden
-            case RowNetwork():
-                return network.read_row(symbols, None, gates.first(symbols)).hidden
-            case PairNetwork():
-                return network(symbols.flip(0), symbols).hidden
+        return _read(network, symbols)
+
+
+def _read(network: nn.Module, symbols: Tensor) -> Tensor:
+    match network:
+        case CausalNetwork():
+            return network(symbols).hidden
+        case RowNetwork():
+            return network.read_row(symbols, None, gates.first(symbols)).hidden
+        case PairNetwork():
+            return network(symbols.flip(0), symbols).hidden
     raise TypeError(f"{type(network).__name__} is no network of a capability; build on one of models/capabilities.py")
 
 
@@ -170,34 +185,94 @@ def compare_flops(formula: float, counted: float, place: str) -> float:
 
 
 def _check_flops(case: MixerConfig) -> str:
-    """Compares formula and count for a row that is read in one pass, in each direction that the mixer promises."""
+    """Compares formula and count for a row that is read in one pass, in each direction that the mixer promises, also
+    with adapters beside all of its maps that have a role."""
     worst, length = 0.0, 2 * SHORTEST
     for mode in ("causal", "bidirectional"):
         if mode not in case.promises().modes:
             continue
         mixer = case.build(Shape(DIM, HEADS, length, shared={}))
         ctx = Context(torch.arange(length)[None], causal=mode == "causal")
-        counted = count_flops(mixer, torch.randn(1, length, DIM), ctx)
-        formula = mixer.flops(length, 0, causal=mode == "causal")
-        worst = max(worst, compare_flops(formula, counted, f"{mode}, {length} tokens"))
+        for adapted in ("", ADAPTED):
+            if adapted and not adapt_maps(mixer):
+                break
+            counted = count_flops(mixer, torch.randn(1, length, DIM), ctx)
+            formula = mixer.flops(length, 0, causal=mode == "causal")
+            worst = max(worst, compare_flops(formula, counted, f"{mode}, {length} tokens{adapted}"))
     return f"within {worst:.1%}"
 
 
+ADAPTED = ", with adapters beside its maps, whose FLOPs LinearMap.flops has"
+
+
+def adapt_maps(sublayer: nn.Module) -> int:
+    """Puts an adapter of low rank beside each map of a sublayer that has a role. Returns how many there are."""
+    linears = [module for module in sublayer.modules() if isinstance(module, LinearMap)]
+    for linear in linears:
+        linear.adapter = LowRank(LowRankConfig(), linear)
+    return len(linears)
+
+
 def _check_transition_flops(case: TransitionConfig) -> str:
-    layer = case.build(Shape(DIM, HEADS, SHORTEST))
-    counted = count_flops(layer, torch.randn(1, 9, DIM), Context(torch.arange(9)[None], causal=True))
-    return f"within {compare_flops(layer.flops(9), counted, '9 tokens'):.1%}"
+    layer, worst = case.build(Shape(DIM, HEADS, SHORTEST)), 0.0
+    for adapted in ("", ADAPTED):
+        if adapted and not adapt_maps(layer):
+            break
+        counted = count_flops(layer, torch.randn(1, 9, DIM), Context(torch.arange(9)[None], causal=True))
+        worst = max(worst, compare_flops(layer.flops(9), counted, f"9 tokens{adapted}"))
+    return f"within {worst:.1%}"
 
 
 def _check_network_flops(config: ModelConfig) -> str:
-    """Compares formula and count for a row of a language model, its softmax included."""
+    """Compares formula and count for a row, without the softmax, or for a source and a target of equal lengths."""
     length = probe_length(config)
     probe = Probe(miniature(config, length), length)
     network, row = probe.config.build(probe.data).eval(), probe.symbols(1)
-    if not isinstance(network, CausalNetwork):
-        return "not asked: it is no language model"
-    counted = count_flops(lambda: network.tokens.log_probabilities(network(row).hidden))
-    return f"within {compare_flops(network.flops(length, 0), counted, f'{length} tokens'):.1%}"
+    source = length if isinstance(network, PairNetwork) else 0
+    counted = count_flops(lambda: _hidden(network, row))
+    place = f"{length} tokens"
+    return (
+        f"within {compare_flops(network.flops(length, 0, source) - network.softmax_flops(length), counted, place):.1%}"
+    )
+
+
+def adds_nothing_at_its_start(config: ModelConfig) -> str:
+    """Checks that a network with adapters computes at its start what it does without them."""
+    probe = Probe(miniature(config, SHORTEST), SHORTEST)
+    network = probe.config.build(probe.data).double().eval()
+    plain = probe.config.override({"adapter": None}).build(probe.data).double().eval()
+    own = adapter_names(network)
+    if not own:
+        raise Broken("the network has no adapter; return an Adapter, or set that of a LinearMap")
+    plain.load_state_dict({name: tensor for name, tensor in network.state_dict().items() if name not in own})
+    symbols = probe.symbols()
+    difference = largest(_hidden(network, symbols) - _hidden(plain, symbols))
+    if not is_small(difference):
+        raise Broken(
+            f"at its start it changes the output of the network by {difference:.3g}; start its last map at zero, by "
+            "reset_parameters"
+        )
+    return f"largest difference {difference:.1g}"
+
+
+def learns_from_its_start(config: ModelConfig) -> str:
+    """Checks that in a few updates every weight of a network's adapters gets a gradient, though at their start they
+    add nothing."""
+    probe = Probe(miniature(config, SHORTEST), SHORTEST)
+    network = probe.config.build(probe.data).double().eval()
+    own, symbols = adapter_names(network), probe.symbols()
+    weights = {name: weight for name, weight in network.named_parameters() if name in own and weight.requires_grad}
+    direction, learned = torch.randn_like(_hidden(network, symbols)), set[str]()
+    for _ in range(3):
+        loss = (_read(network, symbols) * direction).sum()
+        gradients = torch.autograd.grad(loss, [*weights.values()], allow_unused=True)
+        for (name, weight), gradient in zip(weights.items(), gradients, strict=True):
+            if gradient is not None and gradient.any():
+                learned.add(name)
+                weight.data -= 0.01 * gradient
+    if unlearned := [name for name in weights if name not in learned]:
+        raise Broken(f"in three updates no gradient reaches {', '.join(unlearned)}; start one of two factors at zero")
+    return f"{len(weights)} tensors"
 
 
 def _attention(case: EncodingConfig, length: int) -> nn.Module:

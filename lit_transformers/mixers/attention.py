@@ -65,7 +65,7 @@ class Attention(QKVMixer):
     def query_flops(self, queries: int, length: int, remembered: int = 0) -> int:
         keys = length + min(remembered, self.memory)
         attention = attend_flops(Band(None, None), length, keys, self.width, causal=False, encoding=self.relative)
-        return 4 * queries * self.dim * self.width + attention
+        return self.query.flops(queries) + self.merge.flops(queries) + attention
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         pattern = Band(self.before, 0) if causal else Band(None, None)

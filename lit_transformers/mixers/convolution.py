@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.config import ConfigError, Dropout, Fraction, Heads, Length, Positive
+from lit_transformers.maps import LinearMap
 from lit_transformers.mixer import (
     Context,
     Layered,
@@ -68,7 +69,7 @@ class Convolution(Mixer):
             raise ConfigError(f"{self.dim} channels are not divisible by {self.heads} heads", "mixer.heads")
         self.kernel = at_layer(config.kernel, shape, "mixer.kernel")
         self.glu, self.softmax, self.dropout = config.glu, config.softmax, config.dropout
-        self.before = nn.Linear(self.dim, 2 * self.dim if config.glu else self.dim, bias=config.bias)
+        self.before = LinearMap(self.dim, 2 * self.dim if config.glu else self.dim, "value", bias=config.bias)
         taps = self.heads * self.kernel
         self.dynamic = nn.Linear(self.dim, taps, bias=False) if config.dynamic else None
         self.weight = None if config.dynamic else nn.Parameter(torch.empty(self.heads, self.kernel))
@@ -116,6 +117,6 @@ class Convolution(Mixer):
         return self.dim * min(length, self.kernel - 1)
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
-        linear = self.dim * (2 * self.dim if self.glu else self.dim) + self.dim * self.dim
         dynamic = 0 if self.dynamic is None else self.dim * self.heads * self.kernel
-        return 2 * queries * (linear + dynamic + self.dim * self.kernel)
+        convolution = 2 * queries * (dynamic + self.dim * self.kernel)
+        return self.before.flops(queries) + self.after.flops(queries) + convolution

@@ -6,11 +6,12 @@ from typing import Annotated, Any, TypedDict, final
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from lit_transformers.attention.recompute import Tensors, TensorSlice, carried, pieces_of
 from lit_transformers.config import Length, Positive, PositiveFloat
+from lit_transformers.maps import LinearMap
 from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Promises, Shape
 from lit_transformers.mixers.feature_maps import FEATURE_MAPS, FeatureMap, Features
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
@@ -58,7 +59,9 @@ class Linear(Mixer):
         self.width = self.heads * self.head_dim
         self.phi = FEATURE_MAPS[config.features]
         self.eps, self.chunk_length = config.eps, config.chunk_length
-        self.query, self.key, self.value = (nn.Linear(shape.dim, self.width, bias=config.bias) for _ in range(3))
+        self.query = LinearMap(shape.dim, self.width, "query", bias=config.bias)
+        self.key = LinearMap(shape.dim, self.width, "key", bias=config.bias)
+        self.value = LinearMap(shape.dim, self.width, "value", bias=config.bias)
         self.merge = OutputProjection(self.width, shape, bias=config.bias)
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
@@ -104,12 +107,16 @@ class Linear(Mixer):
         chunk = min(self.chunk_length, queries)
         padded = -(-queries // chunk) * chunk
         within = 2 * chunk * (features + self.head_dim + 1)
-        return queries * 8 * self.dim * self.width + padded * self.heads * (within + 2 * sums)
+        return self._projection_flops(queries, queries) + padded * self.heads * (within + 2 * sums)
 
     def cross_flops(self, queries: int, source: int) -> int:
         features = self.phi.channels(self.head_dim)
         products = 2 * self.heads * features * (source * self.head_dim + queries * (self.head_dim + 1))
-        return 4 * self.dim * self.width * (queries + source) + products
+        return self._projection_flops(queries, source) + products
+
+    def _projection_flops(self, queries: int, keys: int) -> int:
+        of_queries = self.query.flops(queries) + self.merge.flops(queries)
+        return of_queries + self.key.flops(keys) + self.value.flops(keys)
 
 
 def features(

@@ -58,7 +58,7 @@ class LSTM(Mixer):
         return 2 * self.width
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
-        return lstm_flops(queries, self.dim, self.width) + 2 * queries * self.width * self.dim
+        return lstm_flops(queries, self.dim, self.width) + self.merge.flops(queries)
 
 
 @final
@@ -96,7 +96,7 @@ class BiLSTM(Mixer):
         return MixerOutput(self.merge(y))
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
-        return 2 * lstm_flops(queries, self.dim, self.width) + 4 * queries * self.width * self.dim
+        return 2 * lstm_flops(queries, self.dim, self.width) + self.merge.flops(queries)
 
 
 def run(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from lit_transformers.attention.executors import Inputs, with_tables
@@ -16,6 +16,7 @@ from lit_transformers.attention.relative import Relative
 from lit_transformers.config import Dropout, Fraction, Memory, NonNegative
 from lit_transformers.encodings import EncodingConfig
 from lit_transformers.encodings.rotary import Rotary
+from lit_transformers.maps import LinearMap
 from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Promises, Shape
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import of_source, remember, some_key, unless_all
@@ -109,7 +110,9 @@ class QKVMixer(Mixer):
         self.memory = config.remembered
         self.scale = self.head_dim**-0.5 if config.scaled else 1.0
         self.dropout = config.dropout
-        self.query, self.key, self.value = (nn.Linear(shape.dim, self.width, bias=config.bias) for _ in range(3))
+        self.query = LinearMap(shape.dim, self.width, "query", bias=config.bias)
+        self.key = LinearMap(shape.dim, self.width, "key", bias=config.bias)
+        self.value = LinearMap(shape.dim, self.width, "value", bias=config.bias)
         self.merge = OutputProjection(self.width, shape, bias=config.bias)
         encoding = config.encoding.build(shape, self.head_dim) if config.encoding else None
         self.rotary = encoding if isinstance(encoding, Rotary) else None
@@ -208,7 +211,8 @@ class QKVMixer(Mixer):
 
     def projection_flops(self, queries: int, keys: int) -> int:
         """FLOPs of the four projections for one sequence, with memory, which is projected again with gradients."""
-        return 2 * self.dim * self.width * (2 * queries + 2 * keys)
+        of_queries = self.query.flops(queries) + self.merge.flops(queries)
+        return of_queries + self.key.flops(keys) + self.value.flops(keys)
 
     def cross_flops(self, queries: int, source: int) -> int:
         return self.projection_flops(queries, source) + 4 * queries * source * self.width

@@ -85,7 +85,8 @@ class Star(Mixer):
 
     There is no residual inside a cycle, as in the paper; a block's is around all cycles. The output is H, so the last
     cycle updates no relay, which would not be read. Neighbours are the nearest real tokens, whatever padding is
-    between; in a ring of one or two a token sees itself or its neighbour twice, as the formula says.
+    between; in a ring of one or two a token sees itself or its neighbour twice, as the formula says. Its maps have no
+    roles: those of relays are multiplied with others before they reach a token, so that nothing can stand beside them.
     """
 
     def __init__(self, config: StarConfig, shape: Shape) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, ClassVar, Literal, final
+from typing import Annotated, ClassVar, Literal, cast, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lit_transformers.attention.executors import Inputs, attend, attend_heads, encoding_flops, heads_flops
 from lit_transformers.attention.patterns import Band, GlobalQueries, Marked, Pattern
 from lit_transformers.config import ConfigError, Cycle, Dilation, Heads, Length, Positive, Reach
+from lit_transformers.maps import LinearMap, MapRole
 from lit_transformers.mixer import Context, Layered, Promises, Shape, at_layer, in_cycle
 from lit_transformers.mixers.global_tokens import GlobalTokens
 from lit_transformers.mixers.heads import split
@@ -106,9 +107,8 @@ class Window(QKVMixer):
                 f"only {self.heads} heads can be dilated, not {config.dilated_heads}", "mixer.dilated_heads"
             )
         self.dilations = [1] * undilated + [dilation] * (self.heads - undilated)
-        self.global_maps = nn.ModuleList(
-            nn.Linear(shape.dim, self.width, bias=config.bias) for _ in range(3 if separate else 0)
-        )
+        roles: tuple[MapRole, ...] = ("query", "key", "value") if separate else ()
+        self.global_maps = nn.ModuleList(LinearMap(shape.dim, self.width, role, config.bias) for role in roles)
 
     def patterns(self, causal: bool, marks: Bool[Tensor, "b s"] | None) -> list[Pattern]:
         """Returns the pattern of each head."""
@@ -157,7 +157,8 @@ class Window(QKVMixer):
             global_queries = GlobalQueries(tuple(marks[memory:].nonzero().squeeze(1).tolist()), causal)
             total += heads_flops([global_queries], queries, keys, self.width, causal=causal, encoding=self.relative)
             if len(self.global_maps):
-                total += 2 * self.dim * self.width * (queries + 2 * keys)
+                query, key, value = cast("list[LinearMap]", [*self.global_maps])
+                total += query.flops(queries) + key.flops(keys) + value.flops(keys)
             elif self.relative:  # the tables are those of the window
                 total -= encoding_flops(self.relative, queries, keys, causal)
         patterns = self.patterns(causal, None if marks is None else marks[None])

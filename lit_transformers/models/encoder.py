@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_transformers.activations import Activation, activation
 from lit_transformers.attention.patterns import Ordered
 from lit_transformers.batch import DataDescription, RowDescription
 from lit_transformers.config import ConfigError, NonNegative, Positive, Segments, Width
@@ -20,7 +21,6 @@ from lit_transformers.mixers.qkv import EncodedConfig
 from lit_transformers.models.capabilities import OrderedOutput, OrderedRows, RowModelConfig, RowNetwork
 from lit_transformers.models.model import ModelOutput
 from lit_transformers.stacks import StackInput
-from lit_transformers.stacks.feedforward import Activation, activation
 
 
 class EncoderConfig(RowModelConfig, kind="encoder"):

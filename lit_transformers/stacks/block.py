@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lit_transformers.adapters import Adapter, AdapterConfig, Sublayer
 from lit_transformers.config import Config, ConfigError, Dropout, Fraction, PositiveFloat
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Mode, QueryStream, Shape
 from lit_transformers.mixers import AttentionConfig
@@ -21,7 +21,8 @@ class BlockConfig(Config):
     (arXiv:2002.04745); dropout: applied to each sublayer's output; norm_epsilon: what every layer norm adds to the
     variance (1e-12 in BERT's code, 1e-5 elsewhere); norm_bias: whether it adds a learned vector too; first_norm: in
     "pre", whether the mixer of the first layer, and of those that share its weights, reads a norm of its inputs, which
-    repeats one that embeddings have passed (arXiv:2412.13663, section 2.1.1)."""
+    repeats one that embeddings have passed (arXiv:2412.13663, section 2.1.1); adapter: what is added to the outputs of
+    sublayers, or of their linear maps."""
 
     mixer: MixerConfig = AttentionConfig()
     feedforward: TransitionConfig = FeedForwardConfig()
@@ -30,6 +31,7 @@ class BlockConfig(Config):
     norm_epsilon: PositiveFloat = 1e-5
     norm_bias: bool = True
     first_norm: bool = True
+    adapter: AdapterConfig | None = None
 
     def conflicts(self) -> Iterator[str]:
         yield from super().conflicts()
@@ -58,21 +60,10 @@ class BlockConfig(Config):
             raise ConfigError(error.reason, re.sub(r"^mixer\b", "cross_mixer", error.path)) from None
         return Block(self, shape, mixer, cross_mixer, mode)
 
-    def build_adapter(self, name: str, sublayer: nn.Module, shape: Shape) -> Adapter | None:
-        """Hook: returns what transforms the output of a sublayer ("mixer", "cross" or "feedforward") before it is added
-        to the residual sum. None by default. It may replace linear maps within the sublayer as well."""
-        return None
-
-
-class Adapter(nn.Module, ABC):
-    """Transforms the output of a sublayer position by position, as a bottleneck does (arXiv:1902.00751, section 2)."""
-
-    @abstractmethod
-    def forward(self, y: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]: ...
-
-    @abstractmethod
-    def flops(self, queries: int) -> int:
-        """Forward FLOPs for one sequence, with those of the maps that it replaced beyond their own."""
+    def build_adapter(self, name: Sublayer, sublayer: nn.Module, shape: Shape) -> Adapter | None:
+        """Hook: adapts a sublayer, and returns what is added to its output, as ``AdapterConfig.build`` does, which is
+        called by default. A family may choose by sublayer and by layer."""
+        return None if self.adapter is None else self.adapter.build(name, sublayer, shape)
 
 
 class TwoStreamOutput(NamedTuple):
@@ -178,7 +169,7 @@ class Block(nn.Module):
 
     def after(self, branch: Branch, y: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         """Returns what is added to the residual sum for the output of a sublayer."""
-        return self.dropout(y if branch.adapter is None else branch.adapter(y))
+        return self.dropout(y if branch.adapter is None else y + branch.adapter(y))
 
     def add(self, branch: Branch, x: Float[Tensor, "b t d"], y: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         """Returns the residual sum after a branch."""

@@ -6,7 +6,7 @@ It has the signature of a mixer, because a convolution must ignore padding, hide
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from lit_transformers.activations import Activation, activation
 from lit_transformers.config import Config, ConfigError, Dropout, Fraction, Length, Positive, Width, table
+from lit_transformers.maps import LinearMap
 from lit_transformers.mixer import Context, MixerOutput, Mode, OutputProjection, Shape
-
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "identity"]
 
 
 class TransitionConfig(Config):
@@ -73,11 +73,11 @@ class FeedForward(Transition):
         self.dim = shape.dim
         self.width = config.width or (8 * shape.dim // 3 if config.gated else 4 * shape.dim)
         self.chunks = config.chunks
-        self.widen = nn.Linear(self.dim, self.width, bias=config.bias)
-        self.gate = nn.Linear(self.dim, self.width, bias=config.bias) if config.gated else None
+        self.widen = LinearMap(self.dim, self.width, "up", bias=config.bias)
+        self.gate = LinearMap(self.dim, self.width, "gate", bias=config.bias) if config.gated else None
         self.activation = activation(config.activation)
         self.dropout = nn.Dropout(config.dropout)
-        self.narrow = OutputProjection(self.width, shape, bias=config.bias)
+        self.narrow = OutputProjection(self.width, shape, "down", bias=config.bias)
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         if self.chunks == 1:
@@ -100,7 +100,8 @@ class FeedForward(Transition):
         return y
 
     def flops(self, queries: int) -> int:
-        return (4 if self.gate is None else 6) * queries * self.dim * self.width
+        gate = 0 if self.gate is None else self.gate.flops(queries)
+        return self.widen.flops(queries) + gate + self.narrow.flops(queries)
 
 
 class SeparableConvolutionConfig(TransitionConfig, kind="separable_convolution"):
@@ -131,11 +132,11 @@ class SeparableConvolution(Transition):
         self.dim, self.width, self.kernels = shape.dim, config.width or 4 * shape.dim, config.kernels
         first, second = config.kernels
         self.first = nn.Conv1d(self.dim, self.dim, first, groups=self.dim, bias=False)
-        self.widen = nn.Linear(self.dim, self.width, bias=config.bias)
+        self.widen = LinearMap(self.dim, self.width, "up", bias=config.bias)
         self.activation = activation(config.activation)
         self.dropout = nn.Dropout(config.dropout)
         self.second = nn.Conv1d(self.width, self.width, second, groups=self.width, bias=False)
-        self.narrow = OutputProjection(self.width, shape, bias=config.bias)
+        self.narrow = OutputProjection(self.width, shape, "down", bias=config.bias)
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         previous = state or {"input": None, "hidden": None}
@@ -146,7 +147,8 @@ class SeparableConvolution(Transition):
 
     def flops(self, queries: int) -> int:
         first, second = self.kernels
-        return 2 * queries * (self.dim * first + self.width * second + 2 * self.dim * self.width)
+        convolutions = 2 * queries * (self.dim * first + self.width * second)
+        return convolutions + self.widen.flops(queries) + self.narrow.flops(queries)
 
 
 def convolve(
@@ -164,23 +166,6 @@ def convolve(
         x = torch.cat([previous.to(x.dtype), x], dim=1)
     y: Tensor = convolution(x.transpose(1, 2)).transpose(1, 2)
     return y, x[:, x.size(1) - reach :]
-
-
-def activation(name: Activation) -> nn.Module:
-    """Returns the activation of that name."""
-    match name:
-        case "relu":
-            return nn.ReLU()
-        case "gelu":
-            return nn.GELU()
-        case "gelu_tanh":
-            return nn.GELU(approximate="tanh")
-        case "silu":
-            return nn.SiLU()
-        case "sigmoid":
-            return nn.Sigmoid()
-        case "identity":
-            return nn.Identity()
 
 
 FEEDFORWARDS = table(TransitionConfig, FeedForwardConfig, SeparableConvolutionConfig)

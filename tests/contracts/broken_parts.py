@@ -41,6 +41,7 @@ from datamodules.pairs.strings import StringPairs
 from datamodules.rows.noises import Chosen, PlainRow
 from datamodules.strings.generators.generator import String
 from datamodules.text.sources import split_by_hash
+from lit_transformers.adapters import BottleneckConfig
 from lit_transformers.batch import ClassLabels, LabelledDescription, Vocabulary
 from lit_transformers.decoding.decode import Decoded, GreedyConfig, walk
 from lit_transformers.encodings import RotaryConfig
@@ -48,6 +49,7 @@ from lit_transformers.encodings.positions import Sinusoidal, SinusoidalConfig
 from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.heads import ClassLabelConfig
 from lit_transformers.heads.pooled import ClassLabel, PooledHeadConfig
+from lit_transformers.maps import Adapter
 from lit_transformers.mixer import Context, MixerConfig, Mode, Promises
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.models.language_model import LanguageModel
@@ -118,6 +120,57 @@ class CheapConfig(FeedForwardConfig, kind="cheap"):
 class Cheap(FeedForward):
     def flops(self, queries: int) -> int:
         return super().flops(queries) // 2
+
+
+class LoudConfig(BottleneckConfig, kind="loud"):
+    """Adds random vectors from the start."""
+
+    def build(self, name: Any, sublayer: nn.Module, shape: Any) -> Adapter:
+        return Loud(shape.dim)
+
+
+class Loud(Adapter):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.map(x)
+        return y
+
+    def flops(self, vectors: int) -> int:
+        return vectors * self.map.weight.numel()
+
+
+class DeafConfig(BottleneckConfig, kind="deaf"):
+    """Starts where no gradient leads away from."""
+
+    def build(self, name: Any, sublayer: nn.Module, shape: Any) -> Adapter:
+        return Deaf(shape.dim)
+
+
+class Deaf(Adapter):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Parameter(torch.zeros(dim)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.first * self.second
+
+    def flops(self, vectors: int) -> int:
+        return 0
+
+
+class UncountedConfig(FeedForwardConfig, kind="uncounted"):
+    """Counts the FLOPs of its maps, and not those of what adapters add to them."""
+
+    def build(self, shape: Any) -> FeedForward:
+        return Uncounted(self, shape)
+
+
+class Uncounted(FeedForward):
+    def flops(self, queries: int) -> int:
+        return 4 * queries * self.dim * self.width
 
 
 class ForgetfulStackConfig(SequentialConfig, kind="forgetful_stack"):
@@ -435,6 +488,14 @@ FAULTS: Mapping[str, tuple[Any, str, str]] = {
     "feed-forward": (CheapConfig, "FLOPs equal the count", "correct flops"),
     "stack": (ForgetfulStackConfig, "weights tell all", "hold all that is drawn or learned as parameters or buffers"),
     "model": (ForgetfulModelConfig, "weights tell all", "hold all that is drawn or learned as parameters or buffers"),
+    "adapter that changes the start": (
+        LoudConfig,
+        "language_model: adds nothing at its start",
+        "start its last map at zero",
+    ),
+    "adapter that costs": (LoudConfig, "encoder_decoder: FLOPs equal the count", "correct flops"),
+    "adapter that cannot learn": (DeafConfig, "language_model: learns from its start", "start one of two factors at"),
+    "adapted feed-forward": (UncountedConfig, "FLOPs equal the count", "whose FLOPs LinearMap.flops has"),
     "label that is read": (LabelReaderConfig, "targets are not read", "hand it inputs alone"),
     "measures of a batch": (BatchMeanConfig, "measures add up", "add sums of each example to the metric"),
     "task that forgets": (BatchMeanConfig, "read from a checkpoint", "as parameters or buffers"),

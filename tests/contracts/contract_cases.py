@@ -15,6 +15,7 @@ import torch
 from numerics import placed, real
 from torch import Tensor, nn
 
+from lit_transformers.adapters import ADAPTERS, AdapterConfig, BottleneckConfig, LowRankConfig
 from lit_transformers.config import Config, Dropout, Memory, field_types
 from lit_transformers.encodings import (
     ENCODINGS,
@@ -213,6 +214,12 @@ TOKEN_CASES = (
     FullTokenEmbeddingConfig(bias=False),
     AdaptiveTokenEmbeddingConfig(cutoffs=(4, 8), shrink=2),
 )
+ADAPTER_CASES: Sequence[AdapterConfig] = (
+    BottleneckConfig(width=6),
+    BottleneckConfig(width=4, activation="gelu", after="feedforward"),
+    LowRankConfig(rank=4),
+    LowRankConfig(rank=3, alpha=1.0, maps=("query", "key", "value", "output", "up", "down")),
+)
 SMALL = LanguageModelConfig(
     dim=DIM, heads=HEADS, depth=2, mixer=AttentionConfig(encoding=XLConfig(), memory=3, bias=True), initial_std=0.3
 )
@@ -233,6 +240,7 @@ CASES: Mapping[str, tuple[Mapping[str, type[Config]], Sequence[Config]]] = {
     "FEEDFORWARDS": (FEEDFORWARDS, FEEDFORWARD_CASES),
     "TOKENS": (TOKENS, TOKEN_CASES),
     "MODELS": (MODELS, MODEL_CASES),
+    "ADAPTERS": (ADAPTERS, ADAPTER_CASES),
 }
 
 

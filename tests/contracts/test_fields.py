@@ -18,6 +18,7 @@ from allocations import Kept
 from contract_cases import CASES, DIM, HEADS, SMALL
 from torch import Tensor, nn
 
+from lit_transformers.adapters import AdapterConfig, LowRankConfig
 from lit_transformers.checks.part_checks import other_value
 from lit_transformers.config import Config, field_types
 from lit_transformers.encodings import EncodingConfig, LearnedRelativeConfig, RotaryConfig, XLConfig
@@ -133,6 +134,7 @@ LISTED: dict[tuple[type[Config], str], tuple[Config, Any]] = {
     (SinusoidalConfig, "offset"): (SinusoidalConfig(restart="document"), 40),
     (LearnedConfig, "offset"): (LearnedConfig(restart="document", max_length=64), 40),
     (UniversalConfig, "halting"): (UniversalConfig(), HaltingConfig()),
+    (LowRankConfig, "maps"): (LowRankConfig(rank=4), ["query", "down"]),
     (EncoderConfig, "embedding_dim"): (READER.override({"transform": "gelu"}), 6),
     (EncoderConfig, "transform_bias"): (READER.override({"transform": "gelu"}), False),
     (EncoderDecoderConfig, "first_norm"): (EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2), False),
@@ -150,6 +152,7 @@ LISTED: dict[tuple[type[Config], str], tuple[Config, Any]] = {
             "stack": SharedConfig(),
             "tokens": AdaptiveTokenEmbeddingConfig(cutoffs=(4, 8), shrink=2),
             "feedforward": FeedForwardConfig(width=5),
+            "adapter": LowRankConfig(rank=2),
         }.items()
         if field in field_types(model)
     },
@@ -197,6 +200,8 @@ def network_of(config: Config) -> ModelConfig:
             return SMALL.override({"depth": 4, "stack": UniversalConfig(halting=config)})
         case TransitionConfig():
             return SMALL.override({"feedforward": config})
+        case AdapterConfig():
+            return SMALL.override({"adapter": config})
     raise TypeError(f"no network is made of a {type(config).__name__}")
 
 

@@ -39,7 +39,10 @@ DATA_CASES: Sequence[dict[str, Any]] = (
     {"kind": "generated", "max_length": 6, "lengths": "uniform", "batch_size": 8},
 )
 PARTS: Mapping[str, tuple[dict[str, type[Any]], Sequence[Any]]] = {
-    **{table: CASES[table] for table in ("ENCODINGS", "POSITIONS", "STACKS", "FEEDFORWARDS", "TOKENS", "MODELS")},  # type: ignore[dict-item]
+    **{
+        table: CASES[table]
+        for table in ("ENCODINGS", "POSITIONS", "STACKS", "FEEDFORWARDS", "TOKENS", "MODELS", "ADAPTERS")
+    },  # type: ignore[dict-item]
     "TASKS": (TASKS, [*TASKS]),
     "OPTIMIZERS": (OPTIMIZERS, [*OPTIMIZERS]),
     "SCHEDULES": (SCHEDULES, [*SCHEDULES]),

@@ -20,7 +20,7 @@ from lit_transformers.config import Config, field_types, roles
 from lit_transformers.mixers import MIXERS
 from lit_transformers.stacks import SequentialConfig
 
-CITED = ("MIXERS", "ENCODINGS", "POSITIONS", "STACKS", "FEEDFORWARDS")
+CITED = ("MIXERS", "ENCODINGS", "POSITIONS", "STACKS", "FEEDFORWARDS", "ADAPTERS")
 UNCITED: dict[type[Config], str] = {SequentialConfig: "one layer after another is nobody's idea in particular"}
 
 
@@ -77,7 +77,7 @@ def test_the_name_of_a_kind_stands_for_its_defaults(config: Config) -> None:
     assert abstract(config).from_dict(config.kind) == type(config)()
 
 
-PARTS = [config for table in ("MIXERS", "ENCODINGS", "STACKS") for config in CASES[table][0].values()]
+PARTS = [config for table in ("MIXERS", "ENCODINGS", "STACKS", "ADAPTERS") for config in CASES[table][0].values()]
 
 
 def holds_whole_numbers(hint: Any) -> bool:

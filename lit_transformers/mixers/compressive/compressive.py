@@ -7,10 +7,11 @@ from typing import Annotated, Any, ClassVar, final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from lit_transformers.config import Length, Memory, NonNegative, Positive
+from lit_transformers.maps import LinearMap
 from lit_transformers.mixer import Context, Mixer, MixerOutput, Promises, Shape
 from lit_transformers.mixers.attention import AttentionConfig
 from lit_transformers.mixers.compressive.compression import LEARNED, Function, Past, compressor
@@ -124,7 +125,7 @@ class Compressive(Mixer):
         return projected
 
     @property
-    def _projections(self) -> tuple[nn.Linear, nn.Linear]:
+    def _projections(self) -> tuple[LinearMap, LinearMap]:
         return self.reader.key, self.reader.value
 
     def _slot_vectors(self, raw: bool) -> int:

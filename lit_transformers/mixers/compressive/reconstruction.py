@@ -7,12 +7,13 @@ from typing import Literal
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lit_transformers.attention.executors import Inputs, attend
 from lit_transformers.attention.patterns import Band
+from lit_transformers.maps import LinearMap
 from lit_transformers.mixer import Shape, at_layer
 from lit_transformers.mixers.compressive.compression import Past
+from lit_transformers.mixers.heads import split
 from lit_transformers.mixers.memory import some_key
 from lit_transformers.mixers.qkv import QKVMixer
 
@@ -70,7 +71,8 @@ class AttentionReconstruction(Reconstruction):
         if slots == 0:
             return 0
         keys = slots * (1 + self.rate)
-        return 2 * reader.width * (reader.dim * (queries + 2 * keys) + 2 * queries * keys)
+        maps = reader.query.flops(queries) + reader.key.flops(keys) + reader.value.flops(keys)
+        return maps + 4 * reader.width * queries * keys
 
 
 def content(reader: QKVMixer, q: Float[Tensor, "b h t k"], past: Past) -> Float[Tensor, "b h t k"]:
@@ -79,10 +81,9 @@ def content(reader: QKVMixer, q: Float[Tensor, "b h t k"], past: Past) -> Float[
     return attend(Band(None, None), Inputs(q, k, v, some_key(past.key_mask), crossed=True), scale=reader.scale)
 
 
-def frozen(linear: nn.Linear, x: Float[Tensor, "b n d"], reader: QKVMixer) -> Float[Tensor, "b h n k"]:
+def frozen(linear: LinearMap, x: Float[Tensor, "b n d"], reader: QKVMixer) -> Float[Tensor, "b h n k"]:
     """Applies a linear map with detached weights to x, and splits the result into heads."""
-    bias = None if linear.bias is None else linear.bias.detach()
-    return F.linear(x, linear.weight.detach(), bias).unflatten(-1, (reader.heads, reader.head_dim)).transpose(1, 2)
+    return split(linear.frozen(x), reader.heads)
 
 
 def mean_square(difference: Float[Tensor, "*n"], counted: Bool[Tensor, "*#n"]) -> Float[Tensor, ""]:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, cast, final
 
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from lit_transformers.attention.executors import Inputs, attend, attend_flops
 from lit_transformers.attention.patterns import Band
 from lit_transformers.config import Dropout, Fraction, Length
+from lit_transformers.maps import LinearMap
 from lit_transformers.mixer import (
     Context,
     Layered,
@@ -84,7 +85,9 @@ class Linformer(Mixer):
         self.head_dim = channels_of_a_head(config.head_dim, shape)
         self.width = self.heads * self.head_dim
         self.dropout = config.dropout
-        self.query, self.key, self.value = (nn.Linear(shape.dim, self.width, bias=config.bias) for _ in range(3))
+        self.query = LinearMap(shape.dim, self.width, "query", bias=config.bias)
+        self.key = LinearMap(shape.dim, self.width, "key", bias=config.bias)
+        self.value = LinearMap(shape.dim, self.width, "value", bias=config.bias)
         self.merge = OutputProjection(self.width, shape, bias=config.bias)
         rank = at_layer(config.rank, shape, "mixer.rank")
         size = Size(self.length, rank, self.heads if config.sharing == "none" else 1, self.head_dim)
@@ -116,4 +119,5 @@ class Linformer(Mixer):
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         projection = self.keys.flops(queries, self.heads) + self.values.flops(queries, self.heads)
         attention = attend_flops(EVERYTHING, queries, self.keys.length_after(queries), self.width, causal=False)
-        return 8 * queries * self.dim * self.width + projection + attention
+        maps = (self.query, self.key, self.value, self.merge)
+        return sum(linear.flops(queries) for linear in maps) + projection + attention

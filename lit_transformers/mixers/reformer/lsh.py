@@ -7,12 +7,13 @@ from typing import Annotated, Any, ClassVar, final
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from lit_transformers.attention.executors import Inputs, with_tables
 from lit_transformers.attention.relative import Relative
 from lit_transformers.config import Length, NonNegative, Positive, RandomSeed, Rounds
 from lit_transformers.encodings.rotary import Rotary
+from lit_transformers.maps import LinearMap
 from lit_transformers.mixer import Context, Mixer, MixerOutput, Mode, OutputProjection, Promises, Shape, decide
 from lit_transformers.mixers.heads import channels_of_a_head, join, split
 from lit_transformers.mixers.qkv import EncodedConfig
@@ -92,7 +93,8 @@ class LSH(Mixer):
         self.head_dim = channels_of_a_head(config.head_dim, shape)
         self.width = self.heads * self.head_dim
         self.scale = self.head_dim**-0.5 if config.scaled else 1.0
-        self.query, self.value = (nn.Linear(shape.dim, self.width, bias=config.bias) for _ in range(2))
+        self.query = LinearMap(shape.dim, self.width, "query", bias=config.bias)
+        self.value = LinearMap(shape.dim, self.width, "value", bias=config.bias)
         self.merge = OutputProjection(self.width, shape, bias=config.bias)
         encoding = config.encoding.build(shape, self.head_dim) if config.encoding else None
         self.rotary = encoding if isinstance(encoding, Rotary) else None
@@ -135,7 +137,8 @@ class LSH(Mixer):
         return 2 * self.width * length
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
-        projections, encoding = 6 * queries * self.dim * self.width, self.relative
+        projections = sum(linear.flops(queries) for linear in (self.query, self.value, self.merge))
+        encoding = self.relative
         if self.rounds is None:
             return projections + attend_others_flops(queries, self.width, causal=causal, encoding=encoding)
         pairs = chunk_flops(self.chunks(causal), self.rounds, queries, self.width, causal=causal, encoding=encoding)

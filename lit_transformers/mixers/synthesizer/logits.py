@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_transformers.maps import LinearMap
 from lit_transformers.mixer import Shape
 from lit_transformers.mixers.heads import learn, split
 
@@ -207,7 +208,8 @@ class DotProduct(Products):
     def __init__(self, shape: Shape, head_dim: int, bias: bool) -> None:
         super().__init__()
         self.dim, self.heads, self.head_dim = shape.dim, shape.heads, head_dim
-        self.query, self.key = (nn.Linear(shape.dim, shape.heads * head_dim, bias=bias) for _ in range(2))
+        self.query = LinearMap(shape.dim, shape.heads * head_dim, "query", bias=bias)
+        self.key = LinearMap(shape.dim, shape.heads * head_dim, "key", bias=bias)
         self.channels = head_dim
 
     def factors(self, x: Float[Tensor, "b t d"]) -> tuple[Float[Tensor, "b h t k"], Float[Tensor, "b h t k"]]:
@@ -215,4 +217,4 @@ class DotProduct(Products):
         return q * self.head_dim**-0.5, k
 
     def flops(self, length: int) -> int:
-        return 4 * length * self.heads * self.head_dim * self.dim
+        return self.query.flops(length) + self.key.flops(length)

@@ -14,6 +14,7 @@ from lit_transformers.attention.executors import Inputs, attend, attend_flops, p
 from lit_transformers.attention.patterns import BLOCK, Band
 from lit_transformers.attention.relative import Table
 from lit_transformers.config import Dropout, Fraction, Length, Positive
+from lit_transformers.maps import LinearMap
 from lit_transformers.mixer import (
     Context,
     LengthError,
@@ -113,7 +114,7 @@ class Synthesizer(Mixer):
         by_rows = [type(logits) for logits in self.logits if isinstance(logits, Rows)]
         self.synthesised = Synthesised(by_rows, several)
         self.mixture = nn.Parameter(torch.zeros(len(config.members), self.heads)) if several else None
-        self.value = nn.Linear(shape.dim, self.width, bias=config.bias)
+        self.value = LinearMap(shape.dim, self.width, "value", bias=config.bias)
         self.merge = OutputProjection(self.width, shape, bias=config.bias)
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
@@ -159,7 +160,7 @@ class Synthesizer(Mixer):
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         total = sum(logits.flops(queries) for logits in self.logits if isinstance(logits, Logits))
-        total += 4 * queries * self.dim * self.width
+        total += self.value.flops(queries) + self.merge.flops(queries)
         channels = sum(logits.channels for logits in self.logits if isinstance(logits, Products))
         pattern = Band(None, 0 if causal else None)
         if not self.synthesised.kinds:
