@@ -202,6 +202,8 @@ def _check_flops(case: MixerConfig) -> str:
     return f"within {worst:.1%}"
 
 
+SMALL_STEP = 1e-4
+"""The largest change of a weight in an update that is to show what learns; a larger one would silence a ReLU."""
 ADAPTED = ", with adapters beside its maps, whose FLOPs LinearMap.flops has"
 
 
@@ -269,7 +271,7 @@ def learns_from_its_start(config: ModelConfig) -> str:
         for (name, weight), gradient in zip(weights.items(), gradients, strict=True):
             if gradient is not None and gradient.any():
                 learned.add(name)
-                weight.data -= 0.01 * gradient
+                weight.data -= SMALL_STEP * gradient / gradient.abs().max()
     if unlearned := [name for name in weights if name not in learned]:
         raise Broken(f"in three updates no gradient reaches {', '.join(unlearned)}; start one of two factors at zero")
     return f"{len(weights)} tensors"

@@ -38,11 +38,9 @@ DATA_CASES: Sequence[dict[str, Any]] = (
     {"kind": "labelled", "source": LISTOPS, "batch_size": 8, "window": 2},
     {"kind": "generated", "max_length": 6, "lengths": "uniform", "batch_size": 8},
 )
+OF_NETWORKS = ("ENCODINGS", "POSITIONS", "STACKS", "FEEDFORWARDS", "TOKENS", "MODELS", "ADAPTERS")
 PARTS: Mapping[str, tuple[dict[str, type[Any]], Sequence[Any]]] = {
-    **{
-        table: CASES[table]
-        for table in ("ENCODINGS", "POSITIONS", "STACKS", "FEEDFORWARDS", "TOKENS", "MODELS", "ADAPTERS")
-    },  # type: ignore[dict-item]
+    **{table: CASES[table] for table in OF_NETWORKS},  # type: ignore[dict-item]
     "TASKS": (TASKS, [*TASKS]),
     "OPTIMIZERS": (OPTIMIZERS, [*OPTIMIZERS]),
     "SCHEDULES": (SCHEDULES, [*SCHEDULES]),
