@@ -27,6 +27,7 @@ from lit_transformers.exchange.transfer import (
     described,
     symbols_of_weights,
     weights_of,
+    without_adapters,
 )
 from lit_transformers.models import ModelConfig
 from lit_transformers.models.capabilities import RowModelConfig, require
@@ -61,20 +62,23 @@ def convert_weights(
     source: the folder of an import, or the checkpoint of a run. changes: values at paths of a run's config, all below
     ``model``; of another kind of mixer, what both kinds have and no value is given for stays as it is. length: the
     longest row of the new network; None for that of the table of positions. seed: of the weights that start anew.
+    Adapters of low rank are merged into the maps that they are beside where the new network has other ones or none.
     Raises ConfigError, in one line and with nothing written, where the network cannot be built, or what both networks
     have differs in shape.
     """
-    weights = weights_of(source)
+    weights, merged = weights_of(source), list[str]()
     try:
         require(weights.model, RowModelConfig, "convert changes")
         model = changed_model(weights.model, changes, length)
+        if model.adapter != weights.model.adapter:
+            weights, merged = without_adapters(weights)
         tensors, notes = changed_tensors(weights, model, length or longest(weights), seed)
     except ConfigError as error:
         raise ConfigError(str(error), str(source)) from None
     with fresh_folder(directory) as fresh:
         write_weights(fresh / WEIGHTS, StartingWeights(model, "", tensors, weights.fields, weights.symbols))
         (fresh / CONFIG).write_text(described(f"Converted from {source}", model, directory), encoding="utf-8")
-        notes = [*notes, *add_tokenizer(source, fresh, symbols_of_weights(weights), weights)]
+        notes = [*merged, *notes, *add_tokenizer(source, fresh, symbols_of_weights(weights), weights)]
     return Exchanged(str(model.kind), sum(tensor.numel() for tensor in tensors.values()), notes)
 
 

@@ -49,6 +49,7 @@ __all__ = [
     "import_weights",
     "symbols_of_weights",
     "weights_of",
+    "without_adapters",
 ]
 
 MOST_SYMBOLS = 1 << 31
@@ -148,23 +149,36 @@ def weights_of(source: Path) -> StartingWeights:
     return weights._replace(fields=symbol_numbers(source)) if is_run else weights
 
 
+def without_adapters(weights: StartingWeights) -> tuple[StartingWeights, list[str]]:
+    """Returns the weights of the network without adapters that computes the same, and a line where there were some.
+    Raises ConfigError, which names the adapter, where there is no such network."""
+    adapter = weights.model.adapter
+    if adapter is None:
+        return weights, []
+    plain = weights.model.override({"adapter": None})
+    line = f"adapter: {adapter.kind}, merged into the weights"
+    return weights._replace(model=plain, tensors=adapter.merged(weights.tensors)), [line]
+
+
 def export_weights(source: Path, directory: Path, architecture_name: str | None = None) -> Exchanged:
     """Writes a folder that transformers reads, from the checkpoint of a run or from an import.
 
     architecture_name: the architecture to write; by default that of the import, or else the first one that has the
-    network's parts. RoBERTa has to be named, since it reads symbol 1 as padding. Raises ConfigError, in one line and
+    network's parts. RoBERTa has to be named, since it reads symbol 1 as padding. Adapters of low rank are merged into
+    the maps that they are beside. Raises ConfigError, in one line and
     with nothing written, where something cannot be mapped.
     """
     weights = weights_of(source)
     named = architecture_name or weights.architecture or None
     try:
         names = [named] if named else candidates(weights.model)
+        weights, lines = without_adapters(weights)
         fields, tensors, notes = written(weights, names)
     except ConfigError as error:
         raise ConfigError(str(error), str(source)) from None
     with fresh_folder(directory) as fresh:
         write_folder(fresh, fields, tensors)
-        notes = [*notes, *add_tokenizer(source, fresh, fields["vocab_size"], weights)]
+        notes = [*lines, *notes, *add_tokenizer(source, fresh, fields["vocab_size"], weights)]
     parameters = sum(tensor.numel() for tensor in tensors.values())
     return Exchanged(f"{fields['model_type']} ({fields['architectures'][0]})", parameters, notes)
 

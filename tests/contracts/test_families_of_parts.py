@@ -1,5 +1,5 @@
-"""Families from outside of the library whose networks are parts put together: adapters inside blocks, two networks
-that share embeddings, a student beside its teacher."""
+"""Families from outside of the library whose networks are parts put together: two networks that share embeddings, a
+student beside its teacher."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ from typing import Any
 import pytest
 import torch
 import toy_pairs_of_networks
-from contract_cases import STACK_CASES, name, randomised
-from test_costs import TOLERANCE
+from contract_cases import randomised
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
-from toy_adapters import AdaptedConfig
 from toy_pairs_of_networks import DistilledConfig, ReplacedConfig
 from toy_two_streams import PermutedConfig
 
@@ -25,14 +21,12 @@ from lit_transformers.models import MODELS, EncoderConfig, LanguageModelConfig
 from lit_transformers.models.cost import cost
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
-from lit_transformers.stacks import StackConfig
 from lit_transformers.tasks import CausalLMConfig, ClassificationConfig, TaskConfig
 from lit_transformers.training.config import TrainingConfig
 
 SIZES: dict[str, Any] = {"dim": 16, "heads": 2, "depth": 2, "mixer": AttentionConfig(memory=8)}
 DATA = probe_data(11, 6)
 SYMBOLS = torch.tensor([[1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1]])
-ADAPTERS = ("bottleneck", "low_rank")
 
 
 def failed(config: ModelConfig) -> list[str]:
@@ -44,56 +38,10 @@ def learners(network: torch.nn.Module) -> list[str]:
     return [name for name, parameter in network.named_parameters() if parameter.grad is not None]
 
 
-@pytest.mark.parametrize("stack", STACK_CASES, ids=name)
-@pytest.mark.parametrize("adapter", ADAPTERS)
-def test_adapters_whose_output_is_zero_change_no_bit_of_the_network(adapter: str, stack: StackConfig) -> None:
-    torch.manual_seed(0)
-    adapted = AdaptedConfig(**SIZES, stack=stack, adapter=adapter).build(DATA).eval()
-    plain = LanguageModelConfig(**SIZES, stack=stack).build(DATA).eval()
-    weights = {key.replace(".linear.", "."): value for key, value in adapted.state_dict().items()}
-    plain.load_state_dict({key: weights[key] for key in plain.state_dict()})
-    expected = plain(SYMBOLS).hidden
-    assert not torch.equal(adapted(SYMBOLS).hidden, expected)
-    for parameter in (p for key, p in adapted.named_parameters() if key.endswith("up")):
-        parameter.data.zero_()
-    assert torch.equal(adapted(SYMBOLS).hidden, expected)
-
-
-@pytest.mark.parametrize("stack", STACK_CASES, ids=name)
-@pytest.mark.parametrize("adapter", ADAPTERS)
-def test_adapters_alone_learn_and_all_of_them(adapter: str, stack: StackConfig) -> None:
-    network = AdaptedConfig(**SIZES, stack=stack, adapter=adapter).build(DATA)
-    network(SYMBOLS).hidden.square().sum().backward()
-    assert learners(network) == [key for key, _ in network.named_parameters() if key.endswith(("down", "up"))] != []
-
-
-def flops_of(read: Any) -> int:
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        read()
-    return counter.get_total_flops()
-
-
-@pytest.mark.parametrize("adapter", ADAPTERS)
-def test_costs_count_adapters(adapter: str) -> None:
-    config, plain = AdaptedConfig(**SIZES, adapter=adapter), LanguageModelConfig(**SIZES)
-    added = config.depth * 2 * 2 * config.dim * config.rank
-    assert cost(config, DATA, 6).parameters == cost(plain, DATA, 6).parameters + added
-    network, symbols = config.build(DATA), SYMBOLS[:1]
-    state = network(symbols).state
-    measured = flops_of(lambda: network.tokens.log_probabilities(network(symbols, state).hidden))
-    assert network.flops(6, 6) == pytest.approx(measured, rel=TOLERANCE)
-
-
-@pytest.mark.parametrize("adapter", ADAPTERS)
-def test_a_family_with_adapters_passes_its_gates(adapter: str) -> None:
-    assert failed(AdaptedConfig(**SIZES, adapter=adapter)) == []
-
-
 @pytest.mark.parametrize(
     ("config", "task", "losses"),
     [
         (PermutedConfig(dim=16, heads=2, depth=2), ClassificationConfig(), {"permutation"}),
-        (AdaptedConfig(**SIZES), CausalLMConfig(), set()),
         (ReplacedConfig(dim=16, heads=2, depth=2), ClassificationConfig(), {"generator", "discriminator"}),
         (DistilledConfig(**SIZES, teacher=LanguageModelConfig(**SIZES)), CausalLMConfig(), {"distillation"}),
     ],
