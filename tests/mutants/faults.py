@@ -11,9 +11,10 @@ ORACLE = "tests/encodings/test_against_oracle.py::test_"
 POSITIONS = "tests/encodings/test_positions.py::test_"
 PROMISES = "tests/contracts/test_promises.py::test_"
 BLOCKS = "tests/contracts/test_blocks.py::test_"
+ADAPTERS = "tests/contracts/test_adapters.py::test_"
+PEFT = "tests/parity/test_peft.py::test_"
 SHARED_STACKS = "tests/contracts/test_shared_stacks.py::test_"
 STREAMS = "tests/contracts/test_two_streams.py::test_"
-FAMILIES = "tests/contracts/test_families_of_parts.py::test_"
 COMPARISONS = "tests/reports/test_report_comparisons.py::test_"
 STATISTICS = "tests/reports/test_report_statistics.py::test_"
 LOOKS = "tests/reports/test_report_looks.py::test_"
@@ -1027,22 +1028,6 @@ STACK_FAULTS = (
     ),
     Fault(
         "stacks",
-        "adapters of a reversible stack get no gradient",
-        "lit_transformers/stacks/reversible.py",
-        "modules = (self.branch.sublayer, self.branch.norm, self.branch.adapter)",
-        "modules = (self.branch.sublayer, self.branch.norm)",
-        (f"{FAMILIES}adapters_alone_learn_and_all_of_them",),
-    ),
-    Fault(
-        "stacks",
-        "adapters cost nothing",
-        "lit_transformers/stacks/block.py",
-        "mixer_flops + cross_flops + self.feedforward.flops(queries) + adapter_flops",
-        "mixer_flops + cross_flops + self.feedforward.flops(queries)",
-        (f"{FAMILIES}costs_count_adapters",),
-    ),
-    Fault(
-        "stacks",
         "groups of layers are interleaved",
         "lit_transformers/stacks/shared.py",
         "[group_blocks[layer // size] for layer in range(depth)]",
@@ -1147,6 +1132,113 @@ STACK_FAULTS = (
         "if parameter.shape != theirs[name].shape:",
         "if parameter.dim() != theirs[name].dim():",
         (f"{SHARED_STACKS}weights_that_are_as_long_as_rows_are_shared_between_rows_of_one_length_alone",),
+    ),
+)
+
+ADAPTER_FAULTS = (
+    Fault(
+        "adapters",
+        "adapters of a reversible stack get no gradient",
+        "lit_transformers/stacks/reversible.py",
+        "modules = (self.branch.sublayer, self.branch.norm, self.branch.adapter)",
+        "modules = (self.branch.sublayer, self.branch.norm)",
+        (f"{ADAPTERS}all_weights_of_adapters_learn_where_the_network_is_frozen",),
+    ),
+    Fault(
+        "adapters",
+        "bottlenecks cost nothing",
+        "lit_transformers/stacks/block.py",
+        "mixer_flops + cross_flops + self.feedforward.flops(queries) + adapter_flops",
+        "mixer_flops + cross_flops + self.feedforward.flops(queries)",
+        (f"{ADAPTERS}the_flops_of_a_network_count_adapters",),
+    ),
+    Fault(
+        "adapters",
+        "adapters beside maps cost nothing",
+        "lit_transformers/maps.py",
+        "return own if self.adapter is None else own + self.adapter.flops(vectors)",
+        "return own",
+        (f"{ADAPTERS}the_flops_of_a_mixer_count_adapters_beside_its_maps",),
+    ),
+    Fault(
+        "adapters",
+        "adapters of low rank are not scaled by their rank",
+        "lit_transformers/adapters/low_rank.py",
+        "self.scale, self.dropout = config.alpha / config.rank,",
+        "self.scale, self.dropout = config.alpha,",
+        (f"{PEFT}outputs_and_gradients_are_those_of_peft",),
+    ),
+    Fault(
+        "adapters",
+        "adapters of low rank are merged without their scale",
+        "lit_transformers/adapters/low_rank.py",
+        " @ down) * (self.alpha / self.rank)",
+        " @ down)",
+        (f"{ADAPTERS}a_network_with_merged_adapters_computes_the_same",),
+    ),
+    Fault(
+        "adapters",
+        "a map that a sublayer lacks is not adapted and nothing says so",
+        "lit_transformers/adapters/low_rank.py",
+        "            if not chosen:",
+        "            if False:",
+        (f"{ADAPTERS}maps_that_a_sublayer_lacks_are_refused_by_name",),
+    ),
+    Fault(
+        "adapters",
+        "adapters of low rank start near the network, not at it",
+        "lit_transformers/adapters/low_rank.py",
+        "nn.init.zeros_(self.up)",
+        "nn.init.normal_(self.up, std=1e-3)",
+        (f"{ADAPTERS}adapters_change_no_bit_of_a_network_at_their_start",),
+    ),
+    Fault(
+        "adapters",
+        "a frozen map is read without its adapter",
+        "lit_transformers/maps.py",
+        "return y + torch.func.functional_call(self.adapter, weights, (x,))",
+        "return y",
+        (f"{ADAPTERS}the_auxiliary_loss_of_a_compression_reads_adapted_maps_and_trains_none",),
+    ),
+    Fault(
+        "adapters",
+        "gates see adapters as they start",
+        "lit_transformers/gates/miniature.py",
+        "nn.init.normal_(parameter, std=LARGE)",
+        "parameter.mul_(1.0)",
+        (f"{ADAPTERS}a_family_with_adapters_passes_its_gates",),
+    ),
+    Fault(
+        "adapters",
+        "a bottleneck after cross mixers is left out",
+        "lit_transformers/adapters/bottleneck.py",
+        'place = "feedforward" if name == "feedforward" else "mixer"',
+        "place = name",
+        (f"{ADAPTERS}parameters_count_adapters",),
+    ),
+    Fault(
+        "adapters",
+        "names of shared adapters are left out",
+        "lit_transformers/adapters/adapter.py",
+        "network.named_modules(remove_duplicate=False)",
+        "network.named_modules()",
+        (f"{ADAPTERS}the_names_of_adapters_are_those_of_shared_ones_too",),
+    ),
+    Fault(
+        "adapters",
+        "adapters are left out of what is exported",
+        "lit_transformers/exchange/transfer.py",
+        "tensors=adapter.merged(weights.tensors)), [line]",
+        "tensors=weights.tensors), [line]",
+        (f"{PEFT}what_low_rank_has_learned_is_merged_into_what_is_exported",),
+    ),
+    Fault(
+        "adapters",
+        "an adapter that cannot learn passes",
+        "lit_transformers/checks/network_parts.py",
+        "if gradient is not None and gradient.any():",
+        "if gradient is not None:",
+        (f"{BROKEN}[adapter that cannot learn]",),
     ),
 )
 
@@ -4521,6 +4613,7 @@ FAULTS = (
     *ENCODING_FAULTS,
     *MIXER_FAULTS,
     *STACK_FAULTS,
+    *ADAPTER_FAULTS,
     *TASK_FAULTS,
     *DECODING_FAULTS,
     *DATA_FAULTS,
