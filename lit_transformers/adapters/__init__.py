@@ -6,6 +6,6 @@ from lit_transformers.adapters.low_rank import LowRankConfig
 from lit_transformers.config import table
 from lit_transformers.maps import Adapter
 
-ADAPTERS = table(AdapterConfig, BottleneckConfig, LowRankConfig)
+ADAPTERS = table(AdapterConfig, BottleneckConfig, LowRankConfig)  # type: ignore[type-abstract]
 
 __all__ = ["ADAPTERS", "Adapter", "AdapterConfig", "BottleneckConfig", "LowRankConfig", "Sublayer", "adapter_names"]
