@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import torch
-from contract_cases import DIM, HEADS, MODEL_CASES, POSITION_CASES, STACK_CASES, TOKEN_CASES, variants
+from contract_cases import ADAPTER_CASES, DIM, HEADS, MODEL_CASES, POSITION_CASES, STACK_CASES, TOKEN_CASES, variants
 from torch import nn
 
 from lit_transformers.batch import DataDescription, LanguageDescription, PairDescription, RowDescription, Vocabulary
-from lit_transformers.config import ConfigError
+from lit_transformers.config import Config, ConfigError
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.training.config import AdamWConfig, decay_groups, vectors
 
 MATRICES = {
-    ("Linear", "weight"), ("OutputProjection", "weight"), ("Conv1d", "weight"), ("Convolution", "weight"),
+    ("Linear", "weight"), ("LinearMap", "weight"), ("OutputProjection", "weight"), ("Conv1d", "weight"),
+    ("Convolution", "weight"), ("LowRank", "down"), ("LowRank", "up"), ("Bottleneck", "down"), ("Bottleneck", "up"),
     ("ConvolutionProjection", "weight"), ("LinearProjection", "weight"), ("PerHead", "weight"), ("Random", "weight"),
     ("FactorisedRandom", "left"), ("FactorisedRandom", "right"), ("Dynamic", "direction"),
     ("LSTM", "weight_ih_l0"), ("LSTM", "weight_hh_l0"),
@@ -36,7 +37,9 @@ def networks() -> Iterator[nn.Module]:
     kinds: dict[str, type[DataDescription]] = {
         "language_model": LanguageDescription, "encoder": RowDescription, "encoder_decoder": PairDescription,
     }  # fmt: skip
-    parts = {"positions": POSITION_CASES, "stack": STACK_CASES, "tokens": TOKEN_CASES}
+    parts: dict[str, Sequence[Config]] = {
+        "positions": POSITION_CASES, "stack": STACK_CASES, "tokens": TOKEN_CASES, "adapter": ADAPTER_CASES,
+    }  # fmt: skip
     for model in MODEL_CASES:
         data = kinds[str(model.kind)].for_probe(vocabulary, 8)
         for name, choices in parts.items():
