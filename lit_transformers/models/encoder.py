@@ -55,6 +55,8 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
         yield from super().conflicts()
         if self.embedding_dim is not None and self.transform is None:
             yield "embeddings of another width than the layers need a transform before the softmax; set it to gelu"
+        if self.embedding_dim == 1:
+            yield "the norm before the softmax makes one channel zero; set embedding_dim: 2 or more"
         per_layer = isinstance(self.positions, SinusoidalConfig | LearnedConfig) and self.positions.per_layer
         if self.embedding_dim is not None and per_layer:
             yield "positions that each layer adds are as wide as the layers; drop embedding_dim or positions.per_layer"

@@ -211,6 +211,8 @@ def test_what_sees_one_side_alone_is_refused() -> None:
         masked_lm(LanguageModelConfig(dim=DIM, heads=HEADS, depth=1))
     with pytest.raises(ConfigError, match="transform"):
         BERT.override({"embedding_dim": 6, "transform": None})
+    with pytest.raises(ConfigError, match="makes one channel zero; set embedding_dim: 2 or more"):
+        BERT.override({"embedding_dim": 1})
 
 
 def test_positions_begin_again_with_the_second_segment_where_the_data_say_so() -> None:
