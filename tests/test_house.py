@@ -210,7 +210,10 @@ def test_records_plans_and_results_are_described_without_torch_and_known_to_all(
             assert set(outside) <= {"lit_transformers.config"}, f"{module} imports {outside}"
 
 
-@pytest.mark.parametrize("lower", ["config", "batch", "mixer", "mixers", "encodings", "attention", "stacks", "models"])
+@pytest.mark.parametrize(
+    "lower",
+    ["config", "batch", "maps", "mixer", "mixers", "encodings", "attention", "adapters", "stacks", "models"],
+)
 def test_what_a_network_is_made_of_knows_no_task_and_no_run(lower: str) -> None:
     upper = tuple(
         f"lit_transformers.{name}" for name in ("tasks", "runs", "training", "gates", "checks", "decoding", "inference")
@@ -511,11 +514,12 @@ def test_executors_ask_a_pattern_and_not_for_its_class(module: str) -> None:
         assert not isinstance(node, ast.MatchClass), ast.unparse(node)
 
 
-MECHANISMS = [path for path in SOURCES if {"mixers", "encodings"} & {*path.parts} and kinds(path)]
+MECHANISMS = [path for path in SOURCES if {"mixers", "encodings", "adapters"} & {*path.parts} and kinds(path)]
 
 
 def test_every_mechanism_names_its_paper() -> None:
-    assert {"attention", "xl", "shaw", "huang", "rotary", "learned_relative"} <= {path.stem for path in MECHANISMS}
+    known = {"attention", "xl", "shaw", "huang", "rotary", "learned_relative", "bottleneck", "low_rank"}
+    assert known <= {path.stem for path in MECHANISMS}
     for path in MECHANISMS:
         assert re.search(r"arXiv:\d{4}\.\d{4,5}", ast.get_docstring(tree(path)) or ""), name(path)
 
