@@ -172,7 +172,9 @@ def config_pair(knob: Knob) -> tuple[Config, Config]:
         base, value = LISTED[knob.config, knob.field]
     else:
         cases = [SMALL.mixer, HaltingConfig(), *(case for _, cases in CASES.values() for case in cases)]
-        base = next(case for case in cases if type(case) is knob.config)
+        of_kind = [case for case in cases if type(case) is knob.config]
+        assert of_kind, f"{knob.config.__name__} has no case; list small configs of it in contract_cases.py"
+        base = of_kind[0]
         value = other_value(getattr(base, knob.field), field_types(knob.config)[knob.field])
     return base, base.override({knob.field: value})
 
