@@ -108,7 +108,7 @@ def _finished_runs(records: Iterable[Path], needs_cuda: bool) -> Iterator[Finish
         with suppress(OSError, ValueError, RecursionError, KeyError, TypeError, ZeroDivisionError):
             record = load_record(path)
             cost, measured = record.cost, record.measured
-            tokens, flops = cost["tokens"], cost["train_flops"]
+            tokens, flops = cost["tokens"], record.planned_flops
             training = measured["training_seconds"] if tokens is None else tokens / measured["tokens_per_second"]
             hardware = record.environment["hardware"]
             rate = math.nan if flops is None else flops / training

@@ -60,7 +60,10 @@ def prepare_repetition(study: Study, runner: str, arms: Sequence[str], seeds: in
         planned_arms.append(replace(arm, runs=tuple(seeded)))
     plan = replace(study.plan, arms=tuple(planned_arms), baseline=planned_arms[0].name, looks=None)
     records = {run.arm: _record(run) for run in published.values()}
-    costs = {arm: dict(record.cost) for arm, record in records.items()}
+    costs = {
+        arm: {**record.cost, "tokens": record.planned_tokens, "train_flops": record.planned_flops}
+        for arm, record in records.items()
+    }
     threads = {record.environment.get("threads") for record in records.values()}
     whole = PlannedStudy(plan, configs, costs, runner)
     return RepeatedRuns(whole, published, threads.pop() if len(threads) == 1 else None)

@@ -449,6 +449,8 @@ class PairBatch(NamedTuple):
     references           the texts that a row's output is compared with; empty in training
     cursor as in TextBatch
     start                (b,)   the position of the first input; None where all are 0
+    text                 (b,)   the symbols of the text that source and target are made of, with the boundary that ends
+                         it, where tokens of a run are those of texts; None where they are those of targets
     """
 
     source: Int[Tensor, "b s"]
@@ -461,6 +463,7 @@ class PairBatch(NamedTuple):
     references: tuple[tuple[str, ...], ...]
     cursor: str | None
     start: Int[Tensor, " b"] | None = None
+    text: Int[Tensor, " b"] | None = None
 
 
 class RowBatch(NamedTuple):
@@ -504,3 +507,11 @@ def labels_in(batch: Any, name: str) -> Tensor:
         known = nearest(name, [known for known, values in columns.items() if isinstance(values, Tensor)])
         raise ConfigError(f"the data have no column {name!r}; {known}", "data")
     return columns[name]
+
+
+def tokens_read(batch: Any) -> Float[Tensor, ""]:
+    """Returns the number of tokens of a batch, as a tensor on its device: what ``tokens_per_step`` of its data counts,
+    without padding. They are its inputs; of pairs those of targets, or the symbols of the texts that both sides are
+    made of (``PairBatch.text``)."""
+    text = batch.text if isinstance(batch, PairBatch) else None
+    return (batch.padding_mask if text is None else text).sum(dtype=torch.float64)

@@ -26,7 +26,7 @@ from reports.judge.statistics import LEVEL, ConfidenceInterval
 from reports.publish import PUBLISHED, published
 from reports.read.results import read_results
 from reports.read.study import ReportError, Run, RunData, Study, assemble, load_study, read_run
-from reports.show.sections import COSTS
+from reports.show.sections import filled_costs
 from reports.show.tables import Cell, Column, Table, escape_markdown, plain, to_markdown
 
 _ALL = "all arms"
@@ -263,7 +263,7 @@ def costs(one: ComparedSide, other: ComparedSide, pairs: list[ComparedArm]) -> T
         Column("95 % interval", "interval", decimals=2),
     )
     rows = []
-    for key, title, kind in COSTS:
+    for key, title, kind in filled_costs([run for pair in pairs for run in (*pair.first, *pair.second)]):
         for pair in pairs:
             mine, theirs = mean_cost(pair.first, key), mean_cost(pair.second, key)
             if mine is not None and theirs is not None:

@@ -72,7 +72,8 @@ class DataConfig(Config):
 
     @property
     def tokens_per_step(self) -> int:
-        """Number of tokens of one update over all ranks; rows may hold padding."""
+        """Planned number of tokens of one update over all ranks, which is known before rows are read; what a batch
+        holds is counted by ``lit_transformers.batch.tokens_read``."""
         raise NotImplementedError
 
     @property

@@ -267,6 +267,7 @@ def paired(description: PairDescription, evaluated: bool, rows: list[DamagedRow]
         tuple(references or [()]) if evaluated else (),
         cursor,
         torch.tensor([part.start for part in parts] or [0]) if description.placed else None,
+        torch.tensor([row.text for row in rows] or [0]),
     )
 
 

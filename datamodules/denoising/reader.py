@@ -23,10 +23,12 @@ SPECIAL = 1
 
 
 class DamagedRow(NamedTuple):
-    """A row with its ordinal in the split, and the pair that it becomes."""
+    """A row with its ordinal in the split, the pair that it becomes, and the number of symbols of its text, with the
+    boundary that ends it."""
 
     ordinal: int
     parts: Corrupted
+    text: int
 
     @property
     def length(self) -> int:
@@ -80,4 +82,5 @@ class DamagedReader(NamedTuple):
         variant = visit.epoch if self.variants is None else visit.epoch % self.variants
         chance = np.random.default_rng([*self.seed, variant, visit.ordinal])
         noise = self.noise.at(visit.epoch)
-        return DamagedRow(visit.ordinal, noise.corrupt(self.text(visit.ordinal), self.symbols, chance))
+        text = self.text(visit.ordinal)
+        return DamagedRow(visit.ordinal, noise.corrupt(text, self.symbols, chance), len(text.symbols) + 1)

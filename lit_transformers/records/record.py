@@ -46,7 +46,8 @@ class Record:
 
     ``reason``: why it did not finish. ``resumable``: whether a failed run was cut off from outside, so that running it
     again may succeed. ``time_limit``: in seconds, of a run that exceeded it. ``measurement``: None of a run from before
-    records held it.
+    records held it. ``cost``: its ``tokens`` and ``train_flops`` are of what the run has read where it has
+    ``planned_tokens`` too; those of a run that did not end, or from before that was counted, are planned.
     """
 
     version: int
@@ -66,6 +67,22 @@ class Record:
     observed: Mapping[str, Any] = field(default_factory=dict)
     resumable: Annotated[bool | None, LEFT_OUT] = None
     time_limit: Annotated[Number | None, LEFT_OUT] = None
+
+    @property
+    def read_tokens(self) -> float | None:
+        """The tokens that the run has read; None where that was not counted."""
+        return self.cost.get("tokens") if "planned_tokens" in self.cost else None
+
+    @property
+    def planned_tokens(self) -> float | None:
+        """The tokens that budgets count for its updates; None where none are counted."""
+        return self.cost.get("planned_tokens", self.cost.get("tokens"))
+
+    @property
+    def planned_flops(self) -> float | None:
+        """The FLOPs of training that budgets count for its updates; None where they are not known."""
+        flops, read, planned = self.cost.get("train_flops"), self.read_tokens, self.planned_tokens
+        return flops * planned / read if flops is not None and read and planned is not None else flops
 
     def value(self, metric: str) -> float | None:
         """Returns a number by name: a metric of the run or, below ``measured/``, a measured time, rate or memory."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 from datamodules import Data, DataConfig, LanguageDataConfig
-from lit_transformers.config import Config, ConfigError, Seed, paths_within
+from lit_transformers.config import Config, ConfigError, Plain, Seed, paths_within
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.records.reference import Reference
 from lit_transformers.runs.starting_weights import locate_weights, symbols_of_file
@@ -61,7 +61,7 @@ class RunConfig(Config):
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of one update, over all its batches and ranks; rows may hold padding."""
+        """Planned tokens of one update, over all its batches and ranks; it may read fewer, or of pairs more."""
         return self.training.accumulate * self.data.tokens_per_step
 
     @property
@@ -88,7 +88,7 @@ class RunConfig(Config):
 class Description(NamedTuple):
     """The cost of a run, computed without training. ``flops_per_token`` is for a forward pass in training, and
     ``train_flops`` counts those of a step for every token: three times as many, and of a frozen network once.
-    Evaluations are not included."""
+    Evaluations are not included. ``tokens`` are planned: rows are counted as their data plan them."""
 
     parameters: int
     embedding_parameters: int
@@ -120,11 +120,12 @@ def describe(config: RunConfig, data: Data | None = None) -> Description:
     )
 
 
-def spent(description: Description, config: RunConfig, steps: int) -> Description:
-    """Returns what a run has cost that ended after so many steps: the tokens that it has read, and their FLOPs."""
-    tokens = steps * config.tokens_per_step
+def spent(description: Description, config: RunConfig, steps: int, tokens: int) -> dict[str, Plain]:
+    """Returns what a run of so many steps has cost, for its record: the description with the tokens that it has read
+    and their FLOPs, and with the tokens that were planned for these steps."""
     train_flops = config.task.passes() * description.flops_per_token * tokens
-    return description._replace(tokens=tokens, train_flops=train_flops)
+    cost = description._replace(tokens=tokens, train_flops=train_flops)._asdict()
+    return cost | {"planned_tokens": steps * config.tokens_per_step}
 
 
 def references(config: RunConfig, metric: str) -> tuple[Reference, ...]:

@@ -34,6 +34,7 @@ from lit_transformers.tasks import TaskConfig
 from lit_transformers.training.callbacks import Curves
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.reporting import ProgressReporter, Report
+from lit_transformers.training.search_pruning import Pruned
 from lit_transformers.training.stopping import Stop
 
 __all__ = ["fit", "measurement", "observers", "require_device", "require_machine"]
@@ -82,13 +83,17 @@ def fit(
             return [*observers(report, wandb_run, curves), *logged, Advice(config.measured_task, data)]
 
         senders = [TrainingSender(wandb_run)] if wandb_config and wandb_config.sends else []
-        metrics, measured, observed = train(
-            config, data, directory, identity.training_key, stopping, keep_every, shown, [*loggers, *senders]
-        )
+        try:
+            metrics, measured, observed = train(
+                config, data, directory, identity.training_key, stopping, keep_every, shown, [*loggers, *senders]
+            )
+        except Pruned as end:
+            end.cost = spent(description, config, end.step, end.tokens)
+            raise
         if cut := data.shares_cut():
             measured["cut"] = cut
-        cost = spent(description, config, measured["steps"])._asdict() if "steps" in measured else None
-        return Results(metrics, measured, observed, cost)
+        steps = measured.get("steps", config.training.steps)
+        return Results(metrics, measured, observed, spent(description, config, steps, measured.pop("tokens")))
 
     def check() -> tuple[Gate, ...]:
         return tuple(gates.check(config.model, report))

@@ -93,6 +93,7 @@ def recorded(
         except Pruned as end:
             record.outcome, record.reason, record.metrics = "pruned", str(end), end.metrics
             record.measured |= {"steps": end.step}
+            record.cost = end.cost or record.cost
         except Exception as error:
             if (death := loader_death(error)) is not None:
                 raise death from error

@@ -31,7 +31,7 @@ from lit_transformers.runs.trained_symbols import unknown_lines
 from lit_transformers.runs.weight_reuse import offer, take_over
 from lit_transformers.tasks import Task
 from lit_transformers.training.averaging import Averager
-from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck
+from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck, TokensRead
 from lit_transformers.training.checkpoints import CODE, TRAINING, read
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.loop import UpdateLoop
@@ -56,32 +56,30 @@ def train(
     observers: Callable[[Curves], list[L.Callback]] = lambda curves: [],
     loggers: Sequence[Logger] = (),
 ) -> tuple[dict[str, float], dict[str, Plain], dict[str, Plain]]:
-    """Trains from the checkpoint, if there is one, and measures. Returns the metrics, the measured times and speeds,
-    and the observations of the network.
+    """Trains from the checkpoint, if there is one, and measures. Returns the metrics, what was measured of training
+    (``tokens`` that were read, times and speeds), and the observations of the network.
 
     training_key: of all runs with identical training, whose weights are taken over. keep_every: seconds between
     checkpoints. observers: returns callbacks that show the run, and its curves, and change nothing of it. loggers:
     receive what the task logs.
     """
     L.seed_everything(config.seed, workers=True, verbose=False)
-    is_single = config.training.devices == 1  # several ranks would have to agree on the donor
-    donor = (
-        take_over(directory, training_key, CHECKPOINT) if is_single and config.training.validate_every is None else None
-    )
+    donor = donor_of(config.training, directory, training_key)
     task = starting_task(config, data)
     task.reports_training = bool(loggers)
-    curves = Curves(config.training.log_every, config.tokens_per_step)
+    curves, reading = Curves(config.training.log_every, config.tokens_per_step), TokensRead()
     checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, contents(config, data, training_key), stopping)
     selection = _selection(config, data)
     data.selection_split = None if selection is None else SELECTED_ON
     acting = list(acting_callbacks(config.training, Bars.read(directory), checkpointer))
-    callbacks = [curves, *observers(curves), DivergenceCheck(), *acting, *([selection] if selection else [])]
+    callbacks = [curves, reading, *observers(curves), DivergenceCheck(), *acting, *([selection] if selection else [])]
     with quiet():
         evaluation_seconds = 0.0
         trainer = make_trainer(config.training, directory, [*callbacks, checkpointer], loggers)
         try:
             trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
-        except Pruned:
+        except Pruned as end:
+            end.tokens = reading.count.total()
             if is_first_rank():
                 curves.write(directory / CURVES)
             raise
@@ -100,10 +98,11 @@ def train(
             write_outputs(directory / OUTPUTS, outputs)
         if config.training.validate_every is None:
             offer(directory, training_key)
-    training_seconds = checkpointer.spent()
+    training_seconds, tokens = checkpointer.spent(), reading.count.total()
     timings = {
+        "tokens": tokens,
         "seconds": training_seconds + evaluation_seconds,
-        "tokens_per_second": steps * config.tokens_per_step / training_seconds,
+        "tokens_per_second": tokens / training_seconds,
         "evaluation_tokens_per_second": sum(loss.tokens for loss in losses) / task.evaluation_seconds,
         "trained_by": donor,
     }
@@ -129,6 +128,13 @@ def _selection(config: RunConfig, data: Data) -> Selection | None:
         return None
     goal = stopping_goal(stop.metric, config.task, data.description)
     return Selection(stop, goal, config.training.keep == "best")
+
+
+def donor_of(training: TrainingConfig, directory: Path, training_key: str) -> str | None:
+    """Takes over the weights of another run with the same training, where there is one. Returns its name."""
+    if training.devices > 1 or training.validate_every is not None:  # several ranks would have to agree on the donor
+        return None
+    return take_over(directory, training_key, CHECKPOINT)
 
 
 def starting_task(config: RunConfig, data: Data) -> Task:

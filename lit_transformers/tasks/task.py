@@ -26,12 +26,12 @@ from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.records.measure import Measure
 from lit_transformers.stacks.carried import Carried
 from lit_transformers.tasks.cost import task_cost
-from lit_transformers.tasks.update import Update
+from lit_transformers.tasks.update import Update, real_tokens
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.loop import batches_ahead
 from lit_transformers.training.ranks import mean_over_ranks
 from lit_transformers.training.shards import number_by_network, put_together, shard
-from lit_transformers.training.training_log import TrainingLog, tokens_of
+from lit_transformers.training.training_log import TrainingLog
 
 
 class TaskConfig(Config):
@@ -288,7 +288,7 @@ class Task(L.LightningModule, ABC):
         update, names = self._update, list(losses)
         nats = [losses[name].nats.detach() for name in names]
         counts = [self.heads[name].targets(batch) for name in names]
-        read = tokens_of(batch)
+        read = real_tokens(batch)
         values = mean_over_ranks(torch.stack([*nats, *(count.to(nats[0].dtype) for count in (*counts, read))]))
         counted = dict(zip(names, values[len(nats) :], strict=False))
         means = {name: value / counted[name].clamp(min=1) for name, value in zip(names, values, strict=False)}

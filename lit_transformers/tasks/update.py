@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lit_transformers.heads.head import Head
 from lit_transformers.training.ranks import mean_over_ranks
-from lit_transformers.training.training_log import tokens_of
 
 
 class Update(NamedTuple):
@@ -25,6 +24,12 @@ class Update(NamedTuple):
     def of(cls, heads: Mapping[str, Head], batches: Sequence[Any], factor: int, device: torch.device) -> Self:
         """Counts the batches of an update, wherever they are; the counts are on ``device``. All ranks must call it."""
         sums = [sum(float(head.targets(batch)) for batch in batches) for head in heads.values()]
-        tokens = sum(float(tokens_of(batch)) for batch in batches)
+        tokens = sum(float(real_tokens(batch)) for batch in batches)
         *counts, all_tokens = mean_over_ranks(torch.tensor([*sums, tokens], dtype=torch.float64, device=device))
         return cls(dict(zip(heads, counts, strict=True)), all_tokens, factor)
+
+
+def real_tokens(batch: Any) -> Tensor:
+    """Returns the number of tokens of a batch that are not padding; of pairs, those of targets."""
+    count: Tensor = batch.padding_mask.sum(dtype=torch.float64)
+    return count

@@ -20,12 +20,13 @@ from lit_transformers.training.logged import logged_state, set_logged_state
 from lit_transformers.training.loop import BetweenUpdates, amid_update
 from lit_transformers.training.ranks import from_all_ranks, mean_over_ranks
 from lit_transformers.training.stopping import Stop
+from lit_transformers.training.token_count import TokenCount
 
 RANKS_AT_MOST = 1 << 16
 """The seeds of the random numbers of ranks lie so far apart from step to step."""
 
 Point = tuple[int, int, str, float]
-"""A point of a learning curve: step, tokens seen, name, value."""
+"""A point of a learning curve: step, tokens that were planned for so many steps, name, value."""
 
 
 class Diverged(RuntimeError):
@@ -56,7 +57,8 @@ def same_random_state(first: Mapping[str, torch.Tensor], second: Mapping[str, to
 class Curves(Callback):
     """Records learning curves. They are part of the checkpoint, so a resumed run has those of one never stopped.
 
-    A point of training is the mean over the targets of all batches of an update.
+    A point of training is the mean over the targets of all batches of an update. Its tokens are planned ones, so that
+    the points of several seeds lie at the same tokens.
     """
 
     def __init__(self, every: int, tokens_per_step: int) -> None:
@@ -118,6 +120,23 @@ def mean_of(losses: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
         return float(losses[0][0])
     means, targets = (torch.stack(column) for column in zip(*losses, strict=True))
     return float((means * targets).sum() / targets.sum().clamp(min=1))
+
+
+class TokensRead(Callback):
+    """Counts the tokens that training reads. They are part of the checkpoint, so that of a resumed run each batch that
+    its weights have learned from counts once."""
+
+    def __init__(self) -> None:
+        self.count = TokenCount()
+
+    def on_train_batch_start(self, trainer: L.Trainer, task: L.LightningModule, batch: Any, i: int) -> None:
+        self.count.add(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.count.total()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count.resume(state["total"])
 
 
 def measured(trainer: L.Trainer) -> dict[str, float]:

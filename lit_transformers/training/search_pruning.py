@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, Plain
 from lit_transformers.records.files import write_json
 from lit_transformers.training.callbacks import Checkpointer, measured
 from lit_transformers.training.ranks import from_all_ranks
@@ -55,10 +55,13 @@ class Bars(NamedTuple):
 
 
 class Pruned(RuntimeError):
-    """The run was ended by its bars. ``metrics`` are those of its last validation, at ``step``."""
+    """The run was ended by its bars. ``metrics`` are those of its last validation, at ``step``; ``tokens`` were read by
+    then, and ``cost`` is what it has spent, where these are known."""
 
     def __init__(self, step: int, steps: int, metrics: dict[str, float], reason: str) -> None:
         self.step, self.metrics = step, metrics
+        self.tokens: int | None = None
+        self.cost: dict[str, Plain] | None = None
         super().__init__(f"at step {step} of {steps}, {reason}")
 
 

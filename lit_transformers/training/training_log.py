@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from lit_transformers.batch import PairBatch
-from lit_transformers.training.ranks import mean_over_ranks
+from lit_transformers.training.token_count import TokenCount
 
 __all__ = ["TrainingLog", "values_of_update"]
 
@@ -22,21 +21,19 @@ class TrainingLog:
 
     Of every batch: loss, which is differentiated (the mean of all ranks), nats, which is plotted, and auxiliary losses.
     Every so many updates as the trainer's log_every_n_steps says: learning_rate and gradient_norm (of the whole
-    gradient, before it is clipped; not under float16, which scales it) of the update, tokens, the symbols that were
-    read since the first update by all ranks, and tokens_per_second since they were last logged, without the time of
-    validations. Padding is no token; sources and targets both are. They are counted on the device, and read when they
-    are logged or saved.
+    gradient, before it is clipped; not under float16, which scales it) of the update, tokens, those that all ranks have
+    read since the first update, as the costs of a run count them (``batch.tokens_read``), and tokens_per_second since
+    they were last logged, without the time of validations.
     """
 
     def __init__(self) -> None:
-        self._seen = self._reported = self._step = 0
-        self._unread: Tensor | None = None
+        self._read = TokenCount()
+        self._reported = self._step = 0
         self._since: float | None = None
 
     def count(self, batch: Any) -> None:
         """Counts a batch before it is trained: checkpoints may be written before what it gives is logged."""
-        count = tokens_of(batch)
-        self._unread = count if self._unread is None else self._unread + count
+        self._read.add(batch)
 
     def batch(self, task: L.LightningModule, outputs: Mapping[str, Any]) -> None:
         """Logs a batch of training, given what ``training_step`` has returned."""
@@ -72,15 +69,12 @@ class TrainingLog:
 
     def tokens(self) -> int:
         """Returns the number of tokens that all ranks have read. All ranks must call it."""
-        if self._unread is not None:
-            ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-            self._seen += round(float(mean_over_ranks(self._unread)) * ranks)
-            self._unread = None
-        return self._seen
+        return self._read.total()
 
     def go_on(self, tokens: int) -> None:
         """Counts on from the tokens of a checkpoint."""
-        self._seen, self._unread, self._since = tokens, None, None
+        self._read.resume(tokens)
+        self._since = None
 
 
 def values_of_update(module: L.LightningModule, optimizer: torch.optim.Optimizer) -> dict[str, Tensor | float]:
@@ -92,9 +86,3 @@ def values_of_update(module: L.LightningModule, optimizer: torch.optim.Optimizer
         norm = torch.nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None])
         values["train/gradient_norm"] = norm.full_tensor() if isinstance(norm, DTensor) else norm
     return values
-
-
-def tokens_of(batch: Any) -> Tensor:
-    """Returns the number of symbols of a batch that are not padding, as a tensor on its device."""
-    count = batch.padding_mask.sum(dtype=torch.float64)
-    return count + batch.source_padding_mask.sum() if isinstance(batch, PairBatch) else count

@@ -12,26 +12,33 @@ from lit_transformers.records.record import Record
 from lit_transformers.records.reproduction import Reproduction
 from reports.read.study import Run, Study
 
-__all__ = ["cost_of", "mean_cost", "mismatch", "provenance", "repetitions", "spent"]
+__all__ = ["cost_of", "counted_costs", "mean_cost", "mismatch", "provenance", "repetitions", "spent"]
 
 _SPENT: Mapping[str, str] = {
-    "tokens": "tokens",
+    "tokens": "planned_tokens",
     "parameters": "parameters",
-    "flops": "train_flops",
+    "flops": "planned_flops",
     "seconds": "seconds",
     "memory": "peak_memory_bytes",
 }
-"""The name in a record of each quantity that arms may be matched on."""
+"""The cost of each quantity that arms may be matched on, as budgets count it: of tokens, those that are planned."""
 
 _MOST = 4
 
 
 def cost_of(run: Run, key: str) -> float | None:
-    """Returns one cost of a run, planned or measured, or None where the record does not hold it."""
+    """Returns one cost of a run, counted or measured, or None where the record does not hold it."""
     if run.record is None:
         return None
-    value = run.record.cost.get(key, run.record.measured.get(key))
+    value = counted_costs(run.record).get(key, run.record.measured.get(key))
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def counted_costs(record: Record) -> Mapping[str, float | None]:
+    """Returns the costs of a record that were not measured: ``tokens`` are those that were read, ``planned_tokens`` and
+    ``planned_flops`` those that budgets count."""
+    planned = {"planned_tokens": record.planned_tokens, "planned_flops": record.planned_flops}
+    return {**record.cost, "tokens": record.read_tokens, **planned}
 
 
 def mean_cost(runs: Iterable[Run], key: str) -> float | None:
@@ -155,7 +162,8 @@ def _selection(study: Study) -> str:
 
 def _stopped_early(study: Study) -> str:
     """Returns after how many of its steps each arm ended that did before the last one, and what that means."""
-    arms, tokens = [], {mean_cost(study.finished(arm), "tokens") for arm in study.arm_names if study.finished(arm)}
+    finished = [study.finished(arm) for arm in study.arm_names if study.finished(arm)]
+    arms, tokens = [], {mean_cost(runs, "planned_tokens") for runs in finished}
     for arm in study.arm_names:
         records = [run.record for run in study.finished(arm) if run.record and "steps" in run.record.measured]
         ends = sorted({record.measured["steps"] for record in records})

@@ -15,7 +15,7 @@ from reports.judge.findings import Findings
 from reports.read.study import Run
 from reports.show.markup import Html, details, element, escape, items, name_of, pairs
 from reports.show.observed import observed
-from reports.show.sections import COSTS
+from reports.show.sections import filled_costs
 from reports.show.tables import Cell, Column, Kind, Table, to_html
 
 _ABSENT = "not there"
@@ -87,7 +87,7 @@ def _changes_list(changed: list[tuple[str, str, str]]) -> Html:
 
 def _runs_table(findings: Findings, runs: tuple[Run, ...]) -> Iterator[Html]:
     """Yields a table with a row for each seed: its outcome, its value and its costs."""
-    costs = [cost for cost in COSTS if any(cost_of(run, cost[0]) is not None for run in runs)]
+    costs = filled_costs(runs)
     number: Kind = "number"
     columns = (
         Column("Seed"),

@@ -140,12 +140,12 @@ def battery_curves(findings: Findings, battery: Matrix, curves: Curves) -> Figur
 
 
 def _progress(study: Study) -> str:
-    """Returns what the curves are drawn over: the tokens of training or, where no run counts them, its steps."""
-    return "tokens seen in training" if _counts_tokens(study) else "steps of training"
+    """Returns what the curves are drawn over: the planned tokens of training or, where none are counted, its steps."""
+    return "planned tokens of training" if _counts_tokens(study) else "steps of training"
 
 
 def _counts_tokens(study: Study) -> bool:
-    return any(cost_of(run, "tokens") is not None for run in study.runs)
+    return any(cost_of(run, "planned_tokens") is not None for run in study.runs)
 
 
 def _title(findings: Findings, name: str) -> str:

@@ -24,10 +24,12 @@ from reports.show.names import name_comparisons
 from reports.show.tables import Cell, Column, Kind, Table, fixed
 from reports.show.tuned import tuned
 
+TOKENS, PLANNED = "tokens", "planned_tokens"
 COSTS: Sequence[tuple[str, str, Kind]] = (
     ("parameters", "Parameters", "count"),
     ("flops_per_token", "FLOPs per token", "count"),
-    ("tokens", "Tokens", "count"),
+    (TOKENS, "Tokens", "count"),
+    (PLANNED, "Tokens planned", "count"),
     ("seconds", "Time", "seconds"),
     ("state_bytes", "State", "bytes"),
     (DECODING_STATE, "Numbers held in decoding", "count"),
@@ -36,6 +38,9 @@ COSTS: Sequence[tuple[str, str, Kind]] = (
     ("tokens_per_second", "Tokens per second", "count"),
     ("embedding_parameters", "Parameters of embeddings", "count"),
 )
+
+ROUNDING = 0.005
+"""Planned tokens are shown beside those that were read where they differ by more than this share."""
 
 SHARE = "Of what can be known"
 """How far a value has come from that of who knows nothing to the best possible one."""
@@ -373,7 +378,7 @@ def costs(study: Study) -> Table:
     rows = {
         arm.name: {key: _cost_cell(study.finished(arm.name), key) for key, _, _ in COSTS} for arm in study.plan.arms
     }
-    filled = [cost for cost in COSTS if any(row[cost[0]].value is not None for row in rows.values())]
+    filled = filled_costs(study.runs)
     columns = (_arm_column(study), *(Column(title, kind, detail=i > 1) for i, (_, title, kind) in enumerate(filled)))
     cells = (
         tuple((_arm_cell(study, arm), *(row[key] for key, _, _ in filled)) for arm, row in rows.items())
@@ -385,6 +390,16 @@ def costs(study: Study) -> Table:
     if any(cell.spread is not None for row in rows.values() for cell in row.values()):
         notes.insert(0, "Means over runs; ± is the standard deviation of what was measured.")
     return Table("costs", "Cost", columns, cells if filled else (), tuple(notes))
+
+
+def filled_costs(runs: Sequence[Run]) -> list[tuple[str, str, Kind]]:
+    """Returns the costs that finished runs record, by key, title and kind: the planned tokens where they are not, to
+    rounding, those that were read, or where nobody knows what was read."""
+    finished = [run for run in runs if run.missing is None]
+    filled = [cost for cost in COSTS if any(cost_of(run, cost[0]) is not None for run in finished)]
+    pairs = [(cost_of(run, TOKENS), cost_of(run, PLANNED)) for run in finished]
+    is_planned = all(read is not None and planned and abs(read / planned - 1) <= ROUNDING for read, planned in pairs)
+    return [cost for cost in filled if cost[0] != PLANNED or not is_planned]
 
 
 def _cost_cell(runs: Sequence[Run], key: str) -> Cell:

@@ -76,6 +76,16 @@ def test_a_long_run_of_this_machine_tells_how_fast_others_are_and_one_of_another
     assert result.basis == f"from runs done on {processor()}: 1 of other plans"
 
 
+def test_what_a_run_did_of_its_plan_tells_how_fast_others_are_however_few_tokens_it_read(tmp_path: Path) -> None:
+    finish(tmp_path, "long", ENOUGH_SECONDS, rate=1e11)
+    path = tmp_path / "long" / "record.json"
+    record = json.loads(path.read_text())
+    record["cost"] = {"tokens": 1000, "train_flops": record["cost"]["train_flops"] / 4, "planned_tokens": 4000}
+    path.write_text(json.dumps(record))
+    seconds = without_the_rest(estimate(planned(), tmp_path).seconds)
+    assert seconds == pytest.approx({"a0": 10, "a1": 10, "b0": 20, "b1": 20})
+
+
 def test_runs_of_the_plan_count_alone_however_short_and_with_what_measuring_took(tmp_path: Path) -> None:
     finish(tmp_path, "long", 100.0, rate=1e9)
     finish(tmp_path, "a0", 4.0, rate=FLOPS / 4, measuring=30.0)

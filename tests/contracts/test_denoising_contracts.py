@@ -51,7 +51,7 @@ def batch_of(kind: str, count: int = 3) -> PairBatch:
     for number in range(count):
         chance = np.random.default_rng(number)
         text = PlainText(chance.permutation(WORDS)[: LENGTH - 1 - 2 * (number % 2)], np.array([0, 4, 8, 12]))
-        rows.append(DamagedRow(number, noise.corrupt(text, SYMBOLS, chance)))
+        rows.append(DamagedRow(number, noise.corrupt(text, SYMBOLS, chance), len(text.symbols) + 1))
     return paired(described(kind), False, rows, "")
 
 

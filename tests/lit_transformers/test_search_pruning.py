@@ -57,8 +57,9 @@ def read_record(directory: Path) -> dict[str, Any]:
     return json.loads((directory / RECORD).read_text())
 
 
-def test_a_run_that_misses_a_bar_ends_there_with_what_it_measured(pruned: Path) -> None:
+def test_a_run_that_misses_a_bar_ends_there_with_what_it_measured(pruned: Path, config: RunConfig) -> None:
     record = read_record(pruned)
+    assert record["cost"]["planned_tokens"] == record["cost"]["tokens"] == 20 * config.tokens_per_step
     assert record["outcome"] == "pruned" and record["measured"]["steps"] == 20
     assert record["reason"].startswith("at step 20 of 40, val/bpb") and "lags behind 0.01" in record["reason"]
     assert validated_steps(pruned) == [10, 20]

@@ -48,7 +48,7 @@ def test_a_run_ends_early_and_measures_its_best_weights(small_run: RunConfig, st
     assert record["measured"]["measured_step"] == best
     assert record["measured"]["steps"] == max(curve) == best + 2 * 4 < 60
     assert record["metrics"]["val/bpb"] == pytest.approx(curve[best], rel=1e-6)
-    assert record["cost"]["tokens"] == max(curve) * small_run.tokens_per_step
+    assert record["cost"]["planned_tokens"] == record["cost"]["tokens"] == max(curve) * small_run.tokens_per_step
 
 
 def test_a_run_is_selected_on_validation_where_another_split_is_measured(

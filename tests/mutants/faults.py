@@ -42,6 +42,7 @@ MASKED = "tests/contracts/test_"
 PROBES = "tests/lit_transformers/test_probes.py::test_"
 SYMBOLS = "tests/lit_transformers/test_trained_symbols.py::test_"
 PREDICT = "tests/lit_transformers/test_predict.py::test_"
+COUNTS = "tests/lit_transformers/test_token_counts.py::test_"
 STUDIES = "tests/ablations/test_studies.py::test_"
 DATA = "tests/datamodules/test_"
 PLUGINS = "tests/lit_transformers/test_plugins.py::test_"
@@ -5487,6 +5488,57 @@ FAULTS = (
         "if not isinstance(task, cls):",
         "if not isinstance(task, Task):",
         ("tests/lit_transformers/test_trainer.py::test_the_checkpoint_of_a_run_is_loaded_too_and_as_no_other_task",),
+    ),
+    Fault(
+        "training",
+        "the tokens that a run has read are counted anew after a kill",
+        "lit_transformers/training/callbacks.py",
+        'self.count.resume(state["total"])',
+        "self.count.resume(0)",
+        (f"{COUNTS}what_was_read_before_a_kill_counts_once",),
+    ),
+    Fault(
+        "training",
+        "each rank counts the tokens that it has read itself",
+        "lit_transformers/training/token_count.py",
+        "self._total += round(float(mean_over_ranks(self._unread)) * ranks)",
+        "self._total += round(float(self._unread))",
+        (f"{COUNTS}two_ranks_read_as_many_tokens_as_one",),
+    ),
+    Fault(
+        "training",
+        "tokens of rows that are denoised are those of targets",
+        "lit_transformers/batch.py",
+        "text = batch.text if isinstance(batch, PairBatch) else None",
+        "text = None",
+        (f"{COUNTS}a_record_has_the_tokens_that_were_read_and_those_that_were_planned",),
+    ),
+    Fault(
+        "training",
+        "a record holds the planned tokens alone",
+        "lit_transformers/runs/config.py",
+        "cost = description._replace(tokens=tokens, train_flops=train_flops)._asdict()",
+        "cost = description._asdict()",
+        (f"{COUNTS}pairs_may_hold_more_targets_than_were_planned",),
+    ),
+    Fault(
+        "reports",
+        "budgets are matched on the tokens that happened to be read",
+        "reports/judge/fairness.py",
+        '"tokens": "planned_tokens",\n    "parameters"',
+        '"tokens": "tokens",\n    "parameters"',
+        ("tests/reports/test_report_fairness.py::test_budgets_are_matched_on_planned_tokens_however_many_were_read",),
+    ),
+    Fault(
+        "ablations",
+        "the time of a run is estimated from the FLOPs of what others have read",
+        "ablations/estimate.py",
+        'tokens, flops = cost["tokens"], record.planned_flops',
+        'tokens, flops = cost["tokens"], cost["train_flops"]',
+        (
+            "tests/ablations/test_estimate.py::"
+            "test_what_a_run_did_of_its_plan_tells_how_fast_others_are_however_few_tokens_it_read",
+        ),
     ),
     Fault(
         "tasks",

@@ -81,7 +81,7 @@ def test_two_studies_are_compared_arm_by_arm_over_their_seeds(tmp_path: Path) ->
     assert lines[ON][4] == "0.0000" and lines[OFF][4] == "0.2000"
     assert lines[OFF][6] == "10 documents"
     costs = {line[0]: line[2:] for line in texts(tables["costs"]) if line[1] == ON}
-    assert costs["Time"] == ["51 s", "51 s", "1.00", "1.00 to 1.00"] and costs["Tokens"][-1] == "-"
+    assert costs["Time"] == ["51 s", "51 s", "1.00", "1.00 to 1.00"] and costs["Tokens planned"][-1] == "-"
 
 
 def test_a_published_study_stands_beside_the_one_run_here(tmp_path: Path) -> None:

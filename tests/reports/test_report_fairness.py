@@ -52,7 +52,7 @@ def reason(runs: Path) -> str | None:
         ("seconds", "measured", "seconds"),
         ("memory", "measured", "peak_memory_bytes"),
         ("parameters", "cost", "parameters"),
-        ("tokens", "cost", "tokens"),
+        ("tokens", "cost", "planned_tokens"),
     ],
 )
 def test_arms_that_were_matched_and_spent_differently_get_no_verdict(
@@ -66,6 +66,36 @@ def test_arms_that_were_matched_and_spent_differently_get_no_verdict(
     assert reason(tmp_path) is None
     rows = {str(row[0].value): row for row in table(tmp_path, "match").rows}
     assert [rows[OFF][4].value, rows[OFF][5].value] == pytest.approx([104.0, 0.04])
+
+
+@pytest.mark.parametrize(("on", "cost"), [("tokens", "tokens"), ("flops", "train_flops")])
+def test_budgets_are_matched_on_planned_tokens_however_many_were_read(tmp_path: Path, on: str, cost: str) -> None:
+    write_product(tmp_path, {"off": 0.3}, match=match_entry(on, 100.0, 0.05))
+    for arm, read in ((ON, 100.0), (ON_ABSOLUTE, 90.0), (OFF, 50.0), (OFF_ABSOLUTE, 100.0)):
+        change_records(tmp_path, arm, "cost", planned_tokens=100.0, tokens=read, train_flops=6 * read)
+    assert reason(tmp_path) is None
+    change_records(tmp_path, OFF, "cost", planned_tokens=110.0)
+    assert reason(tmp_path) == f"not matched: measured {on} differ by 10.0%"
+
+
+def test_tokens_that_were_read_stand_beside_planned_ones_where_these_are_others(tmp_path: Path) -> None:
+    def counts() -> dict[str, list[float | None]]:
+        costs = table(tmp_path, "costs")
+        columns = {column.title: number for number, column in enumerate(costs.columns)}
+        return {
+            title: [row[columns[title]].value for row in costs.rows]
+            for title in ("Tokens", "Tokens planned")
+            if title in columns
+        }
+
+    write_product(tmp_path, {})
+    assert counts() == {"Tokens planned": [1_500_000] * 4}, "records from before tokens were counted as they were read"
+    for arm in (ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE):
+        change_records(tmp_path, arm, "cost", planned_tokens=1_500_000, tokens=1_499_000)
+    assert counts() == {"Tokens": [1_499_000] * 4}
+    change_records(tmp_path, ON, "cost", tokens=1_000_000)
+    found = counts()
+    assert found["Tokens planned"] == [1_500_000] * 4 and sorted(found["Tokens"])[0] == 1_000_000
 
 
 def test_the_tolerance_of_a_study_decides(tmp_path: Path) -> None:
