@@ -88,7 +88,7 @@ def fit(
                 config, data, directory, identity.training_key, stopping, keep_every, shown, [*loggers, *senders]
             )
         except Pruned as end:
-            end.cost = spent(description, config, end.step, end.tokens)
+            end.cost = None if end.tokens is None else spent(description, config, end.step, end.tokens)
             raise
         if cut := data.shares_cut():
             measured["cut"] = cut
