@@ -12,7 +12,7 @@ from ablations.ablation import Ablation, Metric
 from ablations.plan import Request, make_plan
 from datamodules import DATA
 from datamodules.text.hub import HubConfig
-from lit_transformers.checks.training_parts import measures_name_its_metrics
+from lit_transformers.checks.objective_parts import measures_name_its_metrics
 from lit_transformers.config import ConfigError
 from lit_transformers.lightning_runs import LightningRunConfig
 from lit_transformers.lightning_runs.fit import fit as fit_module

@@ -375,6 +375,13 @@ def test_a_schedule_of_accumulation_counts_the_batches_of_each_epoch(tmp_path: P
     same_weights(expected, task)
 
 
+@pytest.mark.parametrize("name", ["training", "forward", "keys", "class", "_own", "two words", "a.b", "layers"])
+def test_a_head_has_a_name_that_its_columns_and_weights_can_have(name: str) -> None:
+    case = Case(LANGUAGE, causal(heads=[{"kind": "future_symbol", "name": name}]), TEXT)
+    with pytest.raises(ConfigError, match=r"^task\.heads\.0\.name: "):
+        built(case)
+
+
 CONTRAST = Case(ENCODER, {"kind": "contrastive"}, UNRELATED)
 
 
