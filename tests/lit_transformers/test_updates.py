@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -14,6 +15,8 @@ import pytest
 import torch
 from forked import Forked
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from sampler.promises import Joined, weights_of
+from sampler.trained import differences, stopped, trained
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -30,6 +33,8 @@ from lit_transformers.batch import (
 )
 from lit_transformers.config import ConfigError
 from lit_transformers.models import ModelConfig
+from lit_transformers.records.files import CURVES
+from lit_transformers.runs import RunConfig
 from lit_transformers.tasks import Task, TaskConfig
 from lit_transformers.training.callbacks import mean_of
 from lit_transformers.training.config import TrainingConfig
@@ -373,6 +378,48 @@ def test_a_schedule_of_accumulation_counts_the_batches_of_each_epoch(tmp_path: P
     trainer.fit(task, loader(batches, sized=True))
     assert trainer.global_step == 8
     same_weights(expected, task)
+
+
+RUN = RunConfig.from_dict(
+    {
+        "model": ENCODER | {"depth": 1},
+        "task": {"kind": "masked_lm", "relation_weight": 0.7, "span_boundary": {"width": 4}},
+        "data": {
+            "kind": "rows", "packing": "segment_pair", "relation": "next_sentence", "tokenizer": "words", "length": 24,
+            "source": {"kind": "topics", "documents": 21, "sentences": 6, "validation": 0.3, "test": 0.1},
+            "noise": {"kind": "mask_spans", "unchanged": 0.0, "replaced": 0.0},
+            "batch_size": 3, "window": 2, "evaluation": {"examples": 6},
+        },
+        "training": {"steps": 5, "device": "cpu", "log_every": 1, "validate_every": 5, "accumulate": COUNT, **SGD},
+    }
+)  # fmt: skip
+
+
+def curves(folder: Path) -> dict[tuple[str, str], float]:
+    return {(row["step"], row["name"]): float(row["value"]) for row in csv.DictReader((folder / CURVES).open())}
+
+
+def test_a_run_that_accumulates_trains_as_one_batch_does(tmp_path: Path) -> None:
+    """The weights, and on the curve each loss by its name."""
+    accumulated, joined = tmp_path / "accumulated", tmp_path / "joined"
+    weights = weights_of(RUN, accumulated, RUN.data.build())
+    data = RUN.data.build()
+    together = Joined(data.train_dataloader(), COUNT)
+    data.train_dataloader = lambda: together  # type: ignore[method-assign]
+    expected = weights_of(RUN.override({"training.accumulate": 1}), joined, data)
+    torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-6)
+    found = curves(accumulated)
+    assert found == pytest.approx(curves(joined), rel=1e-4)
+    names = {name for _, name in found}
+    assert {"train/nats", "train/loss", "train/relation_nats", "train/boundary_nats"} < names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [2, 3, 10])
+def test_a_run_that_is_stopped_amid_an_update_goes_on_as_if_it_had_not_stopped(batch: int, tmp_path: Path) -> None:
+    whole = trained(RUN, tmp_path / "whole")
+    assert stopped(RUN, tmp_path / "stopped", batch)
+    assert not differences(trained(RUN, tmp_path / "stopped"), whole)
 
 
 @pytest.mark.parametrize("name", ["training", "forward", "keys", "class", "_own", "two words", "a.b", "layers"])
