@@ -32,7 +32,7 @@ def batches_ahead(trainer: L.Trainer, count: int) -> list[Any]:
     left = trainer.num_training_batches - trainer.fit_loop.epoch_loop.batch_progress.current.ready
     if not isinstance(fetcher, _PrefetchDataFetcher) or not left:
         return []
-    wanted = min(count, left)
+    wanted = int(min(count, left))
     fetcher.length = None  # or it would take the last batch that it holds for the last one that was trained
     while len(fetcher.batches) < wanted:
         try:
