@@ -497,7 +497,7 @@ FAULTS: Mapping[str, tuple[Any, str, str]] = {
     "adapter that cannot learn": (DeafConfig, "language_model: learns from its start", "start one of two factors at"),
     "adapted feed-forward": (UncountedConfig, "FLOPs equal the count", "whose FLOPs LinearMap.flops has"),
     "label that is read": (LabelReaderConfig, "targets are not read", "hand it inputs alone"),
-    "measures of a batch": (BatchMeanConfig, "measures add up", "add sums of each example to the metric"),
+    "measures of a batch": (BatchMeanConfig, "measures add up", "sum for each example alone"),
     "task that forgets": (BatchMeanConfig, "read from a checkpoint", "as parameters or buffers"),
     "gradient that is no number": (SteepConfig, "trains a model", "keep what is divided by away from 0"),
     "gradients that are no numbers": (SteepConfig, "every parameter learns", "keep what is divided by away from 0"),
