@@ -251,6 +251,8 @@ class Config:
     """The intervals or choices that a search may try, by field: see ``lit_transformers.space``."""
     former: ClassVar[Mapping[str, str]] = {}
     """Fields by the names that they had before, which plain data may still use."""
+    moved: ClassVar[Mapping[str, str]] = {}
+    """What to do in place of setting a field that has moved to another part, by the name that it had."""
 
     def __init_subclass__(cls, kind: str = "", **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -263,7 +265,7 @@ class Config:
         names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in values:
             if name not in names:
-                raise ConfigError(f"{cls.__name__} has no field {name!r}; {nearest(name, names)}", name)
+                raise ConfigError(f"{cls.__name__} has no field {name!r}; {cls._instead_of(name, names)}", name)
         required = [f.name for f in dataclasses.fields(cls) if _is_required(f)]  # type: ignore[arg-type]
         for name in required:
             if name not in values:
@@ -278,6 +280,11 @@ class Config:
             raise ConfigError(
                 conflict, advice=[start for start, name in _advised(conflict) if name.partition(".")[0] in fields]
             )
+
+    @classmethod
+    def _instead_of(cls, name: str, names: Iterable[str]) -> str:
+        """Returns the end of an error message about a field that there is not."""
+        return cls.moved.get(name) or nearest(name, names)
 
     def conflicts(self) -> Iterator[str]:
         """Hook: yields a sentence for each impossible combination of fields. Yields nothing by default."""
@@ -344,7 +351,7 @@ class Config:
             if head == "kind":
                 raise ConfigError(f"the kind of a part is set as the part itself, without .kind: to {value}", head)
             if head not in hints:
-                raise ConfigError(f"{type(self).__name__} has no field {head!r}; {nearest(head, hints)}", head)
+                raise ConfigError(f"{type(self).__name__} has no field {head!r}; {self._instead_of(head, hints)}", head)
             if dot:
                 nested.setdefault(head, {})[rest] = value
             else:

@@ -16,6 +16,7 @@ from lit_transformers.runs import RunConfig
 from lit_transformers.stacks.feedforward import FeedForwardConfig
 from lit_transformers.tasks import ClassificationConfig
 from lit_transformers.training.config import AdamWConfig, LinearDecayConfig, TrainingConfig
+from lit_transformers.training.groups import FROZEN_NETWORK
 
 MIXERS: Mapping[str, MixerConfig] = {
     "window": WindowConfig(window=64, global_tokens="marked", global_projections="separate", bias=True, dropout=0.1),
@@ -54,7 +55,7 @@ MINILM = RunConfig(
         embedding_norm=True,
         transform="gelu",
     ),
-    task=ClassificationConfig(frozen=True, layers=3, pooling="mean"),
+    task=ClassificationConfig(layers=3, pooling="mean"),
     data=LabelledDataConfig(
         source=SentencesConfig(
             corpus="imdb",
@@ -71,6 +72,7 @@ MINILM = RunConfig(
         steps=128,
         optimizer=AdamWConfig(learning_rate=3e-2),
         schedule=LinearDecayConfig(warmup=4),
+        groups=(FROZEN_NETWORK,),
     ),
     weights="minilm/weights.safetensors",
 )
@@ -78,7 +80,6 @@ MINILM = RunConfig(
 in training, and of 512 others in evaluation. 43 % of these have more than 1,024 tokens, none more than 2,048."""
 
 FINE_TUNED: Mapping[str, Any] = {
-    "task.frozen": False,
     "task.layers": None,
     "task.dropout": 0.1,
     "data.source.examples": None,
@@ -86,6 +87,7 @@ FINE_TUNED: Mapping[str, Any] = {
     "data.batch_size": 16,
     "data.evaluation.examples": None,
     "training.steps": 1000,
+    "training.groups": (),
     "training.optimizer.learning_rate": 5e-5,
     "training.schedule.warmup": 100,
     "training.device": "cuda",

@@ -76,11 +76,11 @@ def one_thread() -> Iterator[None]:
 
 
 def defining_fields(config: ComparedRun) -> tuple[Any, ...]:
-    """Returns the fields that differ by definition: data, sizes, the budget, the weights that training starts from, and
-    how results are measured."""
+    """Returns the fields that differ by definition: data, sizes, the budget, groups of parameters, of which a small
+    network may have none, the weights that training starts from, and how results are measured."""
     model, training = config.model, config.training
     selection = (training.stop, training.keep, training.stop and training.validate_every, training.callbacks)
-    budget = (training.steps, training.accumulate, training.average, selection)
+    budget = (training.steps, training.accumulate, training.average, training.groups, selection)
     widths = {path: model.get(path) for path in model.widths()}
     return config.data, widths, model.heads, model.depths(), budget, config.weights, config.task.protocol()
 
@@ -133,9 +133,10 @@ def observe(config: ComparedRun, sizes: dict[int, int], length: int) -> list[Ten
     evaluation |= {path: sizes[evaluated_memories[path]] for path in evaluation if path in evaluated_memories}
     objective = config.task.override({"evaluation": evaluation})
     batches = BATCHES if length <= LONG else BATCHES // 2
+    training = config.training.override({"groups": ()})
     with seeded():
-        task = objective.build(model, data, config.training)
-        optimizer, schedule = config.training.learn(task)
+        task = objective.build(model, data, training)
+        optimizer, schedule = training.learn(task)
         trace: list[Tensor] = []
         for _ in range(batches):
             saved_bytes: dict[int, int] = {}

@@ -270,6 +270,8 @@ def second_segments(segments: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
 class LearnedQuery(nn.Module):
     """The vector that every query of a second stream starts as, w of arXiv:1906.08237, section 2.3."""
 
+    role: ClassVar[str] = "embeddings"
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width))

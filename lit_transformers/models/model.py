@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from lit_transformers.config import Config, Positive, PositiveFloat, field_types
 from lit_transformers.encodings.positions import PositionsConfig
 from lit_transformers.mixer import MixerConfig, Mode, Shape
 from lit_transformers.models.initialisation import initialise_normal, initialise_scaled
+from lit_transformers.models.roles import Roles, layers_of, network_roles
 from lit_transformers.models.tokens import FullTokenEmbeddingConfig, TokenEmbedding, TokenEmbeddingConfig
 from lit_transformers.space import Interval, Space
 from lit_transformers.stacks import SequentialConfig, Stack, StackConfig, StackInput
@@ -129,6 +130,16 @@ class Network(nn.Module, ABC):
     def embeddings(self) -> list[TokenEmbedding]:
         """Hook: returns the embeddings of symbols. By default ``tokens`` alone."""
         return [self.tokens]
+
+    def layers(self) -> Mapping[str, Sequence[nn.Module]]:
+        """Hook: returns the layers of each of its stacks by the stack's name, the lowest first. One that is applied
+        several times stands there several times. By default those of the stacks that it holds."""
+        return layers_of(self)
+
+    def roles(self) -> Roles:
+        """Hook: returns its parameters by role, as ``training.groups`` name them. By default those that follow from
+        what it is made of (``lit_transformers/models/roles.py``)."""
+        return network_roles(self)
 
     def unused(self) -> list[nn.Parameter]:
         """Hook: returns the parameters that no output depends on, which no cost counts. None by default."""

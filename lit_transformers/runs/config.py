@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, NamedTuple, Self
+
+import torch
 
 from datamodules import Data, DataConfig, LanguageDataConfig
+from lit_transformers.batch import DataDescription, LanguageDescription
 from lit_transformers.config import Config, ConfigError, Plain, Seed, paths_within
 from lit_transformers.models import LanguageModelConfig, ModelConfig
+from lit_transformers.models.cost import ModelCost
 from lit_transformers.records.reference import Reference
 from lit_transformers.runs.starting_weights import locate_weights, symbols_of_file
 from lit_transformers.runs.trained_symbols import tokenizers_for
 from lit_transformers.tasks import CausalLMConfig, Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
+from lit_transformers.training.groups import with_groups
+from lit_transformers.training.training_flops import RowLength, flops_without_gradients
 
 __all__ = ["Description", "RunConfig", "describe", "references", "spent"]
 
@@ -59,6 +65,10 @@ class RunConfig(Config):
                 f"set data to {' or '.join(suitable)}, or another task"
             )
 
+    @classmethod
+    def from_dict(cls, plain: Plain) -> Self:
+        return super().from_dict(with_groups(plain, "task", "training") if isinstance(plain, Mapping) else plain)
+
     @property
     def tokens_per_step(self) -> int:
         """Planned tokens of one update, over all its batches and ranks; it may read fewer, or of pairs more."""
@@ -80,19 +90,25 @@ class RunConfig(Config):
         return data
 
     def build_task(self, data: Data) -> Task:
-        """Builds the LightningModule for the description of the data."""
+        """Builds the LightningModule for the description of the data, with its groups of parameters."""
         with paths_within(self):
-            return self.measured_task.build(self.model, data.description, self.training)
+            task = self.measured_task.build(self.model, data.description, self.training)
+            _ = task.groups
+        return task
 
 
 class Description(NamedTuple):
-    """The cost of a run, computed without training. ``flops_per_token`` is for a forward pass in training, and
-    ``train_flops`` counts those of a step for every token: three times as many, and of a frozen network once.
-    Evaluations are not included. ``tokens`` are planned: rows are counted as their data plan them."""
+    """The cost of a run, computed without training. ``parameters`` are all that outputs depend on, of which
+    ``frozen_parameters`` learn nothing; ``flops_per_token`` is for a forward pass in training, and
+    ``train_flops_per_token`` for a step: three times as many, without those that are saved where groups are frozen
+    (``lit_transformers/training/training_flops.py``). Evaluations are not included. ``tokens`` are
+    planned: rows are counted as their data plan them."""
 
     parameters: int
+    frozen_parameters: int
     embedding_parameters: int
     flops_per_token: float
+    train_flops_per_token: float
     train_flops: float
     tokens: int
     state_bytes: int
@@ -105,25 +121,55 @@ def describe(config: RunConfig, data: Data | None = None) -> Description:
     Raises ConfigError where a package is missing that the run will need.
     """
     config.measured_task.require_packages()
+    description = (data or config.build_data()).description
     with paths_within(config):
-        cost = config.task.cost(config.model, (data or config.build_data()).description)
+        cost = config.task.cost(config.model, description)
+        frozen, saved = frozen_and_saved(config, description, cost)
     tokens = config.training.steps * config.tokens_per_step
-    train_flops = config.task.passes() * cost.flops_per_token * tokens
+    train_flops_per_token = 3 * cost.flops_per_token - saved
     return Description(
         cost.parameters,
+        frozen,
         cost.embedding_parameters,
         cost.flops_per_token,
-        train_flops,
+        train_flops_per_token,
+        train_flops_per_token * tokens,
         tokens,
         cost.state_bytes,
         cost.decoding_state,
     )
 
 
+def frozen_and_saved(config: RunConfig, data: DataDescription, cost: ModelCost) -> tuple[int, float]:
+    """Returns how many parameters the groups of a run freeze, and the FLOPs for each token that this saves of its
+    backward passes. Raises ConfigError for a group of what the network does not have."""
+    if not config.training.groups:
+        return 0, 0.0
+    source, length = config.task.counted_lengths(data)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return _of_built(config, data, cost.flops_per_token, source, length)
+    except RuntimeError:  # a network whose cost depends on values: it was built for ``cost`` as well
+        with torch.random.fork_rng(devices=[]):
+            return _of_built(config, data, cost.flops_per_token, source, length)
+
+
+def _of_built(
+    config: RunConfig, data: DataDescription, flops_per_token: float, source: int, length: int
+) -> tuple[int, float]:
+    task = config.measured_task.build(config.model, data, config.training).eval()
+    parameters = dict(task.named_parameters())
+    frozen = sum(parameters[name].numel() for name in task.groups.frozen)
+    continued = config.data.describes is LanguageDescription
+    remembered = task.network.carried(length).tokens if continued else 0
+    saved = flops_without_gradients(task, task.groups, flops_per_token * length, RowLength(length, remembered, source))
+    return frozen, saved / length
+
+
 def spent(description: Description, config: RunConfig, steps: int, tokens: int) -> dict[str, Plain]:
     """Returns what a run of so many steps has cost, for its record: the description with the tokens that it has read
     and their FLOPs, and with the tokens that were planned for these steps."""
-    train_flops = config.task.passes() * description.flops_per_token * tokens
+    train_flops = description.train_flops_per_token * tokens
     cost = description._replace(tokens=tokens, train_flops=train_flops)._asdict()
     return cost | {"planned_tokens": steps * config.tokens_per_step}
 

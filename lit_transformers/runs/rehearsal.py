@@ -55,7 +55,8 @@ def small_task(config: RunConfig, description: DataDescription) -> Task:
         path: min(memories[path], length) if memories.get(path) else value
         for path, value in config.task.evaluation.items()
     }
-    return config.measured_task.override({"evaluation": evaluation}).build(model, description, config.training)
+    training = config.training.override({"groups": ()})  # of layers that the small network may not have
+    return config.measured_task.override({"evaluation": evaluation}).build(model, description, training)
 
 
 def measured_names(config: RunConfig, task: Task, length: int) -> list[str]:

@@ -234,6 +234,7 @@ ADVICE = (
     "treespec, LeafSpec",
     "`srun` command is available",
     "is smaller than the logging interval",
+    "in eval mode at the start of training",
 )
 """Of each warning of Lightning that a run does not show, a part of its text."""
 

@@ -17,6 +17,7 @@ from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, req
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
+from lit_transformers.training.groups import INSTEAD_OF_FROZEN
 
 
 class PooledTaskConfig(TaskConfig):
@@ -26,16 +27,16 @@ class PooledTaskConfig(TaskConfig):
     it is called [CLS]); the mean over all real tokens; or the vector of the last one, the only one that has seen the
     whole row if the network is a language_model. dropout: of that vector.
     layers: reads the output of so many of the first layers, the others are left out; None for the network's own output.
-    frozen: whether the network keeps the weights that it starts from, and the linear layer alone is trained: a probe of
-    what a layer represents (Alain and Bengio 2016, arXiv:1610.01644, section 3; Tenney et al. 2019, arXiv:1905.05950).
+    Where ``training.groups`` freeze the network, it is a probe of what a layer represents (Alain and Bengio 2016,
+    arXiv:1610.01644, section 3; Tenney et al. 2019, arXiv:1905.05950).
     """
 
     reads: ClassVar[type[DataDescription]] = LabelledDescription
+    moved: ClassVar[Mapping[str, str]] = {"frozen": INSTEAD_OF_FROZEN}
 
     pooling: Pooling = "first"
     dropout: Annotated[Fraction, Dropout] = 0.0
     layers: Positive | None = None
-    frozen: bool = False
 
     def conflicts(self) -> Iterator[str]:
         if self.layers is not None and self.evaluation:
@@ -47,10 +48,6 @@ class PooledTaskConfig(TaskConfig):
 
     def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
         return {"label": self.head()}
-
-    def passes(self) -> int:
-        """One where the network is frozen, for the backward pass ends before it."""
-        return 1 if self.frozen else 3
 
     def random_batch(self, data: DataDescription) -> LabelledBatch:
         """Returns two rows of random symbols, each with a random label and a random marked token."""
@@ -82,8 +79,7 @@ class PooledTask(Task):
         super().__init__(config, model, data, training)
         config.head().outputs(data)
         self.network = built(reader, config, data)
-        untrained = self.network.parameters() if config.frozen else self.network.prediction_only()
-        for parameter in untrained:
+        for parameter in self.network.prediction_only():
             parameter.requires_grad_(False)
         self.add_heads()
 
@@ -93,11 +89,6 @@ class PooledTask(Task):
     def read(self, network: RowNetwork, batch: LabelledBatch) -> Representation:
         output = network.read_row(batch.inputs, batch.padding_mask, marks(batch))
         return Representation(network, output.hidden, aux=output.aux)
-
-    def training_reading(self, batch: LabelledBatch) -> Representation:
-        if self.config.frozen:
-            self.network.eval()
-        return super().training_reading(batch)
 
     @property
     def label_head(self) -> PooledHead:

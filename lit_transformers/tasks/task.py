@@ -28,6 +28,7 @@ from lit_transformers.stacks.carried import Carried
 from lit_transformers.tasks.cost import task_cost
 from lit_transformers.tasks.update import Update, real_tokens
 from lit_transformers.training.config import TrainingConfig
+from lit_transformers.training.groups import ParameterGroups, with_groups
 from lit_transformers.training.loop import batches_ahead
 from lit_transformers.training.ranks import mean_over_ranks
 from lit_transformers.training.shards import number_by_network, put_together, shard
@@ -88,11 +89,6 @@ class TaskConfig(Config):
     def random_batch(self, data: DataDescription) -> Any:
         """Returns two rows of ``data.length`` random symbols, for probes."""
         raise NotImplementedError
-
-    def passes(self) -> int:
-        """Hook: returns the FLOPs of a training step as a multiple of those of its forward pass. Three by default: a
-        backward pass takes two forward ones."""
-        return 3
 
     def measures(self, data: DataDescription) -> dict[str, Measure]:
         """Hook: returns by the name of each metric that a run on such data has, without its split, what it is a mean
@@ -172,6 +168,7 @@ class Task(L.LightningModule, ABC):
         self.evaluation_seconds = self._evaluation_began = 0.0
         self._random: list[Tensor] = []
         self._update: Update | None = None
+        self._groups: ParameterGroups | None = None
         # In a tuple, so that it is not a submodule, for its parameters are the network's; with its buffers' device.
         self._evaluator: tuple[nn.Module, torch.device] | None = None
 
@@ -311,6 +308,20 @@ class Task(L.LightningModule, ABC):
         }
 
     @property
+    def groups(self) -> ParameterGroups:
+        """The groups of its parameters, of which some are frozen from the moment on that this is read first. Raises
+        ConfigError for a role that none has."""
+        if self._groups is None:
+            self._groups = ParameterGroups(self, self.training_config.groups)
+        return self._groups
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self._groups is not None:
+            self._groups.rest()
+        return self
+
+    @property
     def batches_of_update(self) -> int:
         """The number of batches of an update: that of the trainer, and without one that of the config."""
         trainer = self._trainer
@@ -327,6 +338,8 @@ class Task(L.LightningModule, ABC):
         self.require_whole_batches(self.trainer.accumulate_grad_batches, ACCUMULATED)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Drops gradients of what does not learn yet, before their norm is logged and clipped."""
+        self.groups.drop_gradients(self, self.trainer.global_step)
         if self.reports_training:
             self.training_log.update(self, optimizer)
 
@@ -392,7 +405,7 @@ class Task(L.LightningModule, ABC):
         """
         place = str(checkpoint_path)
         contents = torch.load(checkpoint_path, map_location or "cpu", weights_only=True)
-        hyperparameters = contents.get(cls.CHECKPOINT_HYPER_PARAMS_KEY) or {}
+        hyperparameters = with_groups(contents.get(cls.CHECKPOINT_HYPER_PARAMS_KEY) or {}, "config", "training")
         if not {"config", "model", "training"} <= hyperparameters.keys() or DESCRIPTION not in contents:
             way_out = "of a run before there were any: lit_transformers.runs.load reads it"
             raise ConfigError(f"holds no hyperparameters of a task; it is not of one, or is {way_out}", place)
@@ -431,7 +444,9 @@ class Task(L.LightningModule, ABC):
                 trainer.datamodule.setup(None)
 
     def configure_model(self) -> None:
-        """Shards the network, and what is trained beside it, over the ranks if the strategy is fsdp."""
+        """Forms the groups of parameters, and shards the network, and what is trained beside it, over the ranks if the
+        strategy is fsdp."""
+        _ = self.groups
         if self.training_config.strategy == "fsdp" and self.device_mesh is not None:
             for part in self.trained():
                 shard(part, self.device_mesh["data_parallel"])
@@ -449,7 +464,7 @@ class Task(L.LightningModule, ABC):
             yield from (part for part in parts if next(part.parameters(), None) is not None)
 
     def configure_optimizers(self) -> Any:
-        optimizer, scheduler = self.training_config.learn(self)
+        optimizer, scheduler = self.training_config.learn(self, self.groups)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:

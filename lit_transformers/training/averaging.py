@@ -19,7 +19,8 @@ class Averager(Callback):
     """Adds up the weights after each of the last updates that the config names, and replaces the weights by their mean
     after the very last one (arXiv:1706.03762, section 6.1), before the validation and the checkpoint that follow it.
 
-    The sums are part of the checkpoint. All ranks hold whole and equal weights, so each computes the same mean.
+    Weights that are frozen stay as they are, to the bit. The sums are part of the checkpoint. All ranks hold whole and
+    equal weights, so each computes the same mean.
     """
 
     def __init__(self, config: AverageConfig) -> None:
@@ -31,10 +32,11 @@ class Averager(Callback):
         steps = int(trainer.max_steps)
         if amid_update(trainer) or trainer.global_step not in self.config.places(steps):
             return
-        for name, weight in task.named_parameters():
+        weights = {name: weight for name, weight in task.named_parameters() if weight.requires_grad}
+        for name, weight in weights.items():
             self.sums[name] = weight + self.sums[name].to(weight.device) if name in self.sums else weight.clone()
         if trainer.global_step == steps:
-            for name, weight in task.named_parameters():
+            for name, weight in weights.items():
                 weight.copy_(self.sums.pop(name) / self.config.last)
 
     def state_dict(self) -> dict[str, Any]:

@@ -25,7 +25,9 @@ from lit_transformers.config import (
     PositiveFloat,
     table,
 )
+from lit_transformers.models.roles import vectors
 from lit_transformers.space import Interval, Space
+from lit_transformers.training.groups import ParameterGroupConfig, ParameterGroups
 
 
 class OptimizerConfig(Config):
@@ -90,18 +92,6 @@ OPTIMIZERS = table(OptimizerConfig, AdamWConfig, AdamConfig, AdagradConfig, SGDC
 def trained(network: nn.Module) -> list[nn.Parameter]:
     """Returns the parameters that require gradients, each once."""
     return [parameter for parameter in network.parameters() if parameter.requires_grad]
-
-
-def vectors(network: nn.Module) -> frozenset[int]:
-    """Returns the ids of the parameters that are biases, norms and the like, which decay would pull to zero for no
-    reason: those of one dimension, and those that a module names in ``vector_parameters``, such as a bias of each head.
-    """
-    return frozenset(
-        id(parameter)
-        for module in network.modules()
-        for name, parameter in module.named_parameters(recurse=False)
-        if parameter.dim() <= 1 or name in getattr(module, "vector_parameters", ())
-    )
 
 
 def decay_groups(network: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -247,20 +237,21 @@ class TrainingConfig(Config):
     """The budget of training and how it is spent.
 
     steps: updates; accumulate: batches of an update, whose gradient is the mean over all their targets; average:
-    whether the weights at the end are those of several updates; clip: largest norm of the gradient (None for any);
-    precision: "bf16" needs CUDA; compile: run the network through torch.compile; validate_every: steps between
-    validations (None for the end alone); log_every: steps between points of the training curve; device: "auto" takes
-    CUDA where there is one; devices: ranks, which change no batch, so that a run may go on with another number of them;
-    strategy: whether each rank holds the whole network ("ddp") or, between passes, a part of it ("fsdp"), either of
-    which goes on with what the other began; stop: by which validations training ends early or weights are selected;
-    keep: whether the last weights are measured and kept, or those of the best validation by ``stop``; callbacks: those
-    of others.
+    whether the weights at the end are those of several updates; groups: parameters that learn at another rate, later or
+    not at all; clip: largest norm of the gradient (None for any), of what learns in the update; precision: "bf16" needs
+    CUDA; compile: run the network through torch.compile; validate_every: steps between validations (None for the end
+    alone); log_every: steps between points of the training curve; device: "auto" takes CUDA where there is one;
+    devices: ranks, which change no batch, so that a run may go on with another number of them; strategy: whether each
+    rank holds the whole network ("ddp") or, between passes, a part of it ("fsdp"), either of which goes on with what
+    the other began; stop: by which validations training ends early or weights are selected; keep: whether the last
+    weights are measured and kept, or those of the best validation by ``stop``; callbacks: those of others.
     """
 
     steps: Positive = 1000
     accumulate: Positive = 1
     average: AverageConfig | None = None
     optimizer: OptimizerConfig = AdamWConfig()
+    groups: tuple[ParameterGroupConfig, ...] = ()
     schedule: ScheduleConfig = CosineConfig()
     clip: PositiveFloat | None = 1.0
     precision: Literal["32", "bf16"] = "32"
@@ -276,6 +267,10 @@ class TrainingConfig(Config):
 
     def conflicts(self) -> Iterator[str]:
         yield from self._selection_conflicts()
+        for number, group in enumerate(self.groups):
+            if group.from_step >= self.steps:
+                never = f"groups.{number} learns from step {group.from_step} on, and there are {self.steps}"
+                yield f"{never}; set its from_step lower, or freeze it"
         if self.strategy == "fsdp" and self.devices == 1:
             yield "strategy fsdp cuts a network over several devices; set devices too, or strategy to ddp"
         if self.strategy == "fsdp" and self.compile:
@@ -298,9 +293,17 @@ class TrainingConfig(Config):
         if self.keep == "best" and self.strategy == "fsdp":
             yield "keep best takes whole weights, of which strategy fsdp leaves each rank a part; set keep to last"
 
-    def learn(self, network: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-        """Returns the optimizer and its schedule; each takes one step for every update."""
+    def learn(
+        self, network: nn.Module, groups: ParameterGroups | None = None
+    ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        """Returns the optimizer and its schedule; each takes one step for every update.
+
+        groups: those of the network's parameters, where they are formed; else they are, by ``groups`` of this config.
+        Raises ConfigError for a role that no parameter has, and for an optimizer that cannot be divided into groups.
+        """
+        formed = groups or ParameterGroups(network, self.groups)
         optimizer = self.optimizer.build(network)
+        formed.divide(optimizer, network, self.optimizer.kind)
         return optimizer, torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: self.schedule.factor(step, self.steps)
         )

@@ -1,0 +1,242 @@
+"""Parameter groups: parts of a task that learn at another rate, from a later step on, or not at all."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from lit_transformers.config import Config, ConfigError, NonNegative, NonNegativeFloat, Plain
+from lit_transformers.models.model import Network
+from lit_transformers.models.roles import EMBEDDINGS, HEADS, LAYERS, named_roles, vectors
+
+__all__ = [
+    "FROZEN_NETWORK",
+    "INSTEAD_OF_FROZEN",
+    "ParameterGroupConfig",
+    "ParameterGroups",
+    "networks",
+    "roles_of",
+    "with_groups",
+]
+
+_RANGE = re.compile(rf"{LAYERS} (\d+)-(\d+)")
+
+
+class ParameterGroupConfig(Config):
+    """How some of the parameters learn. Where several groups name a parameter, it belongs to the last one of these.
+
+    parameters: by their roles, of which each has one at least: network, heads, embeddings, softmax, layers, layer 1
+    (the lowest one), layers 1-4, mixers, feedforwards, adapters, norms, biases, and what modules of plug-ins name.
+    rate: a factor of the optimizer's learning rate. layer_decay: a further one for every layer that lies above, so that
+    in a network of N layers the rate of layer k is multiplied by layer_decay^(N + 1 - k), that of embeddings by
+    layer_decay^(N + 1), and that of what stands above the layers by 1 (arXiv:1801.06146, section 3.2; the exponents are
+    those of arXiv:2106.08254). decay: weight decay of matrices, in place of the optimizer's, as that computes it;
+    vectors keep theirs. from_step: the first update, counted from 0, in which they learn; before it they have no
+    gradient, neither for the optimizer nor for ``clip``. frozen: whether they never learn. mode: eval, for modules that
+    are frozen as a whole, drops nothing in them (a probe, arXiv:1610.01644).
+    """
+
+    parameters: tuple[str, ...]
+    rate: NonNegativeFloat = 1.0
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    decay: NonNegativeFloat | None = None
+    from_step: NonNegative = 0
+    frozen: bool = False
+    mode: Literal["train", "eval"] = "train"
+
+    def conflicts(self) -> Iterator[str]:
+        if not self.parameters:
+            yield "a group of no parameters changes nothing; set parameters to their roles, such as [embeddings]"
+        if self.rate == 0:
+            yield "at a rate of 0 nothing learns; set frozen: true"
+        if self.frozen and (self.rate, self.layer_decay, self.decay, self.from_step) != (1.0, 1.0, None, 0):
+            yield "what is frozen has no rate, no decay and no first step; drop them, or set frozen: false"
+        if self.mode == "eval" and not self.frozen:
+            yield "mode eval is for what is frozen; set frozen: true, or mode: train"
+
+
+FROZEN_NETWORK = ParameterGroupConfig(parameters=("network",), frozen=True, mode="eval")
+"""The group of a probe, whose head alone learns."""
+INSTEAD_OF_FROZEN = "set training.groups='[{parameters: [network], frozen: true, mode: eval}]'"
+"""What to do in place of setting ``frozen`` of an objective."""
+
+
+def with_groups(plain: Mapping[str, Plain], task: str, training: str) -> Mapping[str, Plain]:
+    """Returns plain data, in which an objective may hold ``frozen`` as it did before there were groups, with the group
+    that stands for it. task, training: the names of the parts that hold the objective and the groups."""
+    objective, budget = plain.get(task), plain.get(training, {})
+    if not isinstance(objective, Mapping) or not isinstance(budget, Mapping) or "frozen" not in objective:
+        return plain
+    kept = {name: value for name, value in objective.items() if name != "frozen"}
+    if not isinstance(objective["frozen"], bool):
+        raise ConfigError("is true or false; set training.groups in its place", f"{task}.frozen")
+    groups = [*budget.get("groups", ()), *([FROZEN_NETWORK.to_dict()] if objective["frozen"] else [])]
+    return {**plain, task: kept, training: {**budget, "groups": groups}}
+
+
+def networks(module: nn.Module) -> dict[str, Network]:
+    """Returns the networks that a module holds by name, without those within another one."""
+    if isinstance(module, Network):
+        return {"": module}
+    inner = ((name, networks(child)) for name, child in module.named_children())
+    return {".".join(filter(None, (name, rest))): network for name, held in inner for rest, network in held.items()}
+
+
+def roles_of(module: nn.Module) -> dict[str, frozenset[str]]:
+    """Returns the names of the parameters of a task, or of another module, that have each role.
+
+    Those of a network have its name as well, and all others, which are not a network's, are of ``heads``; one of
+    several in a dictionary of heads is ``heads.NAME``.
+    """
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    roles: dict[str, set[str]] = defaultdict(set)
+    held, of_networks = networks(module), set[int]()
+    for name, network in held.items():
+        own = [*network.parameters()]
+        of_networks |= {*map(id, own)}
+        for role, parameters in {**network.roles(), **({name: own} if name else {})}.items():
+            roles[role] |= {names[id(parameter)] for parameter in parameters}
+    if held:
+        roles[HEADS] |= {name for parameter, name in names.items() if parameter not in of_networks}
+    heads = getattr(module, HEADS, None)
+    for name, head in heads.items() if isinstance(heads, nn.ModuleDict) else ():
+        roles[f"{HEADS}.{name}"] |= {names[id(parameter)] for parameter in head.parameters()}
+    for role, parameter in named_roles(module):
+        roles[role].add(names[id(parameter)])
+    roles["biases"] |= {names[parameter] for parameter in vectors(module)} - roles["norms"]
+    return {role: frozenset(members) for role, members in roles.items() if members}
+
+
+def layers_above(module: nn.Module, embeddings: frozenset[str]) -> dict[str, int]:
+    """Returns how many layers lie above each parameter within its stack, its own included, by name: 0 above them all,
+    one more than there are layers in embeddings. A layer that is applied several times counts where it is last."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    above: dict[str, int] = {}
+    for network in networks(module).values():
+        stacks = network.layers().values()
+        deepest = max(map(len, stacks), default=0)
+        above |= dict.fromkeys(embeddings & {names[id(parameter)] for parameter in network.parameters()}, deepest + 1)
+        for layers in stacks:
+            for number, layer in enumerate(layers):
+                above |= {names[id(parameter)]: len(layers) - number for parameter in layer.parameters()}
+    return above
+
+
+class ParameterGroups:
+    """The groups of the parameters of a module, in which those that are frozen require no gradient from now on."""
+
+    def __init__(self, module: nn.Module, configs: Sequence[ParameterGroupConfig]) -> None:
+        """Raises ConfigError for a role that no trained parameter has, a group whose parameters are all in later ones,
+        and where nothing is left to learn."""
+        self.configs = tuple(configs)
+        self.group_of: dict[str, int] = {}
+        self._above: dict[str, int] = {}
+        self._resting: list[nn.Module] = []
+        if not configs:
+            return
+        learning = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+        roles = {role: names & learning.keys() for role, names in roles_of(module).items() if names & learning.keys()}
+        for number, config in enumerate(configs):
+            for role in config.parameters:
+                self.group_of |= dict.fromkeys(sorted(_with_role(role, roles, number)), number)
+        for number in set(range(len(configs))) - {*self.group_of.values()}:
+            reason = "each of its parameters belongs to a later group too, which counts; drop it, or move it behind"
+            raise ConfigError(reason, f"training.groups.{number}")
+        for name in self.frozen:
+            learning[name].requires_grad_(False)
+        if not any(parameter.requires_grad for parameter in learning.values()):
+            raise ConfigError("all is frozen, and nothing is left to learn", "training.groups")
+        self._above = layers_above(module, roles.get(EMBEDDINGS, frozenset()))
+        self._resting = [*self._modules_in_eval(module)]
+        self.rest()
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        """The names of the parameters that groups freeze."""
+        return frozenset(name for name, number in self.group_of.items() if self.configs[number].frozen)
+
+    def _modules_in_eval(self, module: nn.Module) -> Iterator[nn.Module]:
+        """Yields the modules of which nothing learns, and something is in a group of mode eval."""
+        resting = {name for name, number in self.group_of.items() if self.configs[number].mode == "eval"}
+        for prefix, inner in module.named_modules():
+            own = dict(inner.named_parameters(prefix))
+            if own.keys() & resting and not any(p.requires_grad for p in own.values()):
+                yield inner
+
+    def rest(self) -> None:
+        """Puts what is in mode eval into evaluation mode, after the whole task was put into training."""
+        for module in self._resting:
+            module.eval()
+
+    def drop_gradients(self, module: nn.Module, step: int) -> None:
+        """Drops the gradients of what does not learn in update ``step`` yet, so that neither clipping nor an optimizer
+        sees them. They are computed all the same: ranks that began without them could not begin with them later."""
+        late = {number for number, config in enumerate(self.configs) if config.from_step > step}
+        if late:
+            for name, parameter in module.named_parameters():
+                if self.group_of.get(name) in late:
+                    parameter.grad = None
+
+    def divide(self, optimizer: torch.optim.Optimizer, module: nn.Module, kind: str) -> None:
+        """Divides the groups of a new optimizer, so that each parameter has the rate and the decay of its own.
+
+        kind: that of the optimizer. Raises ConfigError, which names it, where it has no rate or no decay by group.
+        """
+        if all((config.rate, config.layer_decay, config.decay) == (1.0, 1.0, None) for config in self.configs):
+            return
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        without_decay, divided = vectors(module), list[dict[str, Any]]()
+        for group in optimizer.param_groups:
+            parts: dict[tuple[float, float | None], list[nn.Parameter]] = defaultdict(list)
+            for parameter in group["params"]:
+                rate, decay = self._settings(names.get(id(parameter), ""))
+                parts[rate, None if id(parameter) in without_decay else decay].append(parameter)
+            for (rate, decay), parameters in parts.items():
+                divided.append({**group, "params": parameters})
+                if rate != 1.0:
+                    _require(group, "lr", kind)
+                    divided[-1]["lr"] = rate * group["lr"]
+                if decay is not None:
+                    _require(group, "weight_decay", kind)
+                    divided[-1]["weight_decay"] = decay
+        if isinstance(optimizer, torch.optim.LBFGS):
+            reason = (
+                f"an optimizer {kind} has one group alone; drop rate, layer_decay and decay, or set another optimizer"
+            )
+            raise ConfigError(reason, "training.groups")
+        optimizer.param_groups[:] = divided
+
+    def _settings(self, name: str) -> tuple[float, float | None]:
+        """Returns the factor of the rate of a parameter, and its weight decay, None for the optimizer's."""
+        if name not in self.group_of:
+            return 1.0, None
+        config = self.configs[self.group_of[name]]
+        return config.rate * config.layer_decay ** self._above.get(name, 0), config.decay
+
+
+def _with_role(role: str, roles: Mapping[str, frozenset[str]], number: int) -> frozenset[str]:
+    """Returns the parameters that have a role, which may be a range of layers. Raises ConfigError where none has."""
+    match = _RANGE.fullmatch(role)
+    first, last = map(int, match.groups()) if match else (0, 0)
+    single = [f"layer {layer}" for layer in range(first, last + 1)] if match else [role]
+    for each in single or [role]:
+        if each not in roles:
+            layers = [name for name in roles if name.startswith("layer ")]
+            names = sorted(roles.keys() - layers) + ([f"layer 1 to layer {len(layers)}"] if layers else [])
+            reason = f"no parameter that is trained has the role {each!r}; there are: {', '.join(names)}"
+            raise ConfigError(reason, f"training.groups.{number}.parameters")
+    return frozenset[str]().union(*(roles[each] for each in single))
+
+
+def _require(group: Mapping[str, Any], name: str, kind: str) -> None:
+    """Raises ConfigError where the groups of an optimizer have no such number."""
+    if name not in group:
+        what, fields = ("learning rate", "rate and layer_decay") if name == "lr" else ("weight decay", "decay")
+        reason = f"an optimizer {kind} has no {what} for each of its groups; drop {fields}, or set another optimizer"
+        raise ConfigError(reason, "training.groups")
