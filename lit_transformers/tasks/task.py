@@ -31,7 +31,7 @@ from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.groups import ParameterGroups, with_groups
 from lit_transformers.training.loop import batches_ahead
 from lit_transformers.training.ranks import mean_over_ranks
-from lit_transformers.training.shards import number_by_network, put_together, shard
+from lit_transformers.training.shards import complete_moments, number_by_network, put_together, shard
 from lit_transformers.training.training_log import TrainingLog
 
 
@@ -431,8 +431,10 @@ class Task(L.LightningModule, ABC):
         checkpoint[SYMBOLS] = self.trained_symbols
         if self.reports_training:
             checkpoint["tokens"] = self.training_log.tokens()
-        if self.training_config.strategy != "fsdp":
-            for state in checkpoint.get("optimizer_states", ()):
+        for state in checkpoint.get("optimizer_states", ()):
+            if self.training_config.strategy == "fsdp":
+                complete_moments(state, self)
+            else:
                 number_by_network(state, self.trainer.optimizers[0], self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -31,8 +31,12 @@ from lit_transformers.training.groups import ParameterGroupConfig, ParameterGrou
 
 
 class OptimizerConfig(Config):
-    """Base of every optimizer's config; the table OPTIMIZERS lists the kinds. learning_rate: at the schedule's peak."""
+    """Base of every optimizer's config; the table OPTIMIZERS lists the kinds. learning_rate: at the schedule's peak.
 
+    ``zero_moments``: whether all that its optimizer holds of a parameter are tensors that begin as zeros.
+    """
+
+    zero_moments: ClassVar[bool] = False
     space: ClassVar[Space] = {"learning_rate": Interval(1e-4, 1e-2, log=True)}
 
     learning_rate: PositiveFloat = 1e-3
@@ -44,6 +48,8 @@ class OptimizerConfig(Config):
 class AdamWConfig(OptimizerConfig, kind="adamw"):
     """Adam with decoupled weight decay (arXiv:1711.05101); biases, norms and other vectors are not decayed, also where
     each head has its own. Tables of vectors are: of symbols, positions, segments and distances."""
+
+    zero_moments: ClassVar[bool] = True
 
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999
@@ -59,6 +65,8 @@ class AdamWConfig(OptimizerConfig, kind="adamw"):
 class AdamConfig(OptimizerConfig, kind="adam"):
     """Adam (arXiv:1412.6980)."""
 
+    zero_moments: ClassVar[bool] = True
+
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999
     epsilon: PositiveFloat = 1e-8
@@ -71,6 +79,8 @@ class AdamConfig(OptimizerConfig, kind="adam"):
 class AdagradConfig(OptimizerConfig, kind="adagrad"):
     """Adagrad (Duchi et al. 2011)."""
 
+    zero_moments: ClassVar[bool] = True
+
     def build(self, network: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.Adagrad(trained(network), lr=self.learning_rate)
 
@@ -78,6 +88,7 @@ class AdagradConfig(OptimizerConfig, kind="adagrad"):
 class SGDConfig(OptimizerConfig, kind="sgd"):
     """Stochastic gradient descent with momentum (arXiv:1808.04444 trains with 0.99)."""
 
+    zero_moments: ClassVar[bool] = True
     space: ClassVar[Space] = {"learning_rate": Interval(1e-3, 1.0, log=True)}
 
     momentum: Fraction = 0.9
@@ -271,6 +282,9 @@ class TrainingConfig(Config):
             if group.from_step >= self.steps:
                 never = f"groups.{number} learns from step {group.from_step} on, and there are {self.steps}"
                 yield f"{never}; set its from_step lower, or freeze it"
+            if group.from_step and self.strategy == "fsdp" and not self.optimizer.zero_moments:
+                reason = f"strategy fsdp restores moments of all parameters, and those of {self.optimizer.kind} before "
+                yield f"{reason}from_step are unknown; set strategy to ddp, or optimizer to adamw"
         if self.strategy == "fsdp" and self.devices == 1:
             yield "strategy fsdp cuts a network over several devices; set devices too, or strategy to ddp"
         if self.strategy == "fsdp" and self.compile:

@@ -63,6 +63,7 @@ class ParameterGroupConfig(Config):
 
 FROZEN_NETWORK = ParameterGroupConfig(parameters=("network",), frozen=True, mode="eval")
 """The group of a probe, whose head alone learns."""
+_UNCHANGED = ParameterGroupConfig(parameters=("",))
 INSTEAD_OF_FROZEN = "set training.groups='[{parameters: [network], frozen: true, mode: eval}]'"
 """What to do in place of setting ``frozen`` of an objective."""
 
@@ -150,11 +151,15 @@ class ParameterGroups:
             raise ConfigError(reason, f"training.groups.{number}")
         for name in self.frozen:
             learning[name].requires_grad_(False)
-        if not any(parameter.requires_grad for parameter in learning.values()):
-            raise ConfigError("all is frozen, and nothing is left to learn", "training.groups")
+        if not any(p.requires_grad and not self._of(name).from_step for name, p in learning.items()):
+            raise ConfigError("nothing learns from the first step on; freeze less, or begin earlier", "training.groups")
         self._above = layers_above(module, roles.get(EMBEDDINGS, frozenset()))
         self._resting = [*self._modules_in_eval(module)]
         self.rest()
+
+    def _of(self, name: str) -> ParameterGroupConfig:
+        """Returns the group of a parameter, one that changes nothing where it is in none."""
+        return self.configs[self.group_of[name]] if name in self.group_of else _UNCHANGED
 
     @property
     def frozen(self) -> frozenset[str]:
@@ -214,9 +219,7 @@ class ParameterGroups:
 
     def _settings(self, name: str) -> tuple[float, float | None]:
         """Returns the factor of the rate of a parameter, and its weight decay, None for the optimizer's."""
-        if name not in self.group_of:
-            return 1.0, None
-        config = self.configs[self.group_of[name]]
+        config = self._of(name)
         return config.rate * config.layer_decay ** self._above.get(name, 0), config.decay
 
 

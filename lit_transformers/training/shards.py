@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-__all__ = ["number_by_network", "put_together", "shard"]
+__all__ = ["complete_moments", "number_by_network", "put_together", "shard"]
 
 
 def shard(network: nn.Module, mesh: DeviceMesh) -> None:
@@ -42,3 +42,19 @@ def number_by_network(state: dict[str, Any], optimizer: torch.optim.Optimizer, n
     state["state"] = {by_group[number]: moments for number, moments in state["state"].items()}
     for group in state["param_groups"]:
         group["params"] = [by_group[number] for number in group["params"]]
+
+
+def complete_moments(state: dict[str, Any], network: nn.Module) -> None:
+    """Adds the moments of parameters that have not learned yet to the state of an optimizer, in place: zeros, which
+    they begin with. Where a network is sharded, Lightning restores the moments of all parameters or of none."""
+    known = next(iter(state.get("state", {}).items()), None)
+    if known is None:  # on all ranks but the first
+        return
+    parameters = [*network.parameters()]
+    like, moments = parameters[known[0]], known[1]
+    for number in (number for group in state["param_groups"] for number in group["params"]):
+        if number not in state["state"]:
+            state["state"][number] = {
+                name: torch.zeros(parameters[number].shape if value.shape == like.shape else value.shape).to(value)
+                for name, value in moments.items()
+            }

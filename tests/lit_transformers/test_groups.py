@@ -1,0 +1,370 @@
+"""Groups of parameters: whose role is whose, who learns when and at which rate, and what that costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forked import training
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from lit_transformers.config import ConfigError
+from lit_transformers.records.files import CHECKPOINT
+from lit_transformers.runs import RunConfig, describe, fit, load
+from lit_transformers.stacks import STACKS
+from lit_transformers.tasks import Task
+from lit_transformers.tasks.strings import Strings
+from lit_transformers.training.callbacks import Interrupted
+from lit_transformers.training.groups import FROZEN_NETWORK, ParameterGroupConfig, ParameterGroups, roles_of
+
+Groups = list[dict[str, Any]]
+SMALL = {"dim": 16, "heads": 2, "depth": 3}
+STRINGS = RunConfig.from_dict(
+    {
+        "model": {"kind": "language_model", "positions": "learned", **SMALL},
+        "task": "strings",
+        "data": {"kind": "generated", "max_length": 9, "lengths": "uniform", "batch_size": 4},
+        "training": {"steps": 6, "device": "cpu", "log_every": 1, "optimizer": {"kind": "adamw", "weight_decay": 0.1}},
+    }
+).override({"data.evaluation.examples": 20})
+NUMBERS = RunConfig.from_dict(
+    {
+        "model": {"kind": "encoder", "positions": "learned", **SMALL},
+        "task": {"kind": "regression", "pooling": "mean"},
+        "data": {"kind": "labelled", "source": {"kind": "masked_sum"}, "batch_size": 4},
+        "training": {"steps": 6, "device": "cpu"},
+    }
+)
+PAIRS = RunConfig.from_dict(
+    {
+        "model": {"kind": "encoder_decoder", "positions": "sinusoidal", **SMALL},
+        "task": "seq2seq",
+        "data": "pairs",
+        "training": {"steps": 6, "device": "cpu"},
+    }
+)
+FROZEN_EMBEDDINGS, FROZEN_LAYER = ({"parameters": [role], "frozen": True} for role in ("embeddings", "layer 1"))
+LATE = {"training.groups": [FROZEN_EMBEDDINGS, {"parameters": ["layer 1"], "from_step": 3}]}
+
+
+def is_late(name: str) -> bool:
+    return ".blocks.0." in name
+
+
+def batches(config: RunConfig) -> Iterator[Any]:
+    yield next(iter(config.data.build().train_dataloader()))
+
+
+def task_of(config: RunConfig, groups: Groups) -> Task:
+    torch.manual_seed(0)
+    grouped = config.override({"training.groups": groups})
+    return grouped.build_task(grouped.data.build())
+
+
+def rates(task: Task) -> dict[str, float]:
+    """The rate of each parameter that learns, by its name."""
+    optimizer, _ = task.training_config.learn(task, task.groups)
+    names = {id(parameter): name for name, parameter in task.named_parameters()}
+    return {names[id(p)]: group["initial_lr"] for group in optimizer.param_groups for p in group["params"]}
+
+
+def weights(directory: Path) -> dict[str, Tensor]:
+    return dict(load(directory / CHECKPOINT)[0].named_parameters())
+
+
+def test_roles_follow_from_what_a_network_is_made_of() -> None:
+    task = task_of(NUMBERS, [])
+    roles = roles_of(task)
+    names = {name for name, _ in task.named_parameters()}
+    layers = [roles[f"layer {number}"] for number in (1, 2, 3)]
+    assert roles["network"] == {name for name in names if name.startswith("network.")}
+    assert roles["heads"] == names - roles["network"] == {"head.1.weight", "head.1.bias"}
+    assert roles["embeddings"] == {"network.tokens.table.weight", "network.stack.entry.positions.weight"}
+    assert roles["softmax"] == {"network.tokens.logits.bias"}
+    assert all(layer == {name for name in names if f".blocks.{i}." in name} for i, layer in enumerate(layers))
+    assert roles["layers"] == layers[0] | layers[1] | layers[2]
+    assert roles["mixers"] == {name for name in names if ".mixer." in name}
+    assert roles["feedforwards"] == {name for name in names if ".feedforward." in name}
+    assert roles["norms"] == {name for name in names if "norm" in name}
+    assert roles["biases"] == {name for name in names if name.endswith("bias")} - roles["norms"]
+
+
+def test_stacks_of_a_network_are_roles_and_shared_layers_are_of_every_step() -> None:
+    roles = roles_of(task_of(PAIRS, []))
+    assert roles["encoder"] | roles["decoder"] == roles["layers"] and not roles["encoder"] & roles["decoder"]
+    assert roles["encoder"] & roles["layer 2"] and roles["decoder"] & roles["layer 2"]
+    assert any(".cross." in name for name in roles["mixers"])
+    shared = roles_of(task_of(STRINGS.override({"model.stack": "shared"}), []))
+    assert shared["layer 1"] == shared["layer 3"] == shared["layers"]
+
+
+class Marked(nn.Module):
+    """Names a role of its own, but not for what it stands around."""
+
+    role = "gates"
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.gate, self.inner = nn.Parameter(torch.zeros(3, 3)), inner
+        inner.role = ""  # type: ignore[assignment]
+
+
+def test_a_module_names_a_role_and_heads_of_a_dictionary_have_their_names() -> None:
+    task = task_of(NUMBERS, [])
+    block = task.network.stack.steps()[1]  # type: ignore[union-attr, operator]
+    block.mixer.query = Marked(block.mixer.query)
+    del task.head
+    task.heads = nn.ModuleDict({"relation": nn.Linear(2, 2), "words": nn.Linear(2, 2)})  # type: ignore[assignment]
+    roles = roles_of(task)
+    assert roles["gates"] == {"network.stack.blocks.1.mixer.query.gate"} < roles["layer 2"]
+    assert roles["heads.relation"] == {"heads.relation.weight", "heads.relation.bias"} < roles["heads"]
+
+
+def test_rates_fall_from_layer_to_layer_and_later_groups_count() -> None:
+    decayed = {"parameters": ["network", "heads"], "layer_decay": 0.5, "rate": 2.0}
+    by_name = rates(task_of(NUMBERS, [decayed, {"parameters": ["norms"], "rate": 3.0}]))
+    base = NUMBERS.training.optimizer.learning_rate
+    expected = {
+        "head.1.weight": 2.0,
+        "network.stack.blocks.2.mixer.query.weight": 1.0,
+        "network.stack.blocks.0.mixer.query.weight": 0.25,
+        "network.tokens.table.weight": 0.125,
+        "network.stack.blocks.0.mixer_norm.weight": 3.0,
+        "network.norm.weight": 3.0,
+    }
+    assert {name: by_name[name] / base for name in expected} == pytest.approx(expected)
+    uneven = PAIRS.override({"model.decoder_depth": 2})
+    pairs = rates(task_of(uneven, [{"parameters": ["network"], "layer_decay": 0.5}]))
+    tops = ("network.encoder.blocks.2.mixer.query.weight", "network.decoder.blocks.1.mixer.query.weight")
+    assert [pairs[name] / base for name in tops] == [0.5, 0.5], "each stack is counted from its own top"
+
+
+def test_a_group_has_a_decay_of_its_own_for_matrices_alone() -> None:
+    task = task_of(STRINGS, [{"parameters": ["layers 1-2"], "decay": 0.7}])
+    optimizer, _ = task.training_config.learn(task, task.groups)
+    names = {id(parameter): name for name, parameter in task.named_parameters()}
+    decays = {names[id(p)]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert {decays[name] for name in decays if ".blocks.1." in name} == {0.7, 0.0}
+    assert {decays[name] for name in decays if ".blocks.2." in name} == {0.1, 0.0}
+    assert decays["network.stack.blocks.1.feedforward.narrow.bias"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (
+            [{"parameters": ["layer 4"], "rate": 2.0}],
+            r"training\.groups\.0\.parameters: no parameter that is trained has the role 'layer 4'; there are: biases, "
+            r"embeddings, feedforwards, heads, layers, mixers, network, norms, layer 1 to layer 3$",
+        ),
+        ([{"parameters": ["softmax"], "rate": 2.0}], "no parameter that is trained has the role 'softmax'"),
+        ([{"parameters": ["layers 3-1"], "rate": 2.0}], "has the role 'layers 3-1'"),
+        (
+            [{"parameters": ["layer 1"], "rate": 2.0}, {"parameters": ["layers"]}],
+            r"groups\.0: .* to a later group",
+        ),
+        (
+            [{"parameters": ["network", "heads"], "frozen": True}],
+            r"training\.groups: nothing learns from the first step",
+        ),
+        ([{"parameters": [], "rate": 2.0}], r"set training\.groups\.0\.parameters to their roles|set parameters to"),
+        ([{"parameters": ["network", "heads"], "from_step": 1}], "nothing learns from the first step"),
+        ([{"parameters": ["heads"], "rate": 0.0}], "at a rate of 0 nothing learns; set frozen: true"),
+        ([{"parameters": ["heads"], "frozen": True, "from_step": 2}], "frozen has no rate, no decay and no first step"),
+        ([{"parameters": ["heads"], "mode": "eval"}], "mode eval is for what is frozen"),
+        ([{"parameters": ["heads"], "from_step": 6}], "learns from step 6 on, and there are 6"),
+    ],
+)
+def test_groups_of_nothing_or_without_effect_are_refused(groups: Groups, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        describe(NUMBERS.override({"training.groups": groups}))
+
+
+def stop_in_step(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Lets SIGTERM come in a training step, counted from 1."""
+    step, calls = Strings.training_step, iter(range(1000))  # the first one is the rehearsal's
+
+    def step_and_stop(task: Strings, batch: Any, index: int) -> dict[str, Any]:
+        if next(calls) == number:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(task, batch, index)
+
+    monkeypatch.setattr(Strings, "training_step", step_and_stop)
+
+
+def fit_until(config: RunConfig, directory: Path, step: int) -> None:
+    """Does a run up to a step, at which it is stopped."""
+    with pytest.MonkeyPatch.context() as patch:
+        stop_in_step(patch, step)
+        with pytest.raises(Interrupted, match=f"stopped at step {step};"):
+            fit(config, directory)
+
+
+def start_of(config: RunConfig) -> dict[str, Tensor]:
+    torch.manual_seed(config.seed)
+    return dict(config.build_task(config.data.build()).named_parameters())
+
+
+def test_what_learns_later_is_as_if_frozen_until_then(tmp_path: Path) -> None:
+    """To the bit: others are clipped by a norm of what learns, and what does not has no decay and no moments."""
+    late = STRINGS.override(LATE | {"training.clip": 0.1, "training.schedule": "constant"})
+    frozen = late.override({"training.steps": 3, "training.groups": [FROZEN_EMBEDDINGS, FROZEN_LAYER]})
+    fit_until(late, tmp_path / "late", 3)
+    fit(frozen, tmp_path / "frozen")
+    late_weights, frozen_weights, start = weights(tmp_path / "late"), weights(tmp_path / "frozen"), start_of(late)
+    for name in start:
+        assert torch.equal(late_weights[name], frozen_weights[name]), name
+        assert torch.equal(late_weights[name], start[name]) == is_late(name) or "table" in name, name
+    fit_until(late.override({"training.steps": 7}), tmp_path / "later", 5)
+    state = torch.load(tmp_path / "later" / CHECKPOINT, weights_only=True)["optimizer_states"][0]["state"]
+    steps = {name: float(state[number]["step"]) for number, name in enumerate(start) if number in state}
+    assert {name: 2.0 if is_late(name) else 5.0 for name in steps} == steps and len(steps) == len(start) - 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [2, 3, 4])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training.average": {"last": 3, "every": 1}},
+        {"training.validate_every": 2, "training.stop": {"patience": None}, "training.keep": "best"},
+    ],
+    ids=["average", "best"],
+)
+def test_a_run_with_groups_goes_on_as_if_never_stopped_and_leaves_what_is_frozen(
+    changes: dict[str, Any], step: int, tmp_path: Path
+) -> None:
+    config = STRINGS.override(LATE | changes | {"model.dropout": 0.2})
+    fit(config, tmp_path / "whole")
+    fit_until(config, tmp_path / "stopped", step)
+    fit(config, tmp_path / "stopped")
+    whole, stopped, start = weights(tmp_path / "whole"), weights(tmp_path / "stopped"), start_of(config)
+    assert all(torch.equal(whole[name], stopped[name]) for name in start)
+    assert {name for name in start if torch.equal(whole[name], start[name])} == {
+        "network.tokens.table.weight",
+        "network.stack.entry.positions.weight",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_ranks_begin_with_a_part_later_as_one_process_does_and_go_on_before_and_after(
+    strategy: str, tmp_path: Path
+) -> None:
+    groups = [FROZEN_EMBEDDINGS, {"parameters": ["layer 1"], "from_step": 20}, {"parameters": ["heads"]}]
+    alone = STRINGS.override({"training.steps": 40, "training.groups": groups[:2], "data.batch_size": 8})
+    together = alone.override({"training.devices": 2, "training.strategy": strategy})
+    expected = fit(alone, tmp_path / "alone")
+    ranks = training(together, tmp_path / "together", 0.0)
+    ranks.until((tmp_path / "together" / CHECKPOINT).exists)
+    ranks.send(signal.SIGTERM)
+    assert ranks.wait() == [143, 143], ranks.log.read_text()
+    assert torch.load(tmp_path / "together" / CHECKPOINT, weights_only=True)["global_step"] < 20
+    training(together, tmp_path / "together").finish()
+    for name, weight in weights(tmp_path / "together").items():
+        torch.testing.assert_close(weight, weights(tmp_path / "alone")[name], rtol=1e-3, atol=1e-5)
+    assert expected["outcome"] == "finished"
+
+
+@pytest.mark.parametrize("stack", [*STACKS, {"kind": "reversible", "recompute": False}], ids=str)
+def test_gradients_of_the_rest_are_those_without_anything_frozen(stack: str | dict[str, Any]) -> None:
+    """Also where a stack computes its backward pass itself."""
+    config = STRINGS.override({"model.stack": stack, "model.depth": 4})
+    (batch,) = batches(config)
+    gradients = []
+    for groups in ([], [{"parameters": ["embeddings", "mixers"], "frozen": True}]):
+        task = task_of(config, groups).train()
+        torch.manual_seed(0)
+        task.training_step(batch, 0)["loss"].backward()
+        gradients.append({name: p.grad for name, p in task.named_parameters() if p.grad is not None})
+    whole, part = gradients
+    assert {name for name in whole if name not in part} == roles_of(task)["mixers"] | roles_of(task)["embeddings"]
+    assert all(torch.equal(whole[name], part[name]) for name in part)
+
+
+COUNTED: dict[str, tuple[RunConfig, Groups]] = {
+    "nothing": (NUMBERS, []),
+    "a network": (NUMBERS, [{"parameters": ["network"], "frozen": True}]),
+    "lower layers": (NUMBERS, [{"parameters": ["embeddings", "layers 1-2"], "frozen": True}]),
+    "upper layers": (NUMBERS, [{"parameters": ["layers 2-3"], "frozen": True}]),
+    "lower layers with norms behind": (
+        NUMBERS.override({"model.norm": "post"}),
+        [{"parameters": ["embeddings", "layers 1-2"], "frozen": True}],
+    ),
+    "all but biases": (NUMBERS, [{"parameters": ["network"], "frozen": True}, {"parameters": ["biases"]}]),
+    "layers below a softmax": (STRINGS, [{"parameters": ["layers"], "frozen": True}]),
+    "the softmax with embeddings": (
+        STRINGS.override({"data.generator": {"kind": "copy", "alphabet": 60}}),
+        [{"parameters": ["embeddings"], "frozen": True}],
+    ),
+    "a shared layer": (
+        STRINGS.override({"model.stack": "shared"}),
+        [{"parameters": ["mixers"], "frozen": True}],
+    ),
+    "an encoder": (PAIRS, [{"parameters": ["encoder", "embeddings"], "frozen": True}]),
+    "a decoder": (PAIRS, [{"parameters": ["decoder"], "frozen": True}]),
+}
+
+
+@pytest.mark.parametrize(("config", "groups"), COUNTED.values(), ids=COUNTED)
+def test_flops_of_a_step_are_those_of_the_gradients_that_are_computed(config: RunConfig, groups: Groups) -> None:
+    """The tolerance is for the lowest sublayer that learns, whose inputs need no gradient, and for masked attention."""
+    task = task_of(config, groups)
+    data = config.data.build()
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        task.training_step(config.task.random_batch(data.description), 0)["loss"].backward()
+    description = describe(config.override({"training.groups": groups}), data)
+    counted = counter.get_total_flops() / (2 * config.task.counted_lengths(data.description)[1])
+    assert description.train_flops_per_token == pytest.approx(counted, rel=0.03)
+    learning = sum(parameter.numel() for parameter in task.parameters() if parameter.requires_grad)
+    assert description.parameters - description.frozen_parameters == learning
+    assert description.train_flops == description.train_flops_per_token * description.tokens
+
+
+def test_a_config_from_before_there_were_groups_means_the_same(tmp_path: Path) -> None:
+    plain = NUMBERS.to_dict()
+    former = {**plain, "task": plain["task"] | {"frozen": True}}
+    config = RunConfig.from_dict(former)
+    assert config.training.groups == (FROZEN_NETWORK,)
+    assert RunConfig.from_dict({**plain, "task": plain["task"] | {"frozen": False}}) == NUMBERS
+    fit(config, tmp_path)
+    checkpoint = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    hyperparameters = checkpoint[Task.CHECKPOINT_HYPER_PARAMS_KEY]
+    hyperparameters["config"]["frozen"], hyperparameters["training"]["groups"] = True, []
+    torch.save(checkpoint, tmp_path / "former.ckpt")
+    assert Task.load_from_checkpoint(tmp_path / "former.ckpt").training_config.groups == (FROZEN_NETWORK,)
+    with pytest.raises(ConfigError, match=r"no field 'frozen'; set training\.groups='\[\{parameters: \[network"):
+        NUMBERS.override({"task.frozen": True})
+
+
+class OneRate(torch.optim.Optimizer):
+    """Steps by a rate of its own, which no group has."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+
+def test_an_optimizer_that_builds_for_a_network_alone_is_divided_or_refused_by_name() -> None:
+    groups = [ParameterGroupConfig(parameters=("layer 1",), rate=0.5), ParameterGroupConfig(parameters=("biases",))]
+    built = {
+        "fine": lambda parameters: torch.optim.NAdam(parameters, lr=0.1),
+        "single": lambda parameters: torch.optim.LBFGS(parameters, lr=0.1),
+        "fixed": OneRate,
+    }
+    for kind, make in built.items():
+        task = task_of(STRINGS, [])
+        optimizer, formed = make([*task.parameters()]), ParameterGroups(task, groups)
+        if kind == "fine":
+            formed.divide(optimizer, task, kind)
+            assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.05]
+            assert sum(len(group["params"]) for group in optimizer.param_groups) == len([*task.parameters()])
+        else:
+            with pytest.raises(ConfigError, match=f"training.groups: an optimizer {kind} has "):
+                formed.divide(optimizer, task, kind)
