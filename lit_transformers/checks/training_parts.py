@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
+from lit_transformers.batch import (
+    LanguageDescription,
+    Vocabulary,
+)
 from lit_transformers.checks.network_parts import DIM, HEADS
 from lit_transformers.checks.part_checks import PartChecks, require_effects
 from lit_transformers.config import Config
@@ -17,17 +22,21 @@ from lit_transformers.decoding.decode import DecodingConfig, decode
 from lit_transformers.encodings.positions import SinusoidalConfig
 from lit_transformers.gates.gates import Broken, is_small, largest, not_finite
 from lit_transformers.gates.inert_fields import changes_nothing
-from lit_transformers.gates.miniature import SHORTEST, VOCABULARY, probe_data
-from lit_transformers.models import EncoderDecoderConfig
+from lit_transformers.gates.miniature import SHORTEST, VOCABULARY, probe_data, seeded
+from lit_transformers.mixers import AttentionConfig
+from lit_transformers.models import EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.capabilities import PairNetwork
+from lit_transformers.models.roles import vectors
 from lit_transformers.runs.config import RunConfig
-from lit_transformers.training.config import OptimizerConfig, ScheduleConfig, vectors
+from lit_transformers.tasks import CausalLMConfig, Task
+from lit_transformers.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+from lit_transformers.training.groups import ParameterGroupConfig, roles_of
 
 __all__ = ["checks"]
 
 TOLERANCE = 1e-6
 """The largest difference between losses and outputs in float64 of what is computed in another order."""
-STEPS, WARMUP = 6, 3
+STEPS, WARMUP, LAYERS = 6, 3, 3
 BUDGETS = (1, 2, 10, 1000)
 """Numbers of updates that schedules are tried with."""
 
@@ -39,6 +48,7 @@ def checks(case: Config) -> PartChecks:
             yield "every parameter is stepped", lambda: every_parameter_is_stepped(case)
             yield "learning rate has a hold", lambda: learning_rate_has_a_hold(case)
             yield "vectors are not decayed", lambda: vectors_are_not_decayed(case)
+            yield "follows groups", lambda: groups_are_followed(case)
             yield "gradients of zero", lambda: stays_finite(case)
             yield "goes on as if never stopped", lambda: goes_on_as_if_never_stopped(case)
             yield (
@@ -61,43 +71,39 @@ def checks(case: Config) -> PartChecks:
 
 
 def _trainings_alike(field: str, part: Config, case: Config) -> bool:
-    """Whether two optimizers or schedules train a small language model alike."""
-    base = RunConfig.from_dict({"model": {"kind": "language_model", "dim": DIM, "heads": HEADS, "depth": 1}})
+    """Whether two optimizers or schedules train a small language model alike, which has layers to be told apart."""
+    base = RunConfig.from_dict({"model": {"kind": "language_model", "dim": DIM, "heads": HEADS, "depth": LAYERS}})
     steps = {"training.steps": 2 * STEPS, "training.device": "cpu"}
     return changes_nothing(*(base.override(steps | {f"training.{field}": one}) for one in (part, case)))
 
 
-class _HeadShift(nn.Module):
-    """Adds a vector to each of two heads of three channels."""
-
-    vector_parameters = ("shift",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shift = nn.Parameter(torch.randn(2, 1, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.shift.flatten()
-
-
-def _network() -> nn.Sequential:
-    """Builds a small network, of which one bias is frozen, and another one is that of two heads."""
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), _HeadShift(), nn.Linear(6, 1))
-    network[0].bias.requires_grad_(False)
-    return network
+def _network(groups: Sequence[ParameterGroupConfig] = ()) -> Task:
+    """Builds a small language model of several layers, in float64, of which one bias is frozen, and others are those of
+    each head; what starts as zeros, which no decay would change, is drawn."""
+    model = LanguageModelConfig(dim=DIM, heads=HEADS, depth=LAYERS, mixer=AttentionConfig(encoding=XLConfig()))
+    data = LanguageDescription.for_probe(Vocabulary(size=VOCABULARY, boundary=0, unit="byte", byte_lengths=None), 12)
+    with seeded():
+        task = CausalLMConfig().build(model, data, TrainingConfig(groups=tuple(groups))).double()
+        for parameter in task.parameters():
+            if not parameter.any():
+                nn.init.normal_(parameter)
+    task.network.get_parameter("norm.bias").requires_grad_(False)
+    return task
 
 
-def _step(network: nn.Module, optimizer: torch.optim.Optimizer, number: int = 0, scale: float = 1.0) -> None:
-    """Takes one update, on a batch that its number determines; the loss is multiplied by ``scale``."""
-    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(number))
+def _step(task: Task, optimizer: torch.optim.Optimizer, number: int = 0, scale: float = 1.0) -> None:
+    """Takes an update, on a batch that its number determines; the loss is multiplied by ``scale``."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        batch = task.config.random_batch(task.data)
     optimizer.zero_grad()
-    (scale * (network(x) - x[:, :1]).square().mean()).backward()
+    (scale * task.training_step(batch, 0)["loss"]).backward()
+    task.groups.drop_gradients(task, number)
     optimizer.step()
 
 
-def _weights(network: nn.Module) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in network.parameters()]
+def _weights(task: Task) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in task.parameters()]
 
 
 def every_parameter_is_stepped(case: OptimizerConfig) -> str:
@@ -155,6 +161,37 @@ def vectors_are_not_decayed(case: OptimizerConfig) -> str:
             f"weight decay shrinks {', '.join(names)}; build its groups by decay_groups(network, weight_decay)"
         )
     return "matrices alone are" if any(changed) else "nothing is decayed"
+
+
+def groups_are_followed(case: OptimizerConfig) -> str:
+    """Checks that each parameter has the rate of its group (``training.groups``), and learns from its first step on."""
+    configs = (
+        ParameterGroupConfig(parameters=("embeddings",), rate=0.5),
+        ParameterGroupConfig(parameters=("layer 1",), from_step=1),
+        ParameterGroupConfig(parameters=("layer 2",), frozen=True),
+    )
+    task = _network(configs)
+    groups, roles, names = task.groups, roles_of(task), {id(p): name for name, p in task.named_parameters()}
+    optimizer, _ = TrainingConfig(optimizer=case).learn(task, groups)
+    before, after = (
+        {names[id(p)]: group["lr"] for group in each.param_groups for p in group["params"]}
+        for each in (case.build(task), optimizer)
+    )
+    if {name for name in before if not math.isclose(after.get(name, math.nan), before[name])} != roles["embeddings"]:
+        raise Broken("its groups are not those that it steps; hand parameters and lr to torch's Optimizer alone")
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0 if names[id(group["params"][0])] in roles["embeddings"] else group["lr"]
+    upper = before.keys() - roles["embeddings"]
+    for number, learning in enumerate((upper - roles["layer 1"], upper)):
+        old = _weights(task)
+        _step(task, optimizer, number)
+        moved = {name for name, was, now in zip(names.values(), old, _weights(task), strict=True) if not was.equal(now)}
+        if moved != learning:
+            raise Broken(
+                f"update {number} moves or leaves what it should not, such as {min(moved ^ learning)}; read lr of each "
+                "group in every step, and leave parameters without a gradient as they are"
+            )
+    return f"{len(optimizer.param_groups)} groups"
 
 
 def stays_finite(case: OptimizerConfig) -> str:

@@ -268,6 +268,26 @@ class DecaysAllConfig(AdamWConfig, kind="decays_all"):
         return torch.optim.AdamW([p for p in network.parameters() if p.requires_grad], weight_decay=0.5)
 
 
+class DeadFieldConfig(AdamWConfig, kind="dead_field"):
+    """Says that its rate falls from layer to layer, and hands every layer the same."""
+
+    layer_decay: float = 0.8
+
+
+class FirstGroupConfig(SGDConfig, kind="first_group"):
+    """Steps all that it was built with by the rate of its first group."""
+
+    def build(self, network: nn.Module) -> torch.optim.Optimizer:
+        return FirstGroup([p for p in network.parameters() if p.requires_grad], lr=self.learning_rate)
+
+
+class FirstGroup(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
+            if parameter.grad is not None:
+                parameter.data -= self.param_groups[-1]["lr"] * parameter.grad
+
+
 class StubbornConfig(SGDConfig, kind="stubborn"):
     """Keeps a rate and a momentum of its own, which no schedule and no checkpoint knows."""
 
@@ -513,6 +533,8 @@ FAULTS: Mapping[str, tuple[Any, str, str]] = {
         "every field has an effect",
         "beta1, beta2, epsilon, weight_decay; read them",
     ),
+    "field that no layer reads": (DeadFieldConfig, "every field has an effect", "no effect on training: layer_decay"),
+    "one rate for all groups": (FirstGroupConfig, "follows groups", "read lr of each group in every step"),
     "rate of its own": (StubbornConfig, "learning rate has a hold", "read group['lr'] in every step"),
     "moments of its own": (StubbornConfig, "goes on as if never stopped", "hold all moments in optimizer.state"),
     "first update": (LostStepConfig, "finite at every step", "count from step + 1"),

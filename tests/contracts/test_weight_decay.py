@@ -12,7 +12,8 @@ from torch import nn
 from lit_transformers.batch import DataDescription, LanguageDescription, PairDescription, RowDescription, Vocabulary
 from lit_transformers.config import Config, ConfigError
 from lit_transformers.models import LanguageModelConfig
-from lit_transformers.training.config import AdamWConfig, decay_groups, vectors
+from lit_transformers.models.roles import vectors
+from lit_transformers.training.config import AdamWConfig, decay_groups
 
 MATRICES = {
     ("Linear", "weight"), ("LinearMap", "weight"), ("OutputProjection", "weight"), ("Conv1d", "weight"),
