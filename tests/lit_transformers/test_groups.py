@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from lit_transformers.checks.contract import checks_of, run_check
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig, describe, fit, load
@@ -22,6 +24,7 @@ from lit_transformers.stacks import STACKS
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.strings import Strings
 from lit_transformers.training.callbacks import Interrupted
+from lit_transformers.training.config import AdamWConfig, decay_groups
 from lit_transformers.training.groups import FROZEN_NETWORK, ParameterGroupConfig, ParameterGroups, roles_of
 
 Groups = list[dict[str, Any]]
@@ -230,15 +233,15 @@ def test_what_learns_later_is_as_if_frozen_until_then(tmp_path: Path) -> None:
     assert {name: 2.0 if is_late(name) else 5.0 for name in steps} == steps and len(steps) == len(start) - 2
 
 
+AVERAGE = {"training.average": {"last": 3, "every": 1}}
+BEST = {"training.validate_every": 2, "training.stop": {"patience": None}, "training.keep": "best"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [2, 3, 4])
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"training.average": {"last": 3, "every": 1}},
-        {"training.validate_every": 2, "training.stop": {"patience": None}, "training.keep": "best"},
-    ],
-    ids=["average", "best"],
+    ("changes", "step"),
+    [(AVERAGE, 2), (AVERAGE, 3), (AVERAGE, 4), (BEST, 4)],
+    ids=["average-2", "average-3", "average-4", "best-4"],
 )
 def test_a_run_with_groups_goes_on_as_if_never_stopped_and_leaves_what_is_frozen(
     changes: dict[str, Any], step: int, tmp_path: Path
@@ -370,3 +373,25 @@ def test_an_optimizer_that_builds_for_a_network_alone_is_divided_or_refused_by_n
         else:
             with pytest.raises(ConfigError, match=f"training.groups: an optimizer {kind} has "):
                 formed.divide(optimizer, task, kind)
+
+
+class LayerwiseConfig(AdamWConfig, kind="layerwise"):
+    """AdamW from outside. decay: the factor of the rate from one layer to the one below."""
+
+    decay: float = 0.8
+
+    def build(self, network: nn.Module) -> torch.optim.Optimizer:
+        names = {id(parameter): name for name, parameter in network.named_parameters()}
+        layers = {key: int(match[1]) for key, name in names.items() if (match := re.search(r"blocks\.(\d+)", name))}
+        top, groups = max(layers.values(), default=0), []
+        for group in decay_groups(network, self.weight_decay):
+            for parameter in group["params"]:
+                rate = self.learning_rate * self.decay ** (top - layers.get(id(parameter), top))
+                groups.append({**group, "params": [parameter], "lr": rate})
+        return torch.optim.AdamW(groups, betas=(self.beta1, self.beta2), eps=self.epsilon)
+
+
+def test_an_optimizer_whose_rate_falls_from_layer_to_layer_keeps_the_contract() -> None:
+    case = LayerwiseConfig()
+    gates = [gate for name, check in checks_of(case) for gate in run_check(name, check)]
+    assert len(gates) > 6 and [gate for gate in gates if not gate.passed] == []

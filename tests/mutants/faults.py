@@ -40,6 +40,7 @@ LEDGER = "tests/sweeps/test_ledger.py::test_"
 TASKS = "tests/lit_transformers/test_"
 MASKED = "tests/contracts/test_"
 PROBES = "tests/lit_transformers/test_probes.py::test_"
+GROUPS = "tests/lit_transformers/test_groups.py::test_"
 SYMBOLS = "tests/lit_transformers/test_trained_symbols.py::test_"
 PREDICT = "tests/lit_transformers/test_predict.py::test_"
 COUNTS = "tests/lit_transformers/test_token_counts.py::test_"
@@ -3101,7 +3102,7 @@ RUN_FAULTS = (
     Fault(
         "optimizers",
         "biases of heads are decayed",
-        "lit_transformers/training/config.py",
+        "lit_transformers/models/roles.py",
         'if parameter.dim() <= 1 or name in getattr(module, "vector_parameters", ())',
         "if parameter.dim() <= 1",
         (
@@ -4681,16 +4682,16 @@ FAULTS = (
     Fault(
         "probes",
         "what is frozen is trained",
-        "lit_transformers/tasks/pooled.py",
-        "self.network.parameters() if config.frozen else self.network.prediction_only()",
-        "self.network.prediction_only()",
+        "lit_transformers/training/groups.py",
+        "learning[name].requires_grad_(False)",
+        "learning[name].requires_grad_(True)",
         (f"{PROBES}a_frozen_network_keeps_the_weights_that_it_starts_from_and_its_head_learns",),
     ),
     Fault(
         "probes",
-        "dropout acts in what is frozen",
-        "lit_transformers/tasks/pooled.py",
-        "            self.network.eval()\n",
+        "dropout acts in what is frozen in mode eval",
+        "lit_transformers/tasks/task.py",
+        "            self._groups.rest()\n",
         "            pass\n",
         (f"{PROBES}a_frozen_network_keeps_the_weights_that_it_starts_from_and_its_head_learns",),
     ),
@@ -5221,12 +5222,92 @@ FAULTS = (
         ),
     ),
     Fault(
-        "probes",
-        "a frozen network is counted as if it were trained",
-        "lit_transformers/tasks/pooled.py",
-        "return 1 if self.frozen else 3",
-        "return 3",
-        ("tests/lit_transformers/test_probes.py::test_a_training_step_of_a_frozen_network_costs_its_forward_pass",),
+        "groups",
+        "layers that nothing learns below are counted as if gradients passed them",
+        "lit_transformers/training/training_flops.py",
+        "if is_below else 2.0 * piece.flops)",
+        "if is_below else piece.flops)",
+        (f"{GROUPS}flops_of_a_step_are_those_of_the_gradients_that_are_computed",),
+    ),
+    Fault(
+        "groups",
+        "gradients of frozen weights are counted",
+        "lit_transformers/training/training_flops.py",
+        "min(piece.flops, 2.0 * piece.tokens * still)",
+        "0.0",
+        (f"{GROUPS}flops_of_a_step_are_those_of_the_gradients_that_are_computed",),
+    ),
+    Fault(
+        "groups",
+        "what learns later learns at once",
+        "lit_transformers/tasks/task.py",
+        "        self.groups.drop_gradients(self, self.trainer.global_step)\n",
+        "",
+        (f"{GROUPS}what_learns_later_is_as_if_frozen_until_then",),
+    ),
+    Fault(
+        "groups",
+        "what learns later begins an update too late",
+        "lit_transformers/training/groups.py",
+        "if config.from_step > step}",
+        "if config.from_step and config.from_step >= step}",
+        (f"{GROUPS}what_learns_later_is_as_if_frozen_until_then",),
+    ),
+    Fault(
+        "groups",
+        "a mean of weights moves what is frozen by a rounding",
+        "lit_transformers/training/averaging.py",
+        " in task.named_parameters() if weight.requires_grad}",
+        " in task.named_parameters()}",
+        (f"{GROUPS}a_run_with_groups_goes_on_as_if_never_stopped_and_leaves_what_is_frozen[average-3]",),
+    ),
+    Fault(
+        "groups",
+        "ranks that hold parts cannot go on before all have learned",
+        "lit_transformers/tasks/task.py",
+        "                complete_moments(state, self)\n",
+        "                pass\n",
+        (f"{GROUPS}two_ranks_begin_with_a_part_later_as_one_process_does_and_go_on_before_and_after[fsdp]",),
+    ),
+    Fault(
+        "groups",
+        "rates fall from the first layer to the last",
+        "lit_transformers/training/groups.py",
+        "names[id(parameter)]: len(layers) - number for",
+        "names[id(parameter)]: number + 1 for",
+        (f"{GROUPS}rates_fall_from_layer_to_layer_and_later_groups_count",),
+    ),
+    Fault(
+        "groups",
+        "the first group of a parameter counts",
+        "lit_transformers/training/groups.py",
+        "self.group_of |= dict.fromkeys(sorted(_with_role(role, roles, number)), number)",
+        "self.group_of = dict.fromkeys(sorted(_with_role(role, roles, number)), number) | self.group_of",
+        (f"{GROUPS}rates_fall_from_layer_to_layer_and_later_groups_count",),
+    ),
+    Fault(
+        "groups",
+        "a probe of a former config trains its network",
+        "lit_transformers/training/groups.py",
+        '[FROZEN_NETWORK.to_dict()] if objective["frozen"] else []',
+        "",
+        (f"{GROUPS}a_config_from_before_there_were_groups_means_the_same",),
+    ),
+    Fault(
+        "groups",
+        "a decay of its own shrinks biases too",
+        "lit_transformers/training/groups.py",
+        "None if id(parameter) in without_decay else decay",
+        "decay",
+        (f"{GROUPS}a_group_has_a_decay_of_its_own_for_matrices_alone",),
+    ),
+    Fault(
+        "groups",
+        "an optimizer is checked on a network of one layer",
+        "lit_transformers/checks/training_parts.py",
+        '"heads": HEADS, "depth": LAYERS}})',
+        '"heads": HEADS, "depth": 1}})',
+        (f"{GROUPS}an_optimizer_whose_rate_falls_from_layer_to_layer_keeps_the_contract",),
     ),
     Fault(
         "rows",
