@@ -3704,8 +3704,8 @@ RUN_FAULTS = (
         "ranks",
         "a checkpoint of whole networks numbers parameters as their groups do, which fsdp reads as others",
         "lit_transformers/tasks/task.py",
-        'if self.training_config.strategy != "fsdp":',
-        "if False:",
+        "                number_by_network(state, self.trainer.optimizers[0], self)\n",
+        "                pass\n",
         (f"{ELASTIC}test_a_run_goes_on_whether_each_rank_holds_the_whole_network_or_a_part",),
     ),
     Fault(
