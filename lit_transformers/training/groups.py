@@ -211,10 +211,8 @@ class ParameterGroups:
                     _require(group, "weight_decay", kind)
                     divided[-1]["weight_decay"] = decay
         if isinstance(optimizer, torch.optim.LBFGS):
-            reason = (
-                f"an optimizer {kind} has one group alone; drop rate, layer_decay and decay, or set another optimizer"
-            )
-            raise ConfigError(reason, "training.groups")
+            way_out = "drop rate, layer_decay and decay, or set another optimizer"
+            raise ConfigError(f"an optimizer {kind} has one group alone; {way_out}", "training.groups")
         optimizer.param_groups[:] = divided
 
     def _settings(self, name: str) -> tuple[float, float | None]:
@@ -226,15 +224,16 @@ class ParameterGroups:
 def _with_role(role: str, roles: Mapping[str, frozenset[str]], number: int) -> frozenset[str]:
     """Returns the parameters that have a role, which may be a range of layers. Raises ConfigError where none has."""
     match = _RANGE.fullmatch(role)
-    first, last = map(int, match.groups()) if match else (0, 0)
-    single = [f"layer {layer}" for layer in range(first, last + 1)] if match else [role]
-    for each in single or [role]:
-        if each not in roles:
+    first, last = map(int, match.groups()) if match else (0, -1)
+    members: set[str] = set()
+    for single in (f"layer {layer}" for layer in range(first, last + 1)) if first <= last else (role,):
+        if single not in roles:
             layers = [name for name in roles if name.startswith("layer ")]
             names = sorted(roles.keys() - layers) + ([f"layer 1 to layer {len(layers)}"] if layers else [])
-            reason = f"no parameter that is trained has the role {each!r}; there are: {', '.join(names)}"
+            reason = f"no parameter that is trained has the role {single!r}; there are: {', '.join(names)}"
             raise ConfigError(reason, f"training.groups.{number}.parameters")
-    return frozenset[str]().union(*(roles[each] for each in single))
+        members |= roles[single]
+    return frozenset(members)
 
 
 def _require(group: Mapping[str, Any], name: str, kind: str) -> None:

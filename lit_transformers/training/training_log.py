@@ -78,8 +78,8 @@ class TrainingLog:
 
 
 def values_of_update(module: L.LightningModule, optimizer: torch.optim.Optimizer) -> dict[str, Tensor | float]:
-    """Returns the learning rate of an update and, but under float16, which scales it, the norm of the whole gradient
-    before it is clipped."""
+    """Returns the learning rate of an update, which is that of the optimizer's first group, and the norm of the whole
+    gradient before it is clipped, but not under float16, which scales it."""
     values: dict[str, Tensor | float] = {"train/learning_rate": float(optimizer.param_groups[0]["lr"])}
     plugin: Any = module.trainer.precision_plugin
     if getattr(plugin, "scaler", None) is None:

@@ -31,6 +31,7 @@ SEEN_ELSEWHERE = {
     "stop": "test_selection.py",
     "keep": "test_selection.py",
     "callbacks": "test_selection.py",
+    "groups": "tests/lit_transformers/test_groups.py",
     "compile": "how a network runs, not what it computes: test_run.py",
 }
 OTHERWISE: dict[str, Any] = {

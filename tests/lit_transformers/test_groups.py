@@ -24,7 +24,7 @@ from lit_transformers.stacks import STACKS
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.strings import Strings
 from lit_transformers.training.callbacks import Interrupted
-from lit_transformers.training.config import AdamWConfig, decay_groups
+from lit_transformers.training.config import AdamWConfig, OptimizerConfig, TrainingConfig, decay_groups
 from lit_transformers.training.groups import FROZEN_NETWORK, ParameterGroupConfig, ParameterGroups, roles_of
 
 Groups = list[dict[str, Any]]
@@ -169,6 +169,7 @@ def test_a_group_has_a_decay_of_its_own_for_matrices_alone() -> None:
         ),
         ([{"parameters": ["softmax"], "rate": 2.0}], "no parameter that is trained has the role 'softmax'"),
         ([{"parameters": ["layers 3-1"], "rate": 2.0}], "has the role 'layers 3-1'"),
+        ([{"parameters": ["layers 2-9999999999"], "rate": 2.0}], "has the role 'layer 4'"),
         (
             [{"parameters": ["layer 1"], "rate": 2.0}, {"parameters": ["layers"]}],
             r"groups\.0: .* to a later group",
@@ -246,7 +247,8 @@ BEST = {"training.validate_every": 2, "training.stop": {"patience": None}, "trai
 def test_a_run_with_groups_goes_on_as_if_never_stopped_and_leaves_what_is_frozen(
     changes: dict[str, Any], step: int, tmp_path: Path
 ) -> None:
-    config = STRINGS.override(LATE | changes | {"model.dropout": 0.2})
+    groups = [*LATE["training.groups"], {"parameters": ["layer 3"], "rate": 0.5, "decay": 0.3}]
+    config = STRINGS.override(changes | {"training.groups": groups, "model.dropout": 0.2})
     fit(config, tmp_path / "whole" / "run")
     fit_until(config, tmp_path / "stopped" / "run", step)
     fit(config, tmp_path / "stopped" / "run")
@@ -263,8 +265,10 @@ def test_a_run_with_groups_goes_on_as_if_never_stopped_and_leaves_what_is_frozen
 def test_two_ranks_begin_with_a_part_later_as_one_process_does_and_go_on_before_and_after(
     strategy: str, tmp_path: Path
 ) -> None:
-    groups = [FROZEN_EMBEDDINGS, {"parameters": ["layer 1"], "from_step": 20}, {"parameters": ["heads"]}]
-    alone = STRINGS.override({"training.steps": 40, "training.groups": groups[:2], "data.batch_size": 8})
+    late, slow = {"parameters": ["layer 1"], "from_step": 20}, {"parameters": ["layer 3"], "rate": 0.5}
+    alone = STRINGS.override(
+        {"training.steps": 40, "training.groups": [FROZEN_EMBEDDINGS, late, slow], "data.batch_size": 8}
+    )
     together = alone.override({"training.devices": 2, "training.strategy": strategy})
     expected = fit(alone, tmp_path / "alone")
     ranks = training(together, tmp_path / "together", 0.0)
@@ -373,6 +377,18 @@ def test_an_optimizer_that_builds_for_a_network_alone_is_divided_or_refused_by_n
         else:
             with pytest.raises(ConfigError, match=f"training.groups: an optimizer {kind} has "):
                 formed.divide(optimizer, task, kind)
+
+
+class OtherConfig(OptimizerConfig, kind="other"):
+    """An optimizer whose moments may begin with anything."""
+
+
+def test_what_sharded_ranks_cannot_restore_is_refused() -> None:
+    late = ParameterGroupConfig(parameters=("layer 1",), from_step=1)
+    settings: dict[str, Any] = {"groups": (late,), "strategy": "fsdp", "devices": 2}
+    assert TrainingConfig(**settings).optimizer.zero_moments
+    with pytest.raises(ConfigError, match="those of other before from_step are unknown; set strategy to ddp"):
+        TrainingConfig(optimizer=OtherConfig(), **settings)
 
 
 class LayerwiseConfig(AdamWConfig, kind="layerwise"):
