@@ -84,7 +84,7 @@ def _source_files(runner: str) -> Iterator[Path]:
 def _data_paths(configs: Iterable[dict[str, Plain]]) -> list[Path]:
     """Returns the files and folders that configs name as data or weights, under LIT_DATA and LIT_WEIGHTS too, and the
     standard library if one reads it."""
-    named = ([config.get("data"), config.get("model"), config.get("weights")] for config in configs)
+    named = ([config.get("data"), config.get("model"), config.get("start")] for config in configs)
     strings = {string for values in named for string in _strings_in(values)}
     bases = ["", *(os.environ.get(folder, "") for folder in FOLDERS)]
     candidates = {Path(base, string) for string in strings for base in bases}

@@ -317,7 +317,7 @@ def import_weights(
 ) -> None:
     """Reads a network's weights from a folder of Hugging Face, for runs that start from them.
 
-    DIR receives config.yaml, with the fields model, task and weights of a run.yaml, the weights as weights.safetensors,
+    DIR receives config.yaml, with the fields model, task and start of a run.yaml, the weights as weights.safetensors,
     and the files of the tokenizer. A line is printed for each part that starts anew or is left out; what has no place
     here is refused by its name, and nothing is written. Pickled weights are read without executing them.
 

@@ -44,6 +44,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from lit_transformers.plain_yaml import read_yaml
 
 __all__ = [
+    "Added",
     "Config",
     "ConfigError",
     "Cycle",
@@ -53,6 +54,7 @@ __all__ = [
     "Groups",
     "HeadWidth",
     "Heads",
+    "Initial",
     "Length",
     "Memory",
     "MissingFileError",
@@ -157,6 +159,14 @@ class Dropout(Role):
     """The share of values that training drops."""
 
 
+class Initial(Role):
+    """A number that fresh weights are drawn by, and that trained ones do not depend on."""
+
+
+class Added(Role):
+    """A part that is put into a network, None for none. The weights of a network without it fit one that has it."""
+
+
 C = TypeVar("C", bound="Config")
 
 EXPECTED = {
@@ -250,9 +260,11 @@ class Config:
     space: ClassVar[Mapping[str, Any]] = {}
     """The intervals or choices that a search may try, by field: see ``lit_transformers.space``."""
     former: ClassVar[Mapping[str, str]] = {}
-    """Fields by the names that they had before, which plain data may still use."""
-    moved: ClassVar[Mapping[str, str]] = {}
-    """What to do in place of setting a field that has moved to another part, by the name that it had."""
+    """Fields by the names that they had before, which plain data and paths may still use."""
+    short_forms: ClassVar[Sequence[Plain]] = ()
+    """JSON schemas of the plain data that ``spelled_out`` takes besides."""
+    absent: ClassVar[Mapping[str, str]] = {}
+    """Names that are no fields here, though others have such a field, and why not."""
 
     def __init_subclass__(cls, kind: str = "", **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -265,7 +277,7 @@ class Config:
         names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in values:
             if name not in names:
-                raise ConfigError(f"{cls.__name__} has no field {name!r}; {cls._instead_of(name, names)}", name)
+                raise cls.unknown_field(name)
         required = [f.name for f in dataclasses.fields(cls) if _is_required(f)]  # type: ignore[arg-type]
         for name in required:
             if name not in values:
@@ -281,14 +293,22 @@ class Config:
                 conflict, advice=[start for start, name in _advised(conflict) if name.partition(".")[0] in fields]
             )
 
-    @classmethod
-    def _instead_of(cls, name: str, names: Iterable[str]) -> str:
-        """Returns the end of an error message about a field that there is not."""
-        return cls.moved.get(name) or nearest(name, names)
-
     def conflicts(self) -> Iterator[str]:
         """Hook: yields a sentence for each impossible combination of fields. Yields nothing by default."""
         yield from ()
+
+    @classmethod
+    def spelled_out(cls, plain: Plain) -> Plain:
+        """Hook: returns the mapping that shorter plain data stand for, such as a path. By default these data."""
+        return plain
+
+    @classmethod
+    def unknown_field(cls, name: str) -> ConfigError:
+        """Returns the error for a name that is no field, with the way out."""
+        way_out = cls.absent.get(name) or nearest(name, _field_types(cls))
+        if name in cls.former:
+            way_out = f"it is called {cls.former[name]}"
+        return ConfigError(f"{cls.__name__} has no field {name!r}; {way_out}", name)
 
     def to_dict(self) -> dict[str, Plain]:
         """Returns the config as plain data: lists for tuples, ``kind`` first where a field could hold several kinds."""
@@ -305,6 +325,7 @@ class Config:
 
         Raises ConfigError: unknown kind or field, wrong type, value out of range, impossible combination.
         """
+        plain = cls.spelled_out(plain)
         if isinstance(plain, str) and (cls.kinds or plain == cls.kind):
             plain = {"kind": plain}
         if not isinstance(plain, Mapping):
@@ -348,10 +369,11 @@ class Config:
         hints = field_types(type(self))
         for path, value in values.items():
             head, dot, rest = path.partition(".")
+            head = self.former.get(head, head)
             if head == "kind":
                 raise ConfigError(f"the kind of a part is set as the part itself, without .kind: to {value}", head)
             if head not in hints:
-                raise ConfigError(f"{type(self).__name__} has no field {head!r}; {self._instead_of(head, hints)}", head)
+                raise self.unknown_field(head)
             if dot:
                 nested.setdefault(head, {})[rest] = value
             else:
@@ -403,13 +425,13 @@ class Config:
 
     def leaves_with(self, role: type[Role], prefix: str = "") -> Iterator[tuple[str, Any]]:
         """Yields the dotted path and the value of every field with a role, or one that is a case of it, in the order of
-        ``leaves``."""
+        ``leaves``; such a value may be a config."""
         for name, hint in field_types(type(self)).items():
             value = getattr(self, name)
-            if isinstance(value, Config):
-                yield from value.leaves_with(role, f"{prefix}{name}.")
-            elif any(issubclass(mark, role) for mark in roles(hint)):
+            if any(issubclass(mark, role) for mark in roles(hint)):
                 yield f"{prefix}{name}", value
+            elif isinstance(value, Config):
+                yield from value.leaves_with(role, f"{prefix}{name}.")
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.to_dict() == other.to_dict()
@@ -486,6 +508,11 @@ def roles(hint: Any) -> list[type[Role]]:
     return [mark for mark in marks if isinstance(mark, type) and issubclass(mark, Role)]
 
 
+def without_roles(hint: Any) -> Any:
+    """Returns an annotation without the roles around it."""
+    return get_args(hint)[0] if roles(hint) else hint
+
+
 @cache
 def _field_types(config: type[Config]) -> dict[str, Any]:
     hints = get_type_hints(config, include_extras=True)
@@ -518,6 +545,7 @@ def _parse(value: Any, hint: Any, path: str, kind: str = "") -> Any:
 
 def _config_types(hint: Any) -> tuple[type[Config], ...]:
     """Returns the config classes that an annotation admits: itself, the members of a union, or the items of a tuple."""
+    hint = without_roles(hint)
     if isinstance(hint, type) and issubclass(hint, Config):
         return (hint,)
     if get_origin(hint) in (Union, UnionType, tuple):
@@ -526,6 +554,7 @@ def _config_types(hint: Any) -> tuple[type[Config], ...]:
 
 
 def _parse_config(value: Any, hint: Any, kind: str) -> Any:
+    hint = without_roles(hint)
     allowed = _config_types(hint)
     members = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
     if value is None and NoneType in members:
@@ -538,6 +567,7 @@ def _parse_config(value: Any, hint: Any, kind: str) -> Any:
         return value
     if isinstance(value, Config):
         raise ConfigError(f"wants a {' or '.join(t.__name__ for t in allowed)}, not a {type(value).__name__}")
+    value = allowed[0].spelled_out(value)
     if isinstance(value, Mapping) and "kind" not in value and kind in allowed[0].kinds:
         value = {"kind": kind, **value}
     return allowed[0].from_dict(value)

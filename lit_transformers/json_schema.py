@@ -14,7 +14,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import ConfigDict, TypeAdapter
 
-from lit_transformers.config import Config, Plain, field_types, plain_of
+from lit_transformers.config import Config, Plain, field_types, plain_of, without_roles
 from lit_transformers.kinds import parts
 
 __all__ = ["config_schema", "default_of", "docs_of", "leaf_schema", "required_fields", "summary_of"]
@@ -89,7 +89,8 @@ def _reference(config: type[Config], definitions: dict[str, Plain]) -> dict[str,
     if config.__name__ not in definitions:
         definitions[config.__name__] = {}  # a config may hold others of its class
         define = _choice if config.kinds else _mapping
-        definitions[config.__name__].update(define(config, definitions))
+        schema = define(config, definitions)
+        definitions[config.__name__].update({"anyOf": [schema, *config.short_forms]} if config.short_forms else schema)
     return {"$ref": f"#/$defs/{config.__name__}"}
 
 
@@ -125,6 +126,7 @@ def _field(hint: Any, definitions: dict[str, Plain]) -> dict[str, Plain]:
     configs = parts(hint)
     if not configs:
         return leaf_schema(hint)
+    hint = without_roles(hint)
     reference = _reference(configs[0], definitions)  # as ``Config`` reads a mapping
     if get_origin(hint) is tuple:
         return {"type": "array", "items": reference}

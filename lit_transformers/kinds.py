@@ -8,7 +8,7 @@ from textwrap import indent
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
-from lit_transformers.config import Config, ConfigError, field_types, nearest
+from lit_transformers.config import Config, ConfigError, field_types, nearest, without_roles
 
 
 class Place(NamedTuple):
@@ -19,7 +19,9 @@ class Place(NamedTuple):
 
 
 def places(config: type[Config], prefix: str = "", seen: frozenset[type[Config]] = frozenset()) -> Iterator[Place]:
-    """Yields every place of a config tree once, under all kinds that may stand above it."""
+    """Yields every place of a config tree once, under all kinds that may stand above it, and none within a config of
+    the same class as one around it."""
+    seen |= {config}
     kinds_by_path: dict[str, dict[str, type[Config]]] = {}
     for name, hint in field_types(config).items():
         for part in parts(hint):
@@ -36,6 +38,7 @@ def places(config: type[Config], prefix: str = "", seen: frozenset[type[Config]]
 
 def parts(hint: Any) -> list[type[Config]]:
     """Returns the config classes that an annotation admits."""
+    hint = without_roles(hint)
     if isinstance(hint, type) and issubclass(hint, Config):
         return [hint]
     if get_origin(hint) in (Union, UnionType, tuple):

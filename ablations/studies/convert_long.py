@@ -12,7 +12,7 @@ from lit_transformers.encodings.positions import LearnedConfig
 from lit_transformers.mixers import AttentionConfig, BigBirdConfig, MixerConfig, WindowConfig
 from lit_transformers.models import EncoderConfig
 from lit_transformers.models.tokens import FullTokenEmbeddingConfig
-from lit_transformers.runs import RunConfig
+from lit_transformers.runs import RunConfig, StartConfig
 from lit_transformers.stacks.feedforward import FeedForwardConfig
 from lit_transformers.tasks import ClassificationConfig
 from lit_transformers.training.config import AdamWConfig, LinearDecayConfig, TrainingConfig
@@ -34,7 +34,7 @@ def converted(mixer: str, length: int) -> Mapping[str, Any]:
         "model.mixer": MIXERS[mixer],
         "model.positions.max_length": length,
         "data.source.length": length,
-        "weights": f"minilm-{mixer}-{length}/weights.safetensors",
+        "start": f"minilm-{mixer}-{length}/weights.safetensors",
     }
 
 
@@ -74,7 +74,7 @@ MINILM = RunConfig(
         schedule=LinearDecayConfig(warmup=4),
         groups=(FROZEN_NETWORK,),
     ),
-    weights="minilm/weights.safetensors",
+    start=StartConfig.from_dict("minilm/weights.safetensors"),
 )
 """A linear layer on the third layer of MiniLM, over the first 512 tokens of reviews of at least 600 words: twice of 512
 in training, and of 512 others in evaluation. 43 % of these have more than 1,024 tokens, none more than 2,048."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -121,6 +121,9 @@ class LearnedConfig(PositionsConfig, kind="learned"):
 
 class Learned(Positions):
     """One table of position vectors for the first layer, or one for each layer."""
+
+    position_tables: ClassVar[Mapping[str, int]] = {"weight": 1}
+    """Its tables of positions, with their dimension of positions: it may be longer than in a network it starts from."""
 
     def __init__(self, config: LearnedConfig, shape: Shape) -> None:
         super().__init__(config, shape)

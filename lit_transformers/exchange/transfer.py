@@ -33,7 +33,7 @@ from lit_transformers.exchange.original_fields import outgoing_fields
 from lit_transformers.exchange.tokenizer_files import symbol_numbers, write_tokenizer
 from lit_transformers.models import ModelConfig
 from lit_transformers.printing.amounts import count
-from lit_transformers.runs.starting_weights import HEADER, StartingWeights, read_weights, write_weights
+from lit_transformers.runs.starting_weights import HEADER, WEIGHTS, StartingWeights, read_weights, write_weights
 from lit_transformers.runs.trained_symbols import symbols_of_folder
 from lit_transformers.training.checkpoints import read
 from lit_transformers.trust import require_allowed
@@ -55,8 +55,8 @@ __all__ = [
 MOST_SYMBOLS = 1 << 31
 """The largest vocabulary that a network is built for."""
 
-CONFIG, WEIGHTS = "config.yaml", "weights.safetensors"
-"""The files of an import: the config of its network, for people and for a run.yaml, and the weights."""
+CONFIG = "config.yaml"
+"""The file of an import with the config of its network, for people and for a run.yaml."""
 
 
 class Exchanged(NamedTuple):
@@ -118,7 +118,7 @@ def described(origin: str, model: ModelConfig, directory: Path) -> str:
     """Returns the text of config.yaml: what a run.yaml needs to start from these weights. origin: where they are from,
     for whoever reads the file."""
     task = {"kind": family_of(model).task.kind}
-    plain = {"model": model.to_dict(), "task": task, "weights": str(directory.resolve() / WEIGHTS)}
+    plain = {"model": model.to_dict(), "task": task, "start": str(directory.resolve() / WEIGHTS)}
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
     return f"# {origin}. A run.yaml with these fields, and data, starts from its weights.\n{text}"
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from lit_transformers.batch import Vocabulary
-from lit_transformers.config import Memory
+from lit_transformers.config import Config, Memory
 from lit_transformers.gates.miniature import VOCABULARY, probe_length, seeded, shrink
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.task import TaskConfig
@@ -40,7 +40,7 @@ class ComparedRun(Protocol):
     @property
     def training(self) -> TrainingConfig: ...
     @property
-    def weights(self) -> str | None: ...
+    def start(self) -> Config: ...
 
 
 def changes_nothing(arm: ComparedRun, baseline: ComparedRun) -> bool:
@@ -82,7 +82,7 @@ def defining_fields(config: ComparedRun) -> tuple[Any, ...]:
     selection = (training.stop, training.keep, training.stop and training.validate_every, training.callbacks)
     budget = (training.steps, training.accumulate, training.average, training.groups, selection)
     widths = {path: model.get(path) for path in model.widths()}
-    return config.data, widths, model.heads, model.depths(), budget, config.weights, config.task.protocol()
+    return config.data, widths, model.heads, model.depths(), budget, config.start, config.task.protocol()
 
 
 def equal_schedules(first: TrainingConfig, second: TrainingConfig) -> bool:

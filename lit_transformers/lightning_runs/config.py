@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Literal
 
@@ -107,6 +107,9 @@ class LightningRunConfig(Config):
     """
 
     runner: ClassVar[str] = "lit_transformers.lightning_runs.runner:RUNNER"
+    absent: ClassVar[Mapping[str, str]] = {
+        "start": "runs of LightningModules have no stages; let the module load its weights by a path in init_args"
+    }
 
     model: ModuleConfig
     data: DataModuleConfig = DataModuleConfig()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
-from lit_transformers.config import Config, Positive, PositiveFloat, field_types
+from lit_transformers.config import Config, Initial, Positive, PositiveFloat, field_types
 from lit_transformers.encodings.positions import PositionsConfig
 from lit_transformers.mixer import MixerConfig, Mode, Shape
 from lit_transformers.models.initialisation import initialise_normal, initialise_scaled
@@ -42,7 +42,7 @@ class ModelConfig(BlockConfig):
     positions: PositionsConfig | None = None
     stack: StackConfig = SequentialConfig()
     tokens: TokenEmbeddingConfig = FullTokenEmbeddingConfig()
-    initial_std: PositiveFloat | None = None
+    initial_std: Annotated[PositiveFloat | None, Initial] = None
 
     def build(self, data: DataDescription) -> Network:
         """Builds the network that is trained on such data. Raises ConfigError where that is impossible."""

@@ -1,9 +1,22 @@
 """Runs: one model on one kind of data, from a config to a record. The one place where a model meets its data."""
 
-from lit_transformers.runs.config import Description, RunConfig, describe
+from lit_transformers.runs.config import Description, RunConfig, RunWeightsConfig, describe
 from lit_transformers.runs.evaluate import evaluate, load
 from lit_transformers.runs.fit import fit
 from lit_transformers.runs.keys import run_key
+from lit_transformers.runs.sources import FileWeightsConfig, StartConfig
 from lit_transformers.training.callbacks import Interrupted
 
-__all__ = ["Description", "Interrupted", "RunConfig", "describe", "evaluate", "fit", "load", "run_key"]
+__all__ = [
+    "Description",
+    "FileWeightsConfig",
+    "Interrupted",
+    "RunConfig",
+    "RunWeightsConfig",
+    "StartConfig",
+    "describe",
+    "evaluate",
+    "fit",
+    "load",
+    "run_key",
+]

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import torch
 
-from datamodules import Data, DataConfig, LanguageDataConfig
+from datamodules import Data, DataConfig, LanguageDataConfig, TrainedSymbols
 from lit_transformers.batch import DataDescription, LanguageDescription
-from lit_transformers.config import Config, ConfigError, Plain, Seed, paths_within
+from lit_transformers.config import Config, ConfigError, Plain, Seed, paths_within, table
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.records.reference import Reference
+from lit_transformers.runs.sources import (
+    FileWeightsConfig,
+    SameWeightsConfig,
+    StartConfig,
+    StartSeed,
+    WeightSourceConfig,
+)
 from lit_transformers.runs.starting_weights import locate_weights, symbols_of_file
 from lit_transformers.runs.trained_symbols import tokenizers_for
 from lit_transformers.tasks import CausalLMConfig, Task, TaskConfig
@@ -20,28 +28,34 @@ from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.groups import with_groups
 from lit_transformers.training.training_flops import RowLength, flops_without_gradients
 
-__all__ = ["Description", "RunConfig", "describe", "references", "spent"]
+__all__ = ["Description", "RunConfig", "RunWeightsConfig", "describe", "references", "seeds_of", "spent"]
+
+SEEDS = ("seed", "data.seed")
+"""The paths of the seeds of a run: of its weights and dropout, and of the order of its data."""
 
 
 class RunConfig(Config):
     """All that a run depends on. ``seed`` is for the weights and dropout; the order of the data has its own seed.
 
-    weights: a file of weights to start from, that of an import (weights.safetensors) or of another run
-    (checkpoint.ckpt), relative to LIT_WEIGHTS or to the working folder; what it lacks of the heads starts as always.
+    start: where its weights come from, part by part: files, or other runs, which are done first.
     """
 
     runner: ClassVar[str] = "lit_transformers.runs.runner:RUNNER"
+    former: ClassVar[Mapping[str, str]] = {"weights": "start"}
 
     model: ModelConfig = LanguageModelConfig()
     task: TaskConfig = CausalLMConfig()
     data: DataConfig = LanguageDataConfig()
     training: TrainingConfig = TrainingConfig()
     seed: Seed = 0
-    weights: str | None = None
+    start: StartConfig = StartConfig()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "task", self.task.of_data(self.data.summaries))
+        runs = {"network": self.start.network, "heads": self.start.heads}
+        seeded = {name: source.seeded(self) for name, source in runs.items() if isinstance(source, RunWeightsConfig)}
+        object.__setattr__(self, "start", replace(self.start, **seeded))
 
     def conflicts(self) -> Iterator[str]:
         try:
@@ -81,9 +95,10 @@ class RunConfig(Config):
         return self.task.of_language(self.data.target_language)
 
     def build_data(self) -> Data:
-        """Opens the data; those of a run that starts from weights are read with their tokenizers and labels. Weights
-        are looked for before the data. Raises ConfigError or DataError."""
-        trained = None if self.weights is None else symbols_of_file(locate_weights(self.weights))
+        """Opens the data; those of a run that starts from weights are read with their tokenizers, and with their labels
+        where its heads do. Weights are looked for before the data, and the data of a run that it starts from are opened
+        for their symbols. Raises ConfigError or DataError."""
+        trained = self._starting_symbols()
         data = self.data.build()
         if trained is not None:
             data.read_as(tokenizers_for(self.data, trained))
@@ -95,6 +110,61 @@ class RunConfig(Config):
             task = self.measured_task.build(self.model, data.description, self.training)
             _ = task.groups
         return task
+
+    def _starting_symbols(self) -> TrainedSymbols | None:
+        """Returns what the symbols stand for of the weights that training starts from; None where there are none, or
+        they do not say. Raises ConfigError where sources differ in that."""
+        known: dict[str, TrainedSymbols] = {}
+        for part, source in self.start.sources().items():
+            symbols = _symbols_of(source, f"start.{part}")
+            if symbols is not None:
+                known[part] = symbols
+        if not known:
+            return None
+        first = next(iter(known.values()))
+        if not all(symbols.stand_for_those_of(first) for symbols in known.values()):
+            reason = "was trained with another tokenizer than start.network; start both from runs that share one"
+            raise ConfigError(reason, "start.heads")
+        return first._replace(labels=known["heads"].labels if "heads" in known else None)
+
+
+class RunWeightsConfig(WeightSourceConfig, kind="run"):
+    """Another run, which is done first, once however many runs start from it.
+
+    run: its config.
+    seed: that of its weights and data: ``follow`` for those of the run that starts from it, or a fixed number.
+    """
+
+    run: RunConfig
+    seed: StartSeed = "follow"
+
+    def seeded(self, follower: RunConfig) -> RunWeightsConfig:
+        """Returns the source with the seeds of its run for a run that starts from it."""
+        values = dict.fromkeys(SEEDS, follower.seed) | seeds_of(follower) if self.seed == "follow" else {}
+        seeds = {path: values.get(path, self.seed) for path in seeds_of(self.run)}
+        return self if seeds == seeds_of(self.run) else replace(self, run=self.run.override(seeds))
+
+
+table(WeightSourceConfig, FileWeightsConfig, RunWeightsConfig, SameWeightsConfig)
+
+
+def seeds_of(config: Config) -> dict[str, int]:
+    """Returns the seeds of a run by their paths; data that are read in one order have none."""
+    return {path: value for path, value in config.leaves() if path in SEEDS}
+
+
+def _symbols_of(source: WeightSourceConfig, place: str) -> TrainedSymbols | None:
+    """Returns what the symbols of a source of weights stand for; None where a file does not say. Raises ConfigError
+    where the data of a run do not. place: the field of the source."""
+    if isinstance(source, FileWeightsConfig):
+        return symbols_of_file(locate_weights(source.path, place))
+    assert isinstance(source, RunWeightsConfig)
+    data = source.run.build_data()
+    symbols = data.trained_symbols()
+    if symbols == TrainedSymbols():
+        reason = "cannot tell what its symbols stand for; say in trained_symbols() of its data what decides them"
+        raise ConfigError(reason, f"{place}.run.data")
+    return symbols
 
 
 class Description(NamedTuple):

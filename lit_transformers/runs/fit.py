@@ -23,11 +23,12 @@ from lit_transformers.records.measurement import Measurement
 from lit_transformers.records.record import VERSION, Gate, Record
 from lit_transformers.runs.config import RunConfig, describe, spent
 from lit_transformers.runs.environment import environment
-from lit_transformers.runs.keys import identity_of
+from lit_transformers.runs.keys import identity_of, stage_keys
 from lit_transformers.runs.loggers import LoggerConfig, MissingPoints
 from lit_transformers.runs.recording import Results, recorded
 from lit_transformers.runs.rehearsal import rehearse
 from lit_transformers.runs.required_memory import require_memory
+from lit_transformers.runs.stages import digests, origins
 from lit_transformers.runs.train import train
 from lit_transformers.runs.wandb_logging import TrainingSender, WandbConfig, WandbRun
 from lit_transformers.tasks import TaskConfig
@@ -51,6 +52,7 @@ def fit(
     """Trains, measures, and writes the record, and returns it as its file holds it. That of a finished run is read.
 
     An error during the run is an outcome, not an exception: "failed" with the reason, or "invalid" where a gate fails.
+    The runs that it starts from have been done, each in a folder beside this one that is named by its key.
     Raises ConfigError or DataError before anything starts, also where the directory holds another run, Interrupted
     after SIGTERM, with a checkpoint written, and LoaderDied where a process that loads data was killed.
     keep_every: seconds between checkpoints. wandb_config: how the run is sent to Weights & Biases; None for not at all.
@@ -83,13 +85,18 @@ def fit(
             return [*observers(report, wandb_run, curves), *logged, Advice(config.measured_task, data)]
 
         senders = [TrainingSender(wandb_run)] if wandb_config and wandb_config.sends else []
+        starting = origins(config, directory.parent, stage_keys(config))
+        starts = {part: origin.path for part, origin in starting.items()}
+        senders_and_loggers = [*loggers, *senders]
         try:
             metrics, measured, observed = train(
-                config, data, directory, identity.training_key, stopping, keep_every, shown, [*loggers, *senders]
+                config, data, directory, identity.training_key, stopping, keep_every, shown, senders_and_loggers, starts
             )
         except Pruned as end:
             end.cost = None if end.tokens is None else spent(description, config, end.step, end.tokens)
             raise
+        if starting:
+            measured["start"] = digests(starting)
         if cut := data.shares_cut():
             measured["cut"] = cut
         steps = measured.get("steps", config.training.steps)

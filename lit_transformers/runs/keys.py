@@ -8,11 +8,13 @@ from __future__ import annotations
 from datamodules import Data
 from lit_transformers.config import Plain, canonical_hash
 from lit_transformers.runs.code import code_hash
-from lit_transformers.runs.config import RunConfig
+from lit_transformers.runs.config import RunConfig, RunWeightsConfig
 from lit_transformers.runs.folder import Identity
-from lit_transformers.runs.starting_weights import fingerprint, locate_weights
+from lit_transformers.runs.sources import FileWeightsConfig, WeightSourceConfig
+from lit_transformers.runs.stages import earlier_stages, stages_within
+from lit_transformers.runs.starting_weights import digest_of, locate_weights
 
-__all__ = ["ROOTS", "code_of", "identity_of", "run_key", "training_key"]
+__all__ = ["ROOTS", "code_of", "identity_of", "run_key", "stage_keys", "training_key"]
 
 WHO_DOES_IT = ("training.devices", "training.strategy", "data.workers")
 """The fields that say on how many ranks a run is done, whether each holds the whole network, and by how many worker
@@ -41,14 +43,29 @@ def training_key(config: RunConfig, data: Data) -> str:
 
 
 def with_content(config: RunConfig) -> dict[str, Plain]:
-    """Returns the config as plain data, with the content of the weights that it starts from in place of their path, and
-    without what says who does the run."""
+    """Returns the config as plain data, with the content of the weights that it starts from in place of their path, or
+    with the key of the run that trains them in place of its config, and without what says who does the run."""
     plain = config.to_dict()
     for path in WHO_DOES_IT:
         part, name = path.split(".")
         plain[part].pop(name, None)
-    weights = plain.pop("weights")
-    return plain if weights is None else plain | {"weights": fingerprint(locate_weights(weights))}
+    del plain["start"]
+    start = {part: content_of(source, f"start.{part}") for part, source in config.start.sources().items()}
+    return plain | {"start": start} if start else plain
+
+
+def content_of(source: WeightSourceConfig, field: str) -> Plain:
+    """Returns what identifies the weights of a source. field: where it stands in the config of a run."""
+    if isinstance(source, FileWeightsConfig):
+        return {"weights": digest_of(locate_weights(source.path, field))}
+    assert isinstance(source, RunWeightsConfig)
+    return {"run": run_key(source.run)}
+
+
+def stage_keys(config: RunConfig) -> dict[RunConfig, str]:
+    """Returns the keys of all runs that have to be done before a run, by their configs, in the order in which they can
+    be done."""
+    return {stage: run_key(stage) for stage in earlier_stages(config)}
 
 
 def code_of(config: RunConfig) -> str:
@@ -58,4 +75,5 @@ def code_of(config: RunConfig) -> str:
 
 def identity_of(config: RunConfig, data: Data) -> Identity:
     """Returns what tells the run from others in its folder."""
-    return Identity(config, run_key(config, data), training_key(config, data), code_of(config), WHO_DOES_IT)
+    free = tuple(f"{prefix}{path}" for prefix, _ in stages_within(config) for path in WHO_DOES_IT)
+    return Identity(config, run_key(config, data), training_key(config, data), code_of(config), free)

@@ -12,7 +12,15 @@ from lit_transformers.config import ConfigError, Dropout, Memory, nearest
 from lit_transformers.encodings.positions import PositionError
 from lit_transformers.gates.miniature import seeded, shrink
 from lit_transformers.mixer import LengthError
-from lit_transformers.runs.config import RunConfig
+from lit_transformers.runs.config import RunConfig, RunWeightsConfig
+from lit_transformers.runs.sources import FileWeightsConfig
+from lit_transformers.runs.starting_weights import (
+    StartingWeights,
+    locate_weights,
+    read_weights,
+    require_same_network,
+    start_from,
+)
 from lit_transformers.tasks import Task
 
 __all__ = ["rehearse"]
@@ -43,6 +51,24 @@ def rehearse(config: RunConfig, data: Data | None = None) -> None:
             raise ConfigError(reason, "training.stop.metric")
         restored = config.data.description_from(data.checkpoint_metadata())
         small_task(config, restored).load_state_dict(task.state_dict())
+        rehearse_start(config, task)
+
+
+def rehearse_start(config: RunConfig, task: Task) -> None:
+    """Copies the weights of small networks of the runs that a run starts from into a small one of its own. Raises
+    ConfigError where these do not fit, before they are trained."""
+    sources = {}
+    for part, source in config.start.sources().items():
+        place = f"start.{part}.{source.kind}"
+        if isinstance(source, RunWeightsConfig):
+            trained, model = small_task(source.run, source.run.build_data().description), source.run.model
+            sources[part] = StartingWeights(trained.model_config, "", trained.state_dict(), place=place)
+        elif isinstance(source, FileWeightsConfig):
+            model = read_weights(locate_weights(source.path, f"start.{part}"), whole=False).model
+        if part == "network":
+            require_same_network(model, config.model, place)
+    if sources:
+        start_from(task, sources)
 
 
 def small_task(config: RunConfig, description: DataDescription) -> Task:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -18,11 +18,22 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from datamodules import TrainedSymbols
-from lit_transformers.config import ConfigError, Dropout, MissingFileError, Plain, TableLength, existing, named_by
+from lit_transformers.config import (
+    Added,
+    ConfigError,
+    Dropout,
+    Initial,
+    MissingFileError,
+    Plain,
+    TableLength,
+    canonical_hash,
+    existing,
+    named_by,
+)
 from lit_transformers.models import ModelConfig
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.printing.error_lines import first_line
-from lit_transformers.records.files import replace_file
+from lit_transformers.records.files import CHECKPOINT, replace_file
 from lit_transformers.runs.code import changed_since
 from lit_transformers.runs.trained_symbols import symbols_of_checkpoint, symbols_of_folder
 from lit_transformers.tasks import Task
@@ -30,12 +41,15 @@ from lit_transformers.training.checkpoints import CODE, read
 from lit_transformers.training.ranks import is_first_rank
 
 __all__ = [
+    "WEIGHTS",
     "StartingWeights",
     "differences",
+    "digest_of",
     "fingerprint",
     "locate_weights",
     "own_names",
     "read_weights",
+    "require_same_network",
     "start_from",
     "symbols_of_file",
     "write_weights",
@@ -45,28 +59,36 @@ HEADER = "lit_transformers"
 """The key under which a file of weights holds the config of their network, as JSON."""
 TABLE = "network.tokens.table.weight"
 """The tensor with a row for each symbol."""
+WEIGHTS = "weights.safetensors"
+"""The name of the file of weights of an import."""
+FREE = (Dropout, Initial, TableLength)
+"""The roles of the fields in which networks may differ that one set of weights fits."""
 
 
 class StartingWeights(NamedTuple):
     """model: the config of the network. architecture: that of transformers which the weights were read from; "" for
     those of a run. tensors: the weights by their names in a task, each distinct one at least once. fields: those of the
     config.json that they came with, or the numbers of their symbols alone, by the names of such fields. symbols: what
-    symbols and labels stand for; None where it is not known."""
+    symbols and labels stand for; None where it is not known. place: where they are from, for messages."""
 
     model: ModelConfig
     architecture: str
     tensors: dict[str, Tensor]
     fields: Mapping[str, Plain] = MappingProxyType({})
     symbols: TrainedSymbols | None = None
+    place: str = ""
 
 
-def locate_weights(path: str) -> Path:
-    """Returns the file that ``weights`` of a run's config names: below the folder that LIT_WEIGHTS names, or as it is.
-    Raises MissingFileError where neither exists."""
+def locate_weights(path: str, field: str) -> Path:
+    """Returns the file that a source of weights in a run's config names, by itself or by its folder: below the folder
+    that LIT_WEIGHTS names, or as it is. Raises MissingFileError, which names the field, where neither exists."""
     place = existing(path, "LIT_WEIGHTS")
+    if place is not None and place.is_dir():
+        files = [place / name for name in (WEIGHTS, CHECKPOINT) if (place / name).is_file()]
+        place = files[0] if files else None
     if place is None:
         remedy = "python -m lit_transformers import and convert make such files"
-        raise MissingFileError(f"{path}: no such file ({named_by('LIT_WEIGHTS')}); {remedy}", "weights")
+        raise MissingFileError(f"{path}: no such file ({named_by('LIT_WEIGHTS')}); {remedy}", field)
     return place
 
 
@@ -85,7 +107,8 @@ def read_weights(path: Path, whole: bool = True) -> StartingWeights:
         warning = changed_since(contents[HEADER].get(CODE, {}), path.name)
         if whole and warning is not None and is_first_rank():
             print(warning, file=sys.stderr, flush=True)
-        return StartingWeights(model, "", tensors, symbols=symbols_of_checkpoint(contents, str(path)))
+        symbols = symbols_of_checkpoint(contents, str(path))
+        return StartingWeights(model, "", tensors, symbols=symbols, place=str(path))
     try:
         with safe_open(path, "pt") as file:
             header = json.loads((file.metadata() or {})[HEADER])
@@ -93,8 +116,8 @@ def read_weights(path: Path, whole: bool = True) -> StartingWeights:
             tensors = {name: file.get_tensor(name) for name in names if whole}
             size = file.get_slice(TABLE).get_shape()[0] if TABLE in names else 0
         model, fields = ModelConfig.from_dict(header["model"]), header.get("fields", {})
-        symbols = _symbols_in(header, path, size)
-        return StartingWeights(model, str(header["architecture"]), tensors, fields, symbols)
+        stored = _symbols_in(header, path, size)
+        return StartingWeights(model, str(header["architecture"]), tensors, fields, stored, str(path))
     except ConfigError:
         raise
     except KeyError:
@@ -132,48 +155,125 @@ def _symbols(path: str, size: int, modified: int) -> TrainedSymbols | None:
     return read_weights(Path(path), whole=False).symbols
 
 
-def start_from(task: Task, path: Path) -> list[str]:
-    """Copies weights into a task. Returns a line for each part that starts anew or is left out.
+def start_from(task: Task, sources: Mapping[str, StartingWeights]) -> list[str]:
+    """Copies weights into the parts of a task, from the source of each: ``network``, or ``heads`` for all else. Returns
+    a line for each part that starts anew or is left out.
 
-    What represents symbols has to come from the file as a whole; what predicts from that, the heads of the task and
-    what the network uses for the softmax alone, may start anew. Raises ConfigError, which names what differs, where
-    network and weights do not fit.
+    Weights are matched by name and shape. Of a network only what its config adds may start anew, and what predicts
+    symbols from what it computes; a longer table of positions begins with the shorter one. Raises ConfigError, which
+    names what differs, where weights do not fit.
     """
-    weights = read_weights(path)
-    require_same_network(weights.model, task.model_config, path)
-    names, tensors = own_names(task), task.current_names(weights.tensors)
-    heads = {id(p) for p in task.network.prediction_only()} if isinstance(task.network, RowNetwork) else set()
-    loaded = {name for name, first in names.items() if first in tensors}
+    sources = {part: of._replace(tensors=task.current_names(of.tensors)) for part, of in sources.items()}
+    names, tables = own_names(task), position_tables(task)
+    if "network" in sources:
+        require_same_network(sources["network"].model, task.model_config, sources["network"].place)
+    loaded = {name for name, first in names.items() if first in tensors_for(first, sources)}
+    optional = _optional(task, sources)
     anew: dict[str, None] = {}
+    resized = []
     for name, tensor in task.state_dict(keep_vars=True).items():
         if names[name] != name:
             continue
-        if name not in tensors:
-            if name.startswith("network.") and id(tensor) not in heads:
-                raise ConfigError(f"lacks {name}, which the network needs", str(path))
+        weight = tensors_for(name, sources).get(name)
+        if weight is None:
+            if part_in_start(name) == "network" and "network" in sources and name not in optional:
+                raise ConfigError(f"lacks {name}, which the network needs", sources["network"].place)
             anew[part_of(name, loaded)] = None
-        elif tensor.shape != tensors[name].shape:
-            shapes = f"{tuple(tensors[name].shape)} there and {tuple(tensor.shape)} here"
-            raise ConfigError(f"{name} is {shapes}", str(path))
-        else:
+        elif tensor.shape == weight.shape:
             with torch.no_grad():
-                tensor.copy_(tensors[name])
-    left_out = dict.fromkeys(part_of(name, names) for name in tensors if name not in names)
-    return [*(f"{part} starts anew" for part in anew), *(f"{part} of {path.name} is left out" for part in left_out)]
+                tensor.copy_(weight)
+        elif name in tables and _fit_apart_from(tables[name], tensor, weight):
+            resized.append(_copy_positions(name, tables[name], tensor, weight))
+        else:
+            shapes = f"{tuple(weight.shape)} there and {tuple(tensor.shape)} here"
+            raise ConfigError(f"{name} is {shapes}", sources[part_in_start(name)].place)
+    left_out = {
+        f"{part_of(name, names)} of {Path(source.place).name} is left out": None
+        for part, source in sources.items()
+        for name in source.tensors
+        if name not in names and part_in_start(name) == part
+    }
+    return [*(f"{part} starts anew" for part in anew), *resized, *left_out]
 
 
-def require_same_network(there: ModelConfig, here: ModelConfig, path: Path) -> None:
+def part_in_start(name: str) -> str:
+    """Returns the field of ``start`` that the source of a task's tensor stands in."""
+    return "network" if name.startswith("network.") else "heads"
+
+
+def tensors_for(name: str, sources: Mapping[str, StartingWeights]) -> Mapping[str, Tensor]:
+    """Returns the tensors of the source that a tensor of a task comes from; none where its part has no source."""
+    source = sources.get(part_in_start(name))
+    return {} if source is None else source.tensors
+
+
+def position_tables(module: nn.Module) -> dict[str, int]:
+    """Returns the names of the tables of positions in a module, each with its dimension of positions."""
+    return {
+        f"{path}.{name}": dimension
+        for path, part in module.named_modules()
+        for name, dimension in getattr(part, "position_tables", {}).items()
+    }
+
+
+def _fit_apart_from(dimension: int, tensor: Tensor, weight: Tensor) -> bool:
+    """Whether two tensors have one shape but for their sizes in a dimension."""
+    shapes = [[size for place, size in enumerate(one.shape) if place != dimension] for one in (tensor, weight)]
+    return tensor.dim() == weight.dim() and shapes[0] == shapes[1]
+
+
+def _copy_positions(name: str, dimension: int, tensor: Tensor, weight: Tensor) -> str:
+    """Copies the positions that two tables have in common, and returns a line on the others."""
+    here, there = tensor.size(dimension), weight.size(dimension)
+    common = min(here, there)
+    with torch.no_grad():
+        tensor.narrow(dimension, 0, common).copy_(weight.narrow(dimension, 0, common))
+    what = "starts anew" if here > there else "is left out"
+    return f"{name} from position {common} on {what}"
+
+
+def _optional(task: Task, sources: Mapping[str, StartingWeights]) -> set[str]:
+    """Returns the names of the tensors of a task's network that its source need not have: what predicts symbols, and
+    what is added to the network of the source. Raises ConfigError where what is added renames a tensor."""
+    network = task.network
+    predicting = {id(p) for p in network.prediction_only()} if isinstance(network, RowNetwork) else set()
+    weights = task.state_dict(keep_vars=True)
+    names = {name for name, tensor in weights.items() if id(tensor) in predicting}
+    if "network" in sources and (paths := additions(sources["network"].model, task.model_config)):
+        with torch.random.fork_rng(devices=[]):
+            bare = task.model_config.override(dict.fromkeys(paths)).build(task.data)
+        known = {f"network.{name}" for name in bare.state_dict()}
+        if renamed := sorted(known - weights.keys()):
+            reason = (
+                f"gives {renamed[0]} another name, under which no weights fit; put it beside the weights that are there"
+            )
+            raise ConfigError(reason, f"model.{paths[0]}")
+        names |= weights.keys() - known
+    return names
+
+
+def additions(there: ModelConfig, here: ModelConfig) -> list[str]:
+    """Returns the paths of what a network has besides that another one lacks."""
+    lacking = {path for path, value in there.leaves_with(Added) if value is None}
+    return [path for path, value in here.leaves_with(Added) if value is not None and path in lacking]
+
+
+def require_same_network(there: ModelConfig, here: ModelConfig, place: str) -> None:
     """Raises ConfigError, which names the fields, where weights are those of a network that computes something else.
 
-    Dropout, the numbers that weights start from otherwise, and lengths of tables, which shapes show, may differ.
+    Fields may differ whose role says that they do not change what trained weights compute: dropout, what fresh weights
+    are drawn by, and lengths of tables, which shapes show. So may what is added to the network of the weights.
     """
-    free = {"initial_std"}
-    for model in (there, here):
-        free |= {path for role in (Dropout, TableLength) for path, _ in model.leaves_with(role)}
-    unequal = differences(there, here, free)
+    free = {path for model in (there, here) for role in FREE for path, _ in model.leaves_with(role)}
+    added = additions(there, here)
+    unequal = [
+        row
+        for row in differences(there, here, free)
+        if not any(row[0] == path or row[0].startswith(f"{path}.") for path in added)
+    ]
     if unequal:
         listed = "; ".join(f"model.{name} is {theirs!r} there and {ours!r} here" for name, theirs, ours in unequal[:3])
-        raise ConfigError(f"holds the weights of another network: {listed}", str(path))
+        raise ConfigError(f"holds the weights of another network: {listed}", place)
 
 
 def differences(first: ModelConfig, second: ModelConfig, ignored: Set[str]) -> list[tuple[str, Plain, Plain]]:
@@ -203,8 +303,33 @@ def own_names(module: nn.Module) -> dict[str, str]:
 
 
 def fingerprint(path: Path) -> str:
-    """Returns a hash of the content of a file of weights. Raises ConfigError where there is none."""
+    """Returns a hash of the content of a file. Raises ConfigError where there is none."""
     return _hash(os.fspath(path.resolve()), *_stamp(path))
+
+
+def digest_of(path: Path) -> str:
+    """Returns a hash of the weights in a file, and of what their symbols stand for: that of the checkpoint of a run is
+    the same however long the run took. Raises ConfigError where there is no such file, or it is damaged."""
+    return _digest(os.fspath(path.resolve()), *_stamp(path))
+
+
+@cache
+def _digest(path: str, size: int, modified: int) -> str:
+    symbols = read_weights(Path(path), whole=False).symbols
+    hashed = hashlib.sha256(canonical_hash(None if symbols is None else symbols.to_dict()).encode())
+    for name, tensor in sorted(_each_tensor(Path(path)), key=lambda named: named[0]):
+        hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        hashed.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return hashed.hexdigest()[:32]
+
+
+def _each_tensor(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yields the tensors in a file of weights by name, each as it is asked for."""
+    if path.suffix != ".safetensors":
+        yield from read(path, mmap=True)["state_dict"].items()
+        return
+    with safe_open(path, "pt") as file:
+        yield from ((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118
 
 
 def _stamp(path: Path) -> tuple[int, int]:

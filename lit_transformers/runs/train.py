@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import lightning as L
 import torch
@@ -26,7 +27,7 @@ from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.document_losses import write_documents, write_outputs
 from lit_transformers.runs.metrics import stopping_goal
 from lit_transformers.runs.observe import observe
-from lit_transformers.runs.starting_weights import locate_weights, start_from
+from lit_transformers.runs.starting_weights import read_weights, start_from
 from lit_transformers.runs.trained_symbols import unknown_lines
 from lit_transformers.runs.weight_reuse import offer, take_over
 from lit_transformers.tasks import Task
@@ -55,20 +56,22 @@ def train(
     keep_every: float = 30.0,
     observers: Callable[[Curves], list[L.Callback]] = lambda curves: [],
     loggers: Sequence[Logger] = (),
+    starts: Mapping[str, Path] = MappingProxyType({}),
 ) -> tuple[dict[str, float], dict[str, Plain], dict[str, Plain]]:
     """Trains from the checkpoint, if there is one, and measures. Returns the metrics, what was measured of training
     (``tokens`` that were read, times and speeds), and the observations of the network.
 
     training_key: of all runs with identical training, whose weights are taken over. keep_every: seconds between
     checkpoints. observers: returns callbacks that show the run, and its curves, and change nothing of it. loggers:
-    receive what the task logs.
+    receive what the task logs. starts: the files of the weights that training starts from, by the parts of ``start``.
     """
     L.seed_everything(config.seed, workers=True, verbose=False)
-    donor = donor_of(config.training, directory, training_key)
-    task = starting_task(config, data)
+    held = contents(config, data, training_key)
+    donor = donor_of(config.training, directory, training_key, held)
+    task, started_from = starting_task(config, data, starts)
     task.reports_training = bool(loggers)
     curves, reading = Curves(config.training.log_every, config.tokens_per_step), TokensRead()
-    checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, contents(config, data, training_key), stopping)
+    checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, held, stopping)
     selection = _selection(config, data)
     data.selection_split = None if selection is None else SELECTED_ON
     acting = list(acting_callbacks(config.training, Bars.read(directory), checkpointer))
@@ -90,12 +93,10 @@ def train(
         if checkpointer.validated_at != measured_step or is_other_split or not is_measured:
             trainer.validate(task, data, verbose=False)
             evaluation_seconds = task.evaluation_seconds
-    losses, outputs = task.metric.per_document(), task.metric.outputs()
+    losses = task.metric.per_document()
     if is_first_rank():
         curves.write(directory / CURVES)
-        write_documents(directory / DOCUMENTS, losses, data.example_name)
-        if outputs:
-            write_outputs(directory / OUTPUTS, outputs)
+        write_measured(directory, task, data)
         if config.training.validate_every is None:
             offer(directory, training_key)
     training_seconds, tokens = checkpointer.spent(), reading.count.total()
@@ -112,6 +113,8 @@ def train(
         timings["measured_step"] = measured_step
     if len(checkpointer.ranks) > 1:
         timings["ranks"] = list(checkpointer.ranks)
+    if starts:
+        timings["started_from"] = started_from
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
     continued = config.data.describes is LanguageDescription
     source, length = config.task.counted_lengths(data.description)
@@ -130,24 +133,33 @@ def _selection(config: RunConfig, data: Data) -> Selection | None:
     return Selection(stop, goal, config.training.keep == "best")
 
 
-def donor_of(training: TrainingConfig, directory: Path, training_key: str) -> str | None:
-    """Takes over the weights of another run with the same training, where there is one. Returns its name."""
+def donor_of(training: TrainingConfig, directory: Path, training_key: str, held: Mapping[str, Plain]) -> str | None:
+    """Takes over the weights of another run with the same training, where there is one. Returns its name. held: what a
+    checkpoint of this run holds besides them."""
     if training.devices > 1 or training.validate_every is not None:  # several ranks would have to agree on the donor
         return None
-    return take_over(directory, training_key, CHECKPOINT)
+    return take_over(directory, training_key, CHECKPOINT, held)
 
 
-def starting_task(config: RunConfig, data: Data) -> Task:
-    """Builds the task with the weights that training starts from."""
+def write_measured(directory: Path, task: Task, data: Data) -> None:
+    """Writes the losses of all documents that were measured, and what the task has put out."""
+    write_documents(directory / DOCUMENTS, task.metric.per_document(), data.example_name)
+    if outputs := task.metric.outputs():
+        write_outputs(directory / OUTPUTS, outputs)
+
+
+def starting_task(config: RunConfig, data: Data, starts: Mapping[str, Path]) -> tuple[Task, list[Plain]]:
+    """Builds the task with the weights that training starts from, and returns a line for each part that starts anew or
+    is left out."""
+    assert starts.keys() == config.start.sources().keys()
     with torch.random.fork_rng(devices=[]):  # what building draws does not move what dropout and sampling draw
         task = config.build_task(data)
-    if config.weights is not None:
-        path = locate_weights(config.weights)
-        lines = start_from(task, path)
-        if is_first_rank():
-            for line in (*lines, *reading_lines(data, path)):
-                print(line, flush=True)
-    return task
+    files = {path: read_weights(path) for path in dict.fromkeys(starts.values())}
+    lines = start_from(task, {part: files[path] for part, path in starts.items()}) if starts else []
+    if is_first_rank():
+        for line in (*lines, *(line for path in files for line in reading_lines(data, path))):
+            print(line, flush=True)
+    return task, [*lines]
 
 
 def reading_lines(data: Data, path: Path) -> Iterator[str]:

@@ -93,7 +93,7 @@ def tokenizers_for(config: DataConfig, trained: TrainedSymbols) -> TrainedSymbol
     """Returns the symbols of the weights that a run starts from, which treat bytes that are no text as its config says.
     Raises ConfigError where that asks for other tokenizers."""
     for reason in tokenizer_conflicts(config, trained, "data"):
-        raise ConfigError(reason, "weights")
+        raise ConfigError(reason, "start")
     return with_errors_of(config, trained)
 
 

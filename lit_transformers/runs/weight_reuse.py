@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
-from lit_transformers.config import ConfigError
+import torch
+
+from lit_transformers.config import ConfigError, Plain
 from lit_transformers.records.files import replace_file
 from lit_transformers.training.checkpoints import TRAINING, read
 
 FOLDER = "trained"
 
 
-def take_over(directory: Path, training_key: str, checkpoint: str) -> str | None:
+def take_over(directory: Path, training_key: str, checkpoint: str, held: Mapping[str, Plain]) -> str | None:
     """Copies the final checkpoint of a run with the same training key into ``directory``, unless that has its own.
 
-    Returns the name of the run that it came from, or None where there is none, its checkpoint is damaged, or its folder
-    now holds another run. Runs that train at the same time train independently, with equal results.
+    held: what the checkpoint holds besides its weights in that directory: the config and the data of the run that takes
+    them over. Returns the name of the run that it came from, or None where there is none, its checkpoint is damaged, or
+    its folder now holds another run. Runs that train at the same time train independently, with equal results.
     """
     marker = directory.parent / FOLDER / training_key
     if (directory / checkpoint).exists() or not marker.exists():
@@ -26,13 +29,14 @@ def take_over(directory: Path, training_key: str, checkpoint: str) -> str | None
     if donor != Path(donor).name or not source.exists():
         return None
     try:
-        donor_key = read(source, mmap=True)["lit_transformers"].get(TRAINING)
+        contents = read(source, mmap=True)
     except ConfigError as error:
         print(f"{error}; this run is trained by itself", flush=True)
         return None
-    if donor_key != training_key:
+    if contents["lit_transformers"].get(TRAINING) != training_key:
         return None
-    replace_file(directory / checkpoint, lambda fresh: shutil.copyfile(source, fresh))
+    contents["lit_transformers"] = dict(held)
+    replace_file(directory / checkpoint, lambda fresh: torch.save(contents, fresh))
     return donor
 
 

@@ -32,7 +32,7 @@ class PooledTaskConfig(TaskConfig):
     """
 
     reads: ClassVar[type[DataDescription]] = LabelledDescription
-    moved: ClassVar[Mapping[str, str]] = {"frozen": INSTEAD_OF_FROZEN}
+    absent: ClassVar[Mapping[str, str]] = {"frozen": INSTEAD_OF_FROZEN}
 
     pooling: Pooling = "first"
     dropout: Annotated[Fraction, Dropout] = 0.0

@@ -9,6 +9,7 @@ import pytest
 import torch
 from contract_cases import DIM, HEADS, KINDS, STACK_CASES, Case, name, randomised
 from numerics import same
+from starting import start_from_file
 from torch import Tensor
 
 from lit_transformers.batch import PairDescription, SpelledNumbers, Vocabulary
@@ -18,7 +19,7 @@ from lit_transformers.mixers import AttentionConfig, SynthesizerConfig
 from lit_transformers.models import EncoderDecoderConfig
 from lit_transformers.models.cost import cost
 from lit_transformers.models.encoder_decoder import EncoderDecoder
-from lit_transformers.runs.starting_weights import StartingWeights, own_names, start_from, write_weights
+from lit_transformers.runs.starting_weights import StartingWeights, own_names, write_weights
 from lit_transformers.stacks import SequentialConfig, StackConfig
 from lit_transformers.tasks import Seq2SeqConfig
 from lit_transformers.tasks.seq2seq import Seq2Seq
@@ -151,10 +152,10 @@ def test_a_file_of_weights_holds_shared_ones_once_and_fills_both_stacks(tmp_path
     tensors = {parameter: tensor for parameter, tensor in first.state_dict().items() if names[parameter] == parameter}
     assert not any(is_shared(parameter.removeprefix("network.")) for parameter in tensors)
     write_weights(path, StartingWeights(SHARED, "", tensors))
-    assert start_from(second, path) == []
+    assert start_from_file(second, path) == []
     same(loss(second.network), loss(first.network))
     with pytest.raises(ConfigError, match=r"model\.shared_stacks is True there and False here"):
-        start_from(task_of(SHARED.override({"shared_stacks": False}), 0), path)
+        start_from_file(task_of(SHARED.override({"shared_stacks": False}), 0), path)
 
 
 def test_training_moves_both_stacks_alike() -> None:

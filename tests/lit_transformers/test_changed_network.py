@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from starting import start_from_file
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -20,7 +21,7 @@ from lit_transformers.models import EncoderConfig, LanguageModelConfig, ModelCon
 from lit_transformers.models.capabilities import RowModelConfig
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.runs import RunConfig, fit
-from lit_transformers.runs.starting_weights import StartingWeights, read_weights, start_from, write_weights
+from lit_transformers.runs.starting_weights import StartingWeights, read_weights, write_weights
 from lit_transformers.tasks import CausalLMConfig, MaskedLMConfig
 from lit_transformers.tasks.masked_lm import MaskedLM
 from lit_transformers.training.config import TrainingConfig
@@ -61,7 +62,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def started(folder: Path) -> MaskedLM:
     task = task_of(read_weights(folder / "weights.safetensors").model)
-    start_from(task, folder / "weights.safetensors")
+    start_from_file(task, folder / "weights.safetensors")
     return task.double()
 
 
@@ -208,7 +209,7 @@ def test_a_run_goes_on_in_longer_rows_from_the_checkpoint_of_another_run(tmp_pat
     assert result.exit_code == 0, result.output
     assert "network.stack.entry.positions: 16 rows, repeated up to 48" in result.output
     written = read_yaml((tmp_path / "long" / "config.yaml").read_text())
-    converted = masked_words(48, 1, 1e-30, model=written["model"], weights=written["weights"])
+    converted = masked_words(48, 1, 1e-30, model=written["model"], start=written["start"])
     started_with = fit(converted, tmp_path / "on")["metrics"]["val/nats"]
-    afresh = fit(converted.override({"weights": None}), tmp_path / "afresh")["metrics"]["val/nats"]
+    afresh = fit(converted.override({"start": None}), tmp_path / "afresh")["metrics"]["val/nats"]
     assert started_with < learned + 0.3 < afresh - 0.3

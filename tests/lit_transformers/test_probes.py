@@ -17,7 +17,7 @@ from lit_transformers.batch import LabelledBatch
 from lit_transformers.config import ConfigError, MissingFileError
 from lit_transformers.encodings.positions import LearnedConfig
 from lit_transformers.models import EncoderConfig
-from lit_transformers.runs import RunConfig, describe, fit, load
+from lit_transformers.runs import RunConfig, StartConfig, describe, fit, load
 from lit_transformers.runs.keys import run_key
 from lit_transformers.tasks import ClassificationConfig, MaskedLMConfig
 from lit_transformers.tasks.pooled import PooledTask
@@ -61,7 +61,7 @@ def downstream(path: str, weights: Path | None = None, **task: Any) -> RunConfig
         task=ClassificationConfig(pooling="mean", **task),
         data=LabelledDataConfig(source=source, batch_size=4),
         training=TrainingConfig(steps=4, device="cpu"),
-        weights=None if weights is None else str(weights),
+        start=StartConfig.from_dict(None if weights is None else str(weights)),
     )
 
 
@@ -111,7 +111,7 @@ def test_weights_are_looked_for_below_the_folder_of_weights(
     assert run_key(config) == run_key(downstream(questions, pretrained))
     monkeypatch.delenv("LIT_WEIGHTS")
     with pytest.raises(
-        MissingFileError, match=r"^weights: checkpoint\.ckpt: no such file \(LIT_WEIGHTS, .* is not set"
+        MissingFileError, match=r"^start\.network: checkpoint\.ckpt: no such file \(LIT_WEIGHTS, .* is not set"
     ):
         run_key(config)
 

@@ -17,14 +17,13 @@ from datamodules import Data, DataError, LanguageData, TrainedSymbols, tokenizer
 from lit_transformers.api import build_model, load_checkpoint
 from lit_transformers.config import ConfigError
 from lit_transformers.exchange.changed_network import convert_weights
-from lit_transformers.exchange.transfer import WEIGHTS
 from lit_transformers.runs import RunConfig, cut_context, describe, evaluate, fit, load, run_key
 from lit_transformers.runs.cut_context import context_losses
 from lit_transformers.runs.evaluate import open_data
 from lit_transformers.runs.keys import training_key
 from lit_transformers.runs.probe import probe
 from lit_transformers.runs.run_floors import floors
-from lit_transformers.runs.starting_weights import read_weights
+from lit_transformers.runs.starting_weights import WEIGHTS, read_weights
 from lit_transformers.runs.train import contents
 from lit_transformers.tasks import Task
 
@@ -96,7 +95,7 @@ def test_a_classifier_knows_the_words_of_another_file(trained: Path, capsys: pyt
     assert evaluate(checkpoint)["val/accuracy"] == 1.0 and "unknown" not in capsys.readouterr().err
     assert evaluate(checkpoint, {"data.source.path": other})["val/accuracy"] == 1.0
     assert "validation: 25.00% of " in (line := capsys.readouterr().err) and f"tokenizer of {CHECKPOINT}" in line
-    still = classifier(other, weights=str(checkpoint), training=STILL)
+    still = classifier(other, start=str(checkpoint), training=STILL)
     assert fit(still, trained / "again")["metrics"]["val/accuracy"] == 1.0
     assert "train: 25.00% of " in capsys.readouterr().out
 
@@ -106,7 +105,7 @@ def test_labels_follow_their_names_and_one_that_was_never_trained_is_refused(tra
     assert evaluate(checkpoint, {"data.source.labels": ["pos", "neg"]})["val/accuracy"] == 1.0
     for reads in (
         lambda labels: evaluate(checkpoint, {"data.source.labels": labels}),
-        lambda labels: classifier(str(trained / "one.csv"), labels, weights=str(checkpoint)).build_data().description,
+        lambda labels: classifier(str(trained / "one.csv"), labels, start=str(checkpoint)).build_data().description,
     ):
         with pytest.raises(DataError, match=r"data\.source: the label 'fair' was never trained; .* neg, pos"):
             reads(["neg", "pos", "fair"])
@@ -155,7 +154,7 @@ def test_another_text_is_read_in_the_symbols_of_training(kind: str, tokenizer: A
     plain = load(checkpoint)[2]["tokenizer"]
     expected = tokenizer_from_dict(plain)
     new = over_text(kind, text(tmp_path / "new.jsonl", *NEW), tokenizer)
-    started = new.override({"weights": str(checkpoint)})
+    started = new.override({"start": str(checkpoint)})
     for data in (opened(checkpoint, source__path=str(tmp_path / "new.jsonl")), started.build_data()):
         assert new.build_data().trained_symbols().tokenizer != plain == data.trained_symbols().tokenizer
         assert data.description.vocabulary == old.build_data().description.vocabulary
@@ -205,7 +204,7 @@ def test_both_sides_of_pairs_are_read_in_their_symbols(shared: bool, tmp_path: P
     tokenizers = tokenizers_of(load(checkpoint)[2])
     assert (tokenizers[0] is tokenizers[1]) == shared
     path = translations(tmp_path / "b", "drei zwei eins sechs fünf")
-    started = config.override({"data.source.path": path, "weights": str(checkpoint)})
+    started = config.override({"data.source.path": path, "start": str(checkpoint)})
     for other in (opened(checkpoint, source__path=path), started.build_data()):
         known: set[str] = set()
         for batch in other.val_dataloader():
@@ -292,7 +291,7 @@ def test_symbols_that_stand_for_no_text_are_those_of_training(name: str, tmp_pat
         open_data(checkpoint, task, changed, extra)
     assert "\n" not in str(error.value)
     with pytest.raises((ConfigError, DataError), match=r"^data"):
-        config.override(refused | {"weights": str(checkpoint)}).build_data()
+        config.override(refused | {"start": str(checkpoint)}).build_data()
 
 
 def test_a_tokenizer_is_not_chosen_for_a_trained_network(tmp_path: Path) -> None:
@@ -308,8 +307,8 @@ def test_a_tokenizer_is_not_chosen_for_a_trained_network(tmp_path: Path) -> None
         ("characters", r"data\.tokenizer: characters gives other symbols than the network's tokenizer, of words"),
     ):
         with pytest.raises(ConfigError, match=message):
-            config.override({"data.tokenizer": other, "weights": str(checkpoint)}).build_data()
-    learned = config.override({"data.tokenizer.size": 4, "weights": str(checkpoint)}).build_data()
+            config.override({"data.tokenizer": other, "start": str(checkpoint)}).build_data()
+    learned = config.override({"data.tokenizer.size": 4, "start": str(checkpoint)}).build_data()
     assert len(learned.trained_symbols().tokenizer["words"]) == 5
 
 
@@ -324,7 +323,7 @@ def test_bytes_that_are_no_text_are_treated_as_is_asked(tmp_path: Path) -> None:
         list(opened(checkpoint, source__path=str(folder)).encoded("validation"))
     for data in (
         opened(checkpoint, source__path=str(folder), tokenizer__errors="replace"),
-        over_text("language", str(folder), REPLACE, weights=str(checkpoint)).build_data(),
+        over_text("language", str(folder), REPLACE, start=str(checkpoint)).build_data(),
     ):
         assert [symbols.tolist()[:2] for _, symbols in data.encoded("validation")]
         assert data.trained_symbols().tokenizer["alphabet"] == load(checkpoint)[2]["tokenizer"]["alphabet"]
@@ -348,7 +347,7 @@ def test_the_file_of_a_tokenizer_that_was_edited_changes_keys_and_no_symbol(tmp_
     with pytest.raises(
         ConfigError, match=r"data\.tokenizer: pretrained gives other symbols than the network's tokenizer; set"
     ):
-        config.override({"weights": str(checkpoint)}).build_data()
+        config.override({"start": str(checkpoint)}).build_data()
 
 
 def test_files_of_weights_hold_their_tokenizers_and_labels(tmp_path: Path) -> None:
@@ -360,7 +359,7 @@ def test_files_of_weights_hold_their_tokenizers_and_labels(tmp_path: Path) -> No
     convert_weights(tmp_path / "first", tmp_path / "second", {}, 32)
     other = reviews(tmp_path / "two.csv", "pos")
     for path in (checkpoint, tmp_path / "first" / WEIGHTS, tmp_path / "second" / WEIGHTS):
-        started = classifier(other, ["pos", "neg"], weights=str(path))
+        started = classifier(other, ["pos", "neg"], start=str(path))
         assert read_weights(path).symbols == started.build_data().trained_symbols() == symbols
         assert build_model(started).data.vocabulary == config.build_data().description.vocabulary
     assert run_key(started) != run_key(classifier(other, ["pos", "neg"]))
@@ -391,7 +390,7 @@ def test_floors_and_probes_of_a_run_that_starts_from_weights_are_in_its_symbols(
     config = over_text("language", text(tmp_path / "old.jsonl", *OLD), "characters")
     checkpoint = saved(config, tmp_path / CHECKPOINT)
     other = config.override({"data.source.path": text(tmp_path / "new.jsonl", *[f"{line}xw" for line in NEW])})
-    started = other.override({"weights": str(checkpoint)})
+    started = other.override({"start": str(checkpoint)})
     size = config.build_data().description.vocabulary.size
     assert describe(started).parameters == describe(config).parameters != describe(other).parameters
     assert floors(started, "val/bpb") != floors(other, "val/bpb")

@@ -41,6 +41,7 @@ TASKS = "tests/lit_transformers/test_"
 MASKED = "tests/contracts/test_"
 PROBES = "tests/lit_transformers/test_probes.py::test_"
 GROUPS = "tests/lit_transformers/test_groups.py::test_"
+START = "tests/lit_transformers/test_start.py::test_"
 SYMBOLS = "tests/lit_transformers/test_trained_symbols.py::test_"
 PREDICT = "tests/lit_transformers/test_predict.py::test_"
 COUNTS = "tests/lit_transformers/test_token_counts.py::test_"
@@ -3995,8 +3996,8 @@ EXCHANGE_FAULTS = (
         "exchange",
         "a run starts from weights of a network with other heads",
         "lit_transformers/runs/starting_weights.py",
-        'free = {"initial_std"}',
-        'free = {"initial_std", "heads"}',
+        "for role in FREE for path, _ in model.leaves_with(role)}",
+        'for role in FREE for path, _ in model.leaves_with(role)} | {"heads"}',
         (f"{HUGGING_FACE}weights_of_another_network_are_refused_by_what_differs",),
     ),
     Fault(
@@ -4011,17 +4012,89 @@ EXCHANGE_FAULTS = (
         "exchange",
         "starting weights are read and not used",
         "lit_transformers/runs/starting_weights.py",
-        "tensor.copy_(tensors[name])",
-        "tensor.clone().copy_(tensors[name])",
+        "tensor.copy_(weight)",
+        "tensor.clone().copy_(weight)",
         (f"{HUGGING_FACE}a_run_starts_from_an_import_and_is_exported_and_the_next_one_starts_from_it",),
     ),
     Fault(
         "keys",
         "starting weights are known by their path",
         "lit_transformers/runs/keys.py",
-        'plain | {"weights": fingerprint(locate_weights(weights))}',
-        'plain | {"weights": weights}',
+        '{"weights": digest_of(locate_weights(source.path, field))}',
+        '{"weights": source.path}',
         (f"{HUGGING_FACE}the_key_of_a_run_covers_the_content_of_the_weights_that_it_starts_from",),
+    ),
+    Fault(
+        "stages",
+        "the digest of weights covers the whole file",
+        "lit_transformers/runs/starting_weights.py",
+        "return hashed.hexdigest()[:32]",
+        "return _hash(path, size, modified)",
+        (f"{START}the_digest_of_a_checkpoint_does_not_depend_on_how_long_its_run_took",),
+    ),
+    Fault(
+        "stages",
+        "the digest of weights leaves out what their symbols stand for",
+        "lit_transformers/runs/starting_weights.py",
+        "None if symbols is None else symbols.to_dict()",
+        "None",
+        (f"{START}the_digest_of_a_checkpoint_does_not_depend_on_how_long_its_run_took",),
+    ),
+    Fault(
+        "stages",
+        "who does a stage is part of the key",
+        "lit_transformers/runs/keys.py",
+        'return {"run": run_key(source.run)}',
+        'return {"run": canonical_hash(source.run.to_dict())}',
+        (f"{START}who_does_a_stage_is_no_part_of_any_key_and_what_it_computes_is",),
+    ),
+    Fault(
+        "stages",
+        "the seeds of a stage stay those of its own config",
+        "lit_transformers/runs/config.py",
+        'if self.seed == "follow" else {}',
+        'if self.seed == "fixed" else {}',
+        (f"{START}the_seeds_of_a_stage_follow_those_of_the_run_or_are_fixed",),
+    ),
+    Fault(
+        "stages",
+        "weights that are taken over keep the config of their donor",
+        "lit_transformers/runs/weight_reuse.py",
+        '    contents["lit_transformers"] = dict(held)\n',
+        "",
+        (f"{START}weights_that_are_taken_over_are_those_of_the_run_that_took_them",),
+    ),
+    Fault(
+        "stages",
+        "a network without a part that its config does not add is read as whole",
+        "lit_transformers/runs/starting_weights.py",
+        "names |= weights.keys() - known",
+        "names |= weights.keys()",
+        (f"{START}a_file_that_lacks_a_tensor_is_refused_whatever_the_config_adds",),
+    ),
+    Fault(
+        "stages",
+        "the longer table of positions starts anew as a whole",
+        "lit_transformers/runs/starting_weights.py",
+        "tensor.narrow(dimension, 0, common).copy_(",
+        "tensor.narrow(dimension, 0, common).clone().copy_(",
+        (f"{START}a_longer_table_of_positions_begins_with_the_shorter_one",),
+    ),
+    Fault(
+        "stages",
+        "the labels of a source are taken over without its heads",
+        "lit_transformers/runs/config.py",
+        'known["heads"].labels if "heads" in known else None',
+        "first.labels",
+        (f"{START}heads_that_start_anew_have_labels_of_their_own",),
+    ),
+    Fault(
+        "stages",
+        "networks are not compared before their weights are trained",
+        "lit_transformers/runs/rehearsal.py",
+        "require_same_network(model, config.model, place)",
+        "pass",
+        (f"{START}a_network_that_computes_something_else_is_refused_by_its_field_before_anything_is_trained",),
     ),
     Fault(
         "keys",

@@ -11,6 +11,7 @@ import pytest
 import torch
 from copying import EAGER, close, randomise
 from safetensors.torch import load_file, save_file
+from starting import start_from_file
 from torch import Tensor
 
 from lit_transformers.batch import LanguageDescription, Vocabulary
@@ -18,7 +19,7 @@ from lit_transformers.config import ConfigError
 from lit_transformers.exchange.transfer import export_weights, import_weights
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.runs import RunConfig, fit
-from lit_transformers.runs.starting_weights import read_weights, start_from
+from lit_transformers.runs.starting_weights import read_weights
 from lit_transformers.tasks import CausalLMConfig
 from lit_transformers.tasks.causal_lm import CausalLM
 from lit_transformers.training.config import TrainingConfig
@@ -56,7 +57,7 @@ def our_task(imported: Path) -> CausalLM:
     data = LanguageDescription(vocabulary=vocabulary, length=LENGTH)
     weights = imported / "weights.safetensors"
     task = CausalLMConfig().build(read_weights(weights).model, data, TrainingConfig())
-    assert start_from(task, weights) == []
+    assert start_from_file(task, weights) == []
     return task.double().eval()
 
 

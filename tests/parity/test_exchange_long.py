@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from copying import EAGER, close, randomise
+from starting import start_from_file
 from torch import Tensor
 
 from lit_transformers.batch import RowDescription, Vocabulary
@@ -16,7 +17,7 @@ from lit_transformers.config import ConfigError
 from lit_transformers.exchange.changed_network import convert_weights
 from lit_transformers.exchange.transfer import export_weights, import_weights
 from lit_transformers.mixers import BigBirdConfig, WindowConfig
-from lit_transformers.runs.starting_weights import read_weights, start_from, write_weights
+from lit_transformers.runs.starting_weights import read_weights, write_weights
 from lit_transformers.tasks import MaskedLMConfig
 from lit_transformers.tasks.masked_lm import MaskedLM
 from lit_transformers.training.config import TrainingConfig
@@ -64,7 +65,7 @@ def our_task(imported: Path) -> MaskedLM:
     data = RowDescription(vocabulary=vocabulary, length=60, mask=3, separator=4, segments=2, predictions=4, relations=2)
     weights = imported / "weights.safetensors"
     task = MaskedLMConfig().build(read_weights(weights).model, data, TrainingConfig())
-    start_from(task, weights)
+    start_from_file(task, weights)
     return task.eval()
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from copying import close
 from safetensors.torch import load_file, save_file
+from starting import start_from_file
 from torch import Tensor, nn
 
 from benchmarks.marian import Sizes, theirs
@@ -17,7 +18,7 @@ from lit_transformers.batch import PairDescription, Vocabulary
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings.positions import sinusoids
 from lit_transformers.exchange.transfer import export_weights, import_weights
-from lit_transformers.runs.starting_weights import read_weights, start_from
+from lit_transformers.runs.starting_weights import read_weights
 from lit_transformers.tasks import Seq2SeqConfig
 from lit_transformers.tasks.seq2seq import Seq2Seq
 from lit_transformers.training.config import TrainingConfig
@@ -44,7 +45,7 @@ def our_task(imported: Path) -> Seq2Seq:
     data = PairDescription.for_probe(vocabulary, 12)
     weights = imported / "weights.safetensors"
     task = Seq2SeqConfig(metrics=("accuracy",)).build(read_weights(weights).model, data, TrainingConfig())
-    assert start_from(task, weights) == []
+    assert start_from_file(task, weights) == []
     return task.double().eval()
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from copying import EAGER, close, randomise
 from safetensors.torch import load_file
+from starting import start_from_file
 from torch import Tensor
 
 from lit_transformers.batch import RowDescription, Vocabulary
@@ -22,7 +23,7 @@ from lit_transformers.exchange.transfer import export_weights, import_weights
 from lit_transformers.mixers import WindowConfig
 from lit_transformers.models import EncoderConfig
 from lit_transformers.models.tokens import FullTokenEmbeddingConfig
-from lit_transformers.runs.starting_weights import StartingWeights, read_weights, start_from, write_weights
+from lit_transformers.runs.starting_weights import StartingWeights, read_weights, write_weights
 from lit_transformers.stacks.feedforward import FeedForwardConfig
 from lit_transformers.tasks import MaskedLMConfig
 from lit_transformers.tasks.masked_lm import MaskedLM
@@ -82,7 +83,7 @@ def saved(folder: Path, **changes: Any) -> Any:
 def our_task(imported: Path) -> MaskedLM:
     weights = imported / "weights.safetensors"
     task = MaskedLMConfig().build(read_weights(weights).model, DATA, TrainingConfig())
-    assert start_from(task, weights) == []
+    assert start_from_file(task, weights) == []
     return task.eval()
 
 

@@ -15,6 +15,7 @@ import torch
 from copying import EAGER, close, randomise
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from starting import start_from_file
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -27,7 +28,7 @@ from lit_transformers.models import ModelConfig
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.runs import RunConfig, fit, load, run_key
-from lit_transformers.runs.starting_weights import read_weights, start_from
+from lit_transformers.runs.starting_weights import read_weights
 from lit_transformers.tasks import MaskedLMConfig
 from lit_transformers.tasks.masked_lm import MaskedLM
 from lit_transformers.training.config import TrainingConfig
@@ -107,7 +108,7 @@ def our_task(weights: Path, relations: int = 2) -> MaskedLM:
         vocabulary=vocabulary, length=24, mask=3, separator=4, segments=2, predictions=4, relations=relations
     )
     task = MaskedLMConfig().build(read_weights(weights).model, data, TrainingConfig())
-    start_from(task, weights)
+    start_from_file(task, weights)
     return task.eval()
 
 
@@ -238,7 +239,7 @@ def test_an_encoder_without_heads_is_read_and_what_starts_anew_is_listed(tmp_pat
     expected = bert(**their_inputs("bert", batch))
     close(hidden_of(task.network, batch)[batch.padding_mask], expected.last_hidden_state[batch.padding_mask], 1e-5)
     close(task.heads["relation"].map[:2](hidden_of(task.network, batch)[:, 0]), expected.pooler_output, 1e-5)
-    lines = start_from(task, tmp_path / "b" / "weights.safetensors")
+    lines = start_from_file(task, tmp_path / "b" / "weights.safetensors")
     assert lines == [
         "network.tokens.logits.bias starts anew", "network.transform starts anew", "heads.relation.map.2 starts anew",
     ], "the table of the symbols was loaded"  # fmt: skip
@@ -404,7 +405,7 @@ def sums(weights: Path, heads: int = 3, levels: int = 18, learning_rate: float =
             "task": "regression",
             "data": {"kind": "labelled", "source": source, "batch_size": 2},
             "training": {"steps": 2, "device": "cpu", "optimizer": optimizer},
-            "weights": str(weights),
+            "start": str(weights),
         }
     )
 
@@ -451,9 +452,9 @@ def test_the_key_of_a_run_covers_the_content_of_the_weights_that_it_starts_from(
     config = sums(case("bert").imported / "weights.safetensors")
     copy = tmp_path / "copy.safetensors"
     copy.write_bytes((case("bert").imported / "weights.safetensors").read_bytes())
-    assert run_key(config) == run_key(sums(copy)) != run_key(config.override({"weights": None}))
+    assert run_key(config) == run_key(sums(copy)) != run_key(config.override({"start": None}))
     rewrite(tmp_path, "heads.relation.map.2.bias", file=copy.name)
-    assert run_key(config) != run_key(config.override({"weights": str(copy)}))
+    assert run_key(config) != run_key(config.override({"start": str(copy)}))
 
 
 def test_weights_of_another_network_are_refused_by_what_differs(case: Callable[[str], Case], tmp_path: Path) -> None:
@@ -463,8 +464,8 @@ def test_weights_of_another_network_are_refused_by_what_differs(case: Callable[[
         fit(sums(imported, heads=7), tmp_path / "a")
     with pytest.raises(ConfigError, match=r"network\.tokens\.table\.weight is \(37, 21\) there and \(41, 21\) here"):
         fit(sums(imported, levels=20), tmp_path / "b")
-    with pytest.raises(ConfigError, match=r"weights: .*none: no such file .*LIT_WEIGHTS"):
-        fit(sums(imported).override({"weights": str(tmp_path / "none")}), tmp_path / "c")
+    with pytest.raises(ConfigError, match=r"start\.network: .*none: no such file .*LIT_WEIGHTS"):
+        fit(sums(imported).override({"start": str(tmp_path / "none")}), tmp_path / "c")
     assert not (tmp_path / "c").exists()
 
 
@@ -478,7 +479,7 @@ def test_the_commands_print_what_was_mapped_and_name_every_architecture(
     assert result.exit_code == 0, result.output
     assert result.output.startswith("electra: ") and "pooler: starts anew" in result.output
     plain = read_yaml((tmp_path / "in" / "config.yaml").read_text())
-    assert ModelConfig.from_dict(plain["model"]) == read_weights(Path(plain["weights"])).model
+    assert ModelConfig.from_dict(plain["model"]) == read_weights(Path(plain["start"])).model
     result = CliRunner().invoke(command.app, ["export", str(tmp_path / "in"), str(tmp_path / "out")])
     assert result.output.startswith("electra (ElectraForMaskedLM): ")
     assert (tmp_path / "out" / "vocab.txt").read_text() == "[PAD]\n"

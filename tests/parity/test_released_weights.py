@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from copying import EAGER, close
+from starting import start_from_file
 from torch import Tensor, nn
 
 from ablations.catalog import find as find_study
@@ -24,7 +25,7 @@ from lit_transformers.exchange.changed_network import convert_weights
 from lit_transformers.exchange.transfer import export_weights, import_weights
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.runs import RunConfig, fit
-from lit_transformers.runs.starting_weights import differences, read_weights, start_from
+from lit_transformers.runs.starting_weights import differences, read_weights
 from lit_transformers.tasks import MaskedLMConfig
 from lit_transformers.tasks.masked_lm import MaskedLM
 from lit_transformers.training.config import TrainingConfig
@@ -87,7 +88,7 @@ def our_task(imported: Path, symbols: int, mask: int = 0) -> MaskedLM:
     )
     weights = imported / "weights.safetensors"
     task = MaskedLMConfig().build(read_weights(weights).model, data, TrainingConfig())
-    start_from(task, weights)
+    start_from_file(task, weights)
     return task.eval()
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from copying import close, randomise
+from starting import start_from_file
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,7 +21,7 @@ from lit_transformers.models import EncoderConfig
 from lit_transformers.models.capabilities import OrderedRows
 from lit_transformers.models.encoder import Encoder
 from lit_transformers.models.tokens import FullTokenEmbeddingConfig
-from lit_transformers.runs.starting_weights import read_weights, start_from
+from lit_transformers.runs.starting_weights import read_weights
 from lit_transformers.stacks.feedforward import FeedForwardConfig
 from lit_transformers.tasks import PermutationLMConfig
 from lit_transformers.tasks.permutation_lm import each
@@ -202,7 +203,7 @@ def test_weights_come_in_and_go_out_with_the_same_numbers(tmp_path: Path) -> Non
     vocabulary = Vocabulary(size=SYMBOLS, boundary=2, unit="piece", byte_lengths=None)
     data = RowDescription.for_probe(vocabulary, LENGTH)
     task = PermutationLMConfig().build(weights.model, data, TrainingConfig(device="cpu"))
-    start_from(task, tmp_path / "ours" / "weights.safetensors")
+    start_from_file(task, tmp_path / "ours" / "weights.safetensors")
     export_weights(tmp_path / "ours", tmp_path / "out")
     again, report = transformers.AutoModel.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not report["missing_keys"] and again.config.mem_len == MEMORY

@@ -21,14 +21,7 @@ class OpenFault(NamedTuple):
     of: Callable[[RunConfig], bool]
 
 
-OPEN: Sequence[OpenFault] = (
-    OpenFault(
-        "what a run with shared weights leaves behind measures what its record says",
-        "weights that are taken over keep the config of the run that trained them",
-        (1, "strings"),
-        lambda config: True,
-    ),
-)
+OPEN: Sequence[OpenFault] = ()
 
 
 def open_fault(promise: str, config: RunConfig) -> OpenFault | None:

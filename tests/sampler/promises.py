@@ -447,7 +447,7 @@ def with_one_other_value(config: RunConfig, random: Random) -> tuple[str, RunCon
     paths = [path for path, _ in config.leaves()]
     for _ in range(20):
         path = random.choice(paths)
-        if path.startswith(("data.source", "training.steps", "training.device", "weights")):
+        if path.startswith(("data.source", "training.steps", "training.device", "start")):
             continue
         parent, _, name = path.rpartition(".")
         try:

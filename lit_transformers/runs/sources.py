@@ -1,0 +1,75 @@
+"""Where the weights of each part of a task come from: a table of sources, in the fixed fields of ``start``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Literal
+
+from lit_transformers.config import Config, Plain, Seed
+
+__all__ = ["FileWeightsConfig", "SameWeightsConfig", "StartConfig", "StartSeed", "WeightSourceConfig"]
+
+StartSeed = Literal["follow"] | Seed
+"""The seed of a run that another one starts from: that of the other one, or a fixed number."""
+
+
+class WeightSourceConfig(Config):
+    """Base of every source of weights. A bare path is a file, and the fields of a mapping tell its kind."""
+
+    short_forms: ClassVar[Sequence[Plain]] = ({"type": "string"}, {"type": "object", "not": {"required": ["kind"]}})
+
+    @classmethod
+    def spelled_out(cls, plain: Plain) -> Plain:
+        if isinstance(plain, str) and plain not in cls.kinds:
+            return {"kind": "file", "path": plain}
+        if isinstance(plain, Mapping) and "kind" not in plain and cls.kinds:
+            return {"kind": "run" if "run" in plain else "file", **plain}
+        return plain
+
+
+class FileWeightsConfig(WeightSourceConfig, kind="file"):
+    """A file of weights.
+
+    path: that of an import (weights.safetensors) or of another run (checkpoint.ckpt), or a folder that holds one,
+    relative to LIT_WEIGHTS or to the working folder.
+    """
+
+    path: str
+
+
+class SameWeightsConfig(WeightSourceConfig, kind="network"):
+    """The source of the network, for the heads that were trained with it."""
+
+
+class StartConfig(Config):
+    """Where the weights come from that training starts from. What has no source starts as always.
+
+    A bare path is the file of all parts.
+
+    network: source of the network.
+    heads: source of all else that the task has, its heads and further networks; ``network`` for that of the network.
+    """
+
+    short_forms: ClassVar[Sequence[Plain]] = ({"type": "string"},)
+
+    network: WeightSourceConfig | None = None
+    heads: WeightSourceConfig | None = None
+
+    @classmethod
+    def spelled_out(cls, plain: Plain) -> Plain:
+        if plain is None:
+            return {}
+        return {"network": plain, "heads": plain} if isinstance(plain, str) else plain
+
+    def conflicts(self) -> Iterator[str]:
+        if isinstance(self.network, SameWeightsConfig):
+            yield "network cannot start from the source of the network; set network to a file or a run"
+        if isinstance(self.heads, SameWeightsConfig) and self.network is None:
+            yield "heads start from the source of the network, and there is none; set network to a file or a run"
+
+    def sources(self) -> dict[str, WeightSourceConfig]:
+        """Returns the sources by the names of the fields that have one; a source that is that of the network is named
+        as that."""
+        heads = self.network if isinstance(self.heads, SameWeightsConfig) else self.heads
+        parts = {"network": self.network, "heads": heads}
+        return {part: source for part, source in parts.items() if source is not None}

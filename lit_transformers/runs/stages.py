@@ -1,0 +1,85 @@
+"""The runs that a run starts from, and those that these start from: its stages, each with a folder and a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from lit_transformers.config import ConfigError, Plain
+from lit_transformers.records.files import CHECKPOINT, RECORD
+from lit_transformers.records.record import load_record
+from lit_transformers.runs.config import RunConfig, RunWeightsConfig
+from lit_transformers.runs.sources import FileWeightsConfig
+from lit_transformers.runs.starting_weights import digest_of, locate_weights
+
+__all__ = ["Origin", "digests", "earlier_stages", "origins", "source_runs", "stages_within"]
+
+
+class Origin(NamedTuple):
+    """Where the weights of a part come from. key: of the run that has trained them; None of a file."""
+
+    path: Path
+    key: str | None = None
+
+
+def source_runs(config: RunConfig) -> list[RunConfig]:
+    """Returns the configs of the runs that a run starts from itself, each once."""
+    sources = config.start.sources().values()
+    return [*dict.fromkeys(source.run for source in sources if isinstance(source, RunWeightsConfig))]
+
+
+def earlier_stages(config: RunConfig) -> list[RunConfig]:
+    """Returns the configs of all runs that have to be done before a run, each once and after those it starts from."""
+    earlier: dict[RunConfig, None] = {}
+    for source in source_runs(config):
+        earlier |= dict.fromkeys([*earlier_stages(source), source])
+    return [*earlier]
+
+
+def stages_within(config: RunConfig, prefix: str = "") -> Iterator[tuple[str, RunConfig]]:
+    """Yields a run and all runs in its config, each with the path that its fields begin with, "" for the run itself."""
+    yield prefix, config
+    for part in ("network", "heads"):
+        source = config.start.get(part)
+        if isinstance(source, RunWeightsConfig):
+            yield from stages_within(source.run, f"{prefix}start.{part}.run.")
+
+
+def origins(config: RunConfig, runs: Path, keys: Mapping[RunConfig, str]) -> dict[str, Origin]:
+    """Returns where the weights of each part of a run are that has a source.
+
+    runs: the folder that the folders of runs are in, by their keys. Raises ConfigError where a run has not finished.
+    """
+    starting = {}
+    for part, source in config.start.sources().items():
+        if isinstance(source, FileWeightsConfig):
+            starting[part] = Origin(locate_weights(source.path, f"start.{part}"))
+        elif isinstance(source, RunWeightsConfig):
+            key = keys[source.run]
+            starting[part] = Origin(_finished(runs / key, f"start.{part}") / CHECKPOINT, key)
+    return starting
+
+
+def digests(starting: Mapping[str, Origin]) -> dict[str, Plain]:
+    """Returns for the record what the weights of each part are, and where they were read."""
+    return {
+        part: {"run" if origin.key else "file": origin.key or str(origin.path), "digest": digest_of(origin.path)}
+        for part, origin in starting.items()
+    }
+
+
+def _finished(directory: Path, field: str) -> Path:
+    """Returns the folder of a run that has finished and has its checkpoint. Raises ConfigError for any other."""
+    try:
+        record = load_record(directory / RECORD)
+    except (OSError, ValueError, RecursionError):
+        record = None
+    if record is None or record.outcome != "finished":
+        how = "is not done yet" if record is None else f"{record.outcome}: {record.reason}"
+        reason = f"its run {directory.name} {how}; python -m lit_transformers fit and studies do it first"
+        raise ConfigError(f"{reason}, in {directory.parent}", field)
+    if not (directory / CHECKPOINT).exists():
+        reason = f"the checkpoint of its run {directory.name} is gone; remove {directory} to train it again"
+        raise ConfigError(reason, field)
+    return directory
