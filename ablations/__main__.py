@@ -196,12 +196,12 @@ def plan(
 
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device), in_server=True)
     rows, _ = survey_plan(planned, runs)
-    ended = {row.ticket.key for row in rows if row.state.over}
     time_estimate = estimate(planned, runs)
+    ended = time_estimate.seconds.keys() - {row.ticket.key for row in rows if not row.state.over}
     if time_estimate.cuda and not cuda_devices():  # nothing is known of the other machine but that it has a device
         share = Share(workers or 1, threads or 1)
     else:
-        share = share_machine(len(rows) - len(ended), workers, threads, cuda=time_estimate.cuda)
+        share = share_machine(sum(not row.state.over for row in rows), workers, threads, cuda=time_estimate.cuda)
     out.print(plan_view(planned, time_estimate, ended, share.workers))
     if power is not None:
         if not time_estimate.cuda:

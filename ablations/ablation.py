@@ -14,6 +14,7 @@ from ablations.arms import (
     Design,
     configure,
     list_arms,
+    on_device,
     require_distinct,
     require_no_seeds,
     require_settable,
@@ -50,13 +51,19 @@ class Match(Checked):
 
     ``free`` names an integer field that is solved for in every other arm, in multiples of ``step`` (a dim must divide
     by its heads). Without it the arms have to agree within ``tolerance`` as they are: 1 %, or 5 % of seconds and
-    memory, which are measured by a few steps of every candidate on this machine.
+    memory, which are measured by a few steps of every candidate on this machine. ``chain`` counts the runs in that a
+    run starts from, for tokens and FLOPs.
     """
 
     on: Literal["tokens", "parameters", "flops", "seconds", "memory"]
     free: str | None = None
     step: Positive = 1
     tolerance: PositiveFloat | None = None
+    chain: bool = False
+
+    def check(self) -> None:
+        if self.chain and self.on not in ("tokens", "flops"):
+            raise ConfigError(f"the {self.on} of a chain are those of its last run; leave it out", "chain")
 
     @property
     def measured(self) -> bool:
@@ -289,6 +296,8 @@ class Ablation(Checked):
             require_settable(changes, baseline, arms)
             baseline = baseline.override(changes)
         configs = {arm.name: configure(baseline, arm, self.factors) for arm in arms}
+        if changes and "training.device" in changes:
+            configs = {name: on_device(config, changes["training.device"]) for name, config in configs.items()}
         require_distinct(arms, configs)
         metric = replace(self.metric, margin=size.margin or self.metric.margin)
         return Resolved(arms, configs, size.seeds or self.seeds, left_out, metric)

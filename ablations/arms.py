@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -15,6 +15,7 @@ __all__ = [
     "Overrides",
     "configure",
     "list_arms",
+    "on_device",
     "require_distinct",
     "require_no_seeds",
     "require_settable",
@@ -168,6 +169,20 @@ def seed_overrides(config: Config, seed: int) -> dict[str, int]:
     return {path: seed for path, _ in config.leaves() if path in SEEDS}
 
 
+def on_device(config: C, device: str) -> C:
+    """Returns the config with a device for the runs that it starts from, too. Where they are done is asked for once."""
+    return config.override({f"{prefix}training.device": device for prefix in _within(config, type(config))})
+
+
+def _within(config: Config, kind: type[Config], prefix: str = "") -> Iterator[str]:
+    """Yields what the paths of the fields begin with of all configs of a class within a config."""
+    for name, value in vars(config).items():
+        if isinstance(value, kind):
+            yield f"{prefix}{name}."
+        if isinstance(value, Config):
+            yield from _within(value, kind, f"{prefix}{name}.")
+
+
 def require_settable(changes: Overrides, baseline: Config, arms: Sequence[Arm]) -> None:
     """Raises ConfigError for changes of what a study plans itself, its seeds and what its arms vary: they would hold
     for some runs, or for none.
@@ -188,7 +203,12 @@ def require_settable(changes: Overrides, baseline: Config, arms: Sequence[Arm]) 
 
 
 def require_no_seeds(overrides: Overrides) -> None:
-    """Raises ConfigError for overrides of a seed, which a study plans itself."""
+    """Raises ConfigError for overrides of a seed, which a study plans itself, or which follows that of the run."""
+    for path in overrides:
+        source, dot, rest = path.rpartition(".run.")
+        if dot and rest in SEEDS:
+            reason = f"follows the seed of the run that starts from it; set {source}.seed to a number that stays"
+            raise ConfigError(reason, path)
     for path, _ in plain_leaves(overrides):
         if path in SEEDS:
             raise ConfigError(

@@ -65,11 +65,11 @@ def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
     beside = statistics.median(besides) if besides else SECONDS_BESIDE_TRAINING
     rate, basis = _rate(list(finished.values()), runs, needs_cuda, planned.runner)
     seconds: dict[str, float] = {}
-    for arm in planned.plan.arms:
-        keys = [run.key for run in arm.runs]
-        trains = arm.name not in planned.repeated
+    runs_by_name = {arm.name: [run.key for run in arm.runs] for arm in planned.plan.arms}
+    for name, keys in (planned.stages_by_name() | runs_by_name).items():
+        trains = name not in planned.repeated
         durations = [done.whole - (0 if trains else done.training) for key in keys if (done := finished.get(key))]
-        flops = planned.costs[arm.name]["train_flops"]
+        flops = planned.costs[name]["train_flops"]
         in_proportion = beside + trains * (math.nan if flops is None else flops) / rate
         seconds_per_run = statistics.median(durations) if durations else in_proportion
         seconds |= dict.fromkeys(keys, seconds_per_run)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ablations.ablation import Ablation, Published, Resolved
 from ablations.arms import require_distinct, seed_overrides, select
 from ablations.matching import match_arms
 from ablations.probing import measured_spending
+from ablations.stages import Stages, chain_cost
 from lit_transformers.config import Config, ConfigError, MissingFileError, Plain, parse_assignments
 from lit_transformers.plugins import plugin_arguments
 from lit_transformers.printing.amounts import count
@@ -44,6 +46,9 @@ from lit_transformers.runner import Runner, load_runner, runner_of
 from lit_transformers.trust import remember
 from sweeps.ledger.ticket import Ticket
 from sweeps.object_store import shown_address
+
+if TYPE_CHECKING:
+    from sweeps.live import Row
 
 __all__ = ["PlannedStudy", "Request", "as_typed", "changed_arms", "existing_plan", "make_plan", "reported_plan"]
 
@@ -78,16 +83,16 @@ class PlannedStudy:
     """The runs of a study: its plan, their configs by key, and what they cost by arm.
 
     ``runner`` names the object that does a run; ``repeated`` has the arms that are trained as an earlier arm is and
-    only measured in another way; ``sources`` are the files outside of the suite whose code computes the numbers;
-    ``inputs`` what planning it read from outside, as ``ablations.inputs`` has it, empty where that is not known.
-    A cost that is not known is None.
+    only measured in another way, each with that arm; ``sources`` are the files outside of the suite whose code computes
+    the numbers; ``inputs`` what planning it read from outside, as ``ablations.inputs`` has it, empty where that is not
+    known. Costs of stages are by their names. A cost that is not known is None.
     """
 
     plan: Plan
     configs: dict[str, dict[str, Plain]]
     costs: dict[str, dict[str, float | None]]
     runner: str
-    repeated: Sequence[str] = ()
+    repeated: Mapping[str, str] = field(default_factory=dict)
     sources: Sequence[str] = ()
     inputs: Mapping[str, Plain] = field(default_factory=dict)
 
@@ -107,23 +112,50 @@ class PlannedStudy:
         return self.plan.folder
 
     def tickets(self) -> list[Ticket]:
-        """Lists every run once, the first seed of all arms first, so that arms can be compared early; of one seed those
-        that others take over the training of first, so that these need not train the same at the same time."""
+        """Lists every run once, the first seed of all arms first, so that arms can be compared early; before each those
+        that it starts from, and of one seed those first that others take over the training of."""
         tickets: dict[str, Ticket] = {}
         arms = sorted(self.plan.arms, key=lambda arm: arm.name in self.repeated)
+        runs = {arm.name: arm.runs for arm in arms}
         for index in range(self.plan.seeds):
             for arm in arms:
                 if index >= len(arm.runs):
                     continue
                 run = arm.runs[index]
-                tickets.setdefault(run.key, Ticket(run.key, arm.name, run.seed, self.configs[run.key], arm.levels))
+                for stage in self.plan.chain(run.sources):
+                    ticket = Ticket(stage.key, stage.name, stage.seed, self.configs[stage.key], {}, stage.sources)
+                    tickets.setdefault(stage.key, ticket)
+                donors = runs.get(self.repeated.get(arm.name, ""), ())
+                donor = donors[index].key if index < len(donors) and donors[index].key != run.key else None
+                known = tickets.get(run.key)
+                if known is None or known.arm not in runs:  # a run of an arm that others start from is the arm's
+                    ticket = Ticket(run.key, arm.name, run.seed, self.configs[run.key], arm.levels, run.sources, donor)
+                    tickets[run.key] = ticket
         return list(tickets.values())
+
+    def stages_by_name(self) -> dict[str, list[str]]:
+        """Returns the keys of the runs that others start from, by the names of their stages."""
+        keys: dict[str, list[str]] = {}
+        for stage in self.plan.stages:
+            keys.setdefault(stage.name, []).append(stage.key)
+        return keys
+
+    def needed(self, rows: Iterable[Row]) -> list[Row]:
+        """Returns the rows without those of stages that have not run and that no run needs which is still to do."""
+        own, wanted = self.plan.by_key(), set[str]()
+        kept: list[Row] = []
+        for row in reversed([*rows]):  # each stage comes before the runs that start from it
+            if row.state.over or row.ticket.key in own or row.ticket.key in wanted:
+                kept.append(row)
+                wanted |= set() if row.state.over else {*row.ticket.sources}
+        return kept[::-1]
 
     def with_seeds(self, seeds: Mapping[str, int], looks: LookPlan | None) -> PlannedStudy:
         """Returns the plan with the first runs of each arm, as many as ``seeds`` has of it, and with these looks."""
         arms = tuple(replace(arm, runs=arm.runs[: seeds[arm.name]]) for arm in self.plan.arms)
+        stages = self.plan.chain(key for arm in arms for run in arm.runs for key in run.sources)
         protocol = f"{self.plan.protocol.rpartition(', ')[0]}, {_seeds_text(arms)}"
-        return replace(self, plan=replace(self.plan, arms=arms, looks=looks, protocol=protocol))
+        return replace(self, plan=replace(self.plan, arms=arms, stages=stages, looks=looks, protocol=protocol))
 
     def require_all_seeds(self, runs: Path) -> None:
         """Raises ConfigError where this plan's report would replace a report of more seeds of the same runs."""
@@ -213,10 +245,11 @@ def make_plan(
         resolved = _with_values(ablation.resolve(request.scale, request.changes), tuned or {})
         configs, matched = _match_budgets(ablation, resolved, name, runs)
         _require_effects(configs, runner)
-        configs_by_key, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.most_seeds, runner)
-        resolved = resolved._replace(metric=_with_goal(resolved.metric, _rehearse(configs, resolved.metric, runner)))
-        costs = {arm: dict(runner.describe(config)._asdict()) for arm, config in configs.items()}
-        plan = _plan(study, ablation, request, resolved, matched, runs_by_arm)
+        stages, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.most_seeds, runner)
+        goal = _rehearse(configs, stages.examples, resolved.metric, runner)
+        resolved = resolved._replace(metric=_with_goal(resolved.metric, goal))
+        costs = _costs(configs, stages.examples, runner)
+        plan = _plan(study, ablation, request, resolved, matched, runs_by_arm, stages)
         plan = replace(_with_references(plan, configs, runner), reach=runner.smallest_reach([*configs.values()]))
         plan.check()
         _require_small_margin(plan)
@@ -234,21 +267,35 @@ def make_plan(
         commands={verb: as_typed(["python", "-m", "ablations", verb, *words], runs) for verb, words in verbs.items()},
     )
     sources = sorted({str(path) for config in configs.values() for path in runner.source_files(config)})
-    planned = PlannedStudy(plan, configs_by_key, costs, name, _repeated(configs, runner), sources)
+    planned = PlannedStudy(plan, stages.configs, costs, name, _repeated(configs, runner), sources)
     remember(planned.classes)
     return planned
 
 
-def _repeated(configs: dict[str, Config], runner: Runner) -> list[str]:
-    """Returns the arms whose runs take over the training of an earlier arm."""
+def _repeated(configs: dict[str, Config], runner: Runner) -> dict[str, str]:
+    """Returns the arms whose runs take over the training of an earlier arm, each with that arm."""
     keys = {arm: runner.training_key(config) for arm, config in configs.items()}
     first = {key: arm for arm, key in reversed(keys.items())}
-    return [arm for arm, key in keys.items() if key is not None and first[key] != arm]
+    return {arm: first[key] for arm, key in keys.items() if key is not None and first[key] != arm}
+
+
+def _costs(
+    configs: dict[str, Config], stages: Mapping[str, Config], runner: Runner
+) -> dict[str, dict[str, float | None]]:
+    """Returns what a run of each arm and of each stage costs by itself and, where it starts from others, with all of
+    these: ``chain_train_flops`` and ``chain_tokens``."""
+    costs: dict[str, dict[str, float | None]] = {}
+    for name, config in {**configs, **stages}.items():
+        costs[name] = dict(runner.describe(config)._asdict())
+        if runner.sources(config):
+            chain = chain_cost(config, runner)
+            costs[name] |= {"chain_train_flops": chain.train_flops, "chain_tokens": chain.tokens}
+    return costs
 
 
 def _plan(
     study: str, ablation: Ablation, request: Request, resolved: Resolved, matched: dict[str, Matched],
-    runs: dict[str, tuple[PlannedRun, ...]],
+    runs: dict[str, tuple[PlannedRun, ...]], stages: Stages,
 ) -> Plan:  # fmt: skip
     """Returns the plan without its protocol and commands."""
     match = ablation.match
@@ -262,8 +309,9 @@ def _plan(
         design=ablation.design,
         factors={factor: tuple(levels) for factor, levels in ablation.factors.items()},
         baseline=resolved.arms[0].name,
-        match=MatchedBudget(match.on, match.free, match.allowed, matched) if match else None,
+        match=MatchedBudget(match.on, match.free, match.allowed, matched, match.chain) if match else None,
         arms=tuple(PlannedArm(arm.name, arm.levels, runs[arm.name]) for arm in resolved.arms),
+        stages=tuple(stages.stages.values()),
         looks=LookPlan(resolved.looks) if resolved.looks else None,
         contrasts=_contrasts(ablation, resolved),
         effects=None if ablation.effects is None else tuple(ablation.effects),
@@ -285,18 +333,26 @@ def _match_budgets(
     if match is None:
         return resolved.configs, {}
     measure = measured_spending(match.on, runner, runs / "probes") if match.measured else None
-    describe = load_runner(runner).describe
+    loaded = load_runner(runner)
+    describe = partial(chain_cost, runner=loaded) if match.chain else loaded.describe
     configs, matched = match_arms(match, resolved.configs, resolved.arms[0].name, describe, measure)
     require_distinct(resolved.arms, configs)
     return configs, matched
 
 
-def _rehearse(configs: dict[str, Config], metric: Metric, runner: Runner) -> Goal | None:
+def _rehearse(configs: dict[str, Config], stages: Mapping[str, Config], metric: Metric, runner: Runner) -> Goal | None:
     """Returns what is better of the study's metric, None where neither the study nor the runs of its arms state it.
 
-    Raises ConfigError for what an arm's runs would only miss at their end, the study's metric among it, and where the
-    study or an earlier arm states another goal.
+    Raises ConfigError for what an arm's runs, or those that they start from, would only miss at their end, the study's
+    metric among it, and where the study or an earlier arm states another goal.
     """
+    for name, config in stages.items():
+        try:
+            runner.rehearse(config)
+        except MissingFileError:
+            raise
+        except ConfigError as error:
+            raise ConfigError(f"in {name}: {error.reason}", error.path) from None
     goal = metric.goal
     for number, (name, config) in enumerate(configs.items()):
         try:
@@ -353,19 +409,19 @@ def _require_small_margin(plan: Plan) -> None:
 
 def _list_runs(
     resolved: Resolved, configs: dict[str, Config], seeds: int, runner: Runner
-) -> tuple[dict[str, dict[str, Plain]], dict[str, tuple[PlannedRun, ...]]]:
-    """Returns the config of every key, and the runs of every arm. Raises ConfigError for more than MOST_SEEDS."""
+) -> tuple[Stages, dict[str, tuple[PlannedRun, ...]]]:
+    """Returns the config of every key with what runs start from, and the runs of every arm. Raises ConfigError for more
+    than MOST_SEEDS."""
     if seeds > MOST_SEEDS:
         raise ConfigError(f"an arm has at most {MOST_SEEDS:,} seeds, not {seeds}", "seeds")
-    configs_by_key: dict[str, dict[str, Plain]] = {}
-    runs_by_arm: dict[str, tuple[PlannedRun, ...]] = {}
+    stages, runs_by_arm = Stages(runner), dict[str, tuple[PlannedRun, ...]]()
     numbers = range(resolved.first_seed, resolved.first_seed + seeds)
     for arm in resolved.arms:
-        seeded = [configs[arm.name].override(seed_overrides(configs[arm.name], seed)) for seed in numbers]
-        keys = [runner.run_key(config) for config in seeded]
-        configs_by_key |= {key: config.to_dict() for key, config in zip(keys, seeded, strict=True)}
-        runs_by_arm[arm.name] = tuple(map(PlannedRun, numbers, keys))
-    return configs_by_key, runs_by_arm
+        config = configs[arm.name]
+        runs_by_arm[arm.name] = tuple(
+            stages.planned(config.override(seed_overrides(config, seed)), seed, arm.name) for seed in numbers
+        )
+    return stages, runs_by_arm
 
 
 def _contrasts(ablation: Ablation, resolved: Resolved) -> tuple[Contrast, ...] | None:

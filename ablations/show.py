@@ -6,7 +6,7 @@ import dataclasses
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -156,19 +156,22 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 def plan_view(planned: PlannedStudy, time_estimate: TimeEstimate, done: set[str], workers: int) -> Group:
     """Shows a plan: every arm with its runs and costs, and how long the remaining runs will take."""
-    plan = planned.plan
+    plan, of_chain = planned.plan, ("chain_train_flops", "chain_tokens") if planned.plan.stages else ()
     titles = ("runs", "done", "params", "FLOPs a\ntoken", "train\nFLOPs", "tokens", "time", "matched")
-    table = plain_table(plan.labels.heading("arm"), *titles)
+    chain_titles = ("chain\nFLOPs", "chain\ntokens") if of_chain else ()
+    table = plain_table(plan.labels.heading("arm"), *titles[:6], *chain_titles, *titles[6:])
     for column in table.columns[1:]:
         column.no_wrap = True
-    for arm in plan.arms:
-        keys, cost = [run.key for run in arm.runs], planned.costs[arm.name]
-        matched = plan.match and plan.match.per_arm.get(arm.name)
+    runs_by_name = {arm.name: [run.key for run in arm.runs] for arm in plan.arms}
+    for name, keys in (planned.stages_by_name() | runs_by_name).items():
+        cost, matched = planned.costs[name], plan.match and plan.match.per_arm.get(name)
+        alone = {f"chain_{part}": cost[part] for part in ("train_flops", "tokens")}  # of a run that starts from none
         table.add_row(
-            BreakableName(plan.labels.in_column(arm.name)),
+            BreakableName(plan.labels.in_column(name)),
             str(len(keys)),
             str(sum(key in done for key in keys)),
-            *(count(cost[name]) for name in ("parameters", "flops_per_token", "train_flops", "tokens")),
+            *(count(cost[part]) for part in ("parameters", "flops_per_token", "train_flops", "tokens")),
+            *(count((alone | cost)[part]) for part in of_chain),
             clock(time_estimate.seconds[keys[0]]),
             f"{matched.reached / matched.target - 1:+.2%}" if matched else "",
         )
@@ -179,8 +182,22 @@ def plan_view(planned: PlannedStudy, time_estimate: TimeEstimate, done: set[str]
     for reason in dict.fromkeys(plan.omissions.values()):
         names = [name for name, other in plan.omissions.items() if other == reason]
         lines.append(Text(f"left out, {reason}: {'; '.join(names)}", style="dim"))
+    lines += [Text(line) for line in chain_lines(planned)]
     lines.append(Text(remaining_work(time_estimate, done, workers)))
     return Group(*lines)
+
+
+def chain_lines(planned: PlannedStudy) -> Iterator[str]:
+    """Yields what the runs of each arm start from that start from others, and which budget was matched of which."""
+    plan = planned.plan
+    places = {stage.name: stage.place for stage in plan.stages}
+    yield from (f"{name} is what {place} names" for name, place in places.items())
+    for arm in plan.arms:
+        if names := [stage.name for stage in plan.chain(arm.runs[0].sources)]:
+            yield f"{plan.labels.alone(arm.name)} starts from {' and '.join(names)}"
+    if plan.stages and plan.match is not None:
+        whole = "all stages together" if plan.match.chain else "the last stage alone"
+        yield f"matched {plan.match.on} are those of {whole}"
 
 
 def remaining_work(time_estimate: TimeEstimate, done: set[str], workers: int) -> str:
@@ -217,9 +234,10 @@ def preliminary_view(plan: Plan, rows: Sequence[Row]) -> Group:
     counts = Counter(seed for _, seed in values)
     seed = min(counts, key=lambda seed: (-counts[seed], seed), default=rows[0].ticket.seed)
     baseline, by_ratio = plan.baseline, plan.metric.compare == "ratio"
+    names = {arm.name for arm in plan.arms}
     reference = values.get((baseline, seed))
     table = plain_table(plan.labels.heading("arm"), plan.metric.title, "ratio" if by_ratio else "difference")
-    for arm in dict.fromkeys(row.ticket.arm for row in rows):
+    for arm in dict.fromkeys(row.ticket.arm for row in rows if row.ticket.arm in names):
         value = values.get((arm, seed))
         comparison = ""
         if value is not None and reference is not None and arm != baseline:

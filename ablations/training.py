@@ -152,7 +152,8 @@ def survey_plan(
     """Returns a row for every run, filled from its record, and notes about damaged records."""
     from sweeps.survey import survey
 
-    return survey(runs, planned.tickets(), planned.metric, retry_failed=retry_failed, time_limit=time_limit)
+    rows, notes = survey(runs, planned.tickets(), planned.metric, retry_failed=retry_failed, time_limit=time_limit)
+    return planned.needed(rows), notes
 
 
 def survey_to_train(planned: PlannedStudy, runs: Path, settings: LaunchSettings) -> list[Row]:
@@ -249,8 +250,9 @@ def train_study(planned: PlannedStudy, runs: Path, settings: LaunchSettings, con
         return rows
     options = settings.options(planned, todo)
     if settings.remote is None:
-        ended = {row.ticket.key for row in rows if row.state.over}
-        work = remaining_work(estimate(planned, runs), ended, options.share.workers)
+        times = estimate(planned, runs)
+        ended = times.seconds.keys() - {row.ticket.key for row in rows if not row.state.over}
+        work = remaining_work(times, ended, options.share.workers)
         console.print(f"{planned.study}: {work}", markup=False)
     board = Board(console, planned.metric, partial(preliminary_view, planned.plan), planned.plan.labels)
     return _trained(runs, rows, options, settings, board, floors, lambda: planned.write(runs, floors()))

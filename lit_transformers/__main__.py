@@ -64,7 +64,7 @@ def fit(
         from lit_transformers.runs.loggers import LoggerConfig
         from lit_transformers.runs.wandb_logging import WandbConfig
     from lit_transformers.cli.progress import shown
-    from lit_transformers.config import parse_assignments
+    from lit_transformers.config import ConfigError, parse_assignments
     from lit_transformers.machine.cores import limit_threads
     from lit_transformers.records.files import LOG
     from lit_transformers.runner import load_runner, runner_of
@@ -83,9 +83,12 @@ def fit(
     with shown(SteadyConsole(stderr=True)) as report:
         try:
             progress, logger_config = report if is_first_rank() else None, LoggerConfig(chosen.names)
-            record = runner.fit(
-                config, directory or run.parent, progress, wandb_config=wandb_config, logger_config=logger_config
-            )
+            folder = directory or run.parent
+            for stage in runner.earlier(config):
+                record = runner.fit(stage, folder.parent / runner.run_key(stage), progress)
+                if record["outcome"] != "finished":
+                    raise ConfigError(f"its source {record['key']} {record['outcome']}: {record['reason']}", "start")
+            record = runner.fit(config, folder, progress, wandb_config=wandb_config, logger_config=logger_config)
         except runner.interrupted as stop:
             print(stop, file=sys.stderr)
             raise SystemExit(143) from None

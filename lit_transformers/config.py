@@ -305,7 +305,7 @@ class Config:
     @classmethod
     def unknown_field(cls, name: str) -> ConfigError:
         """Returns the error for a name that is no field, with the way out."""
-        way_out = cls.absent.get(name) or nearest(name, _field_types(cls))
+        way_out = cls.absent.get(name) or nearest(name, field_types(cls))
         if name in cls.former:
             way_out = f"it is called {cls.former[name]}"
         return ConfigError(f"{cls.__name__} has no field {name!r}; {way_out}", name)

@@ -7,7 +7,7 @@ that module may import torch, and importing this one does not.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,6 +35,11 @@ class Fit(Protocol):
         wandb_config: Any = None,
         logger_config: Any = None,
     ) -> dict[str, Plain]: ...
+
+
+def no_sources(config: Any) -> Mapping[str, Any]:
+    """Returns nothing: these runs start from no other runs."""
+    return {}
 
 
 def no_training_key(config: Any) -> str | None:
@@ -90,8 +95,9 @@ class Runner:
     """The functions that do runs of one class of config.
 
     run_key: names a run. training_key: names what a run trains, which runs share that only differ in how they are
-    measured; None where none takes over the training of another. data_content: identifies the content of the data that
-    a run reads, as the fingerprint in its record does. describe: returns a NamedTuple of its cost.
+    measured; None where none takes over the training of another. sources: returns the configs of the runs that a run
+    starts from itself, which are done first, by the fields that they stand in. data_content: identifies the content of
+    the data that a run reads, as the fingerprint in its record does. describe: returns a NamedTuple of its cost.
     changes_nothing: whether a config computes what another one computes. fit: does the run, and raises ``interrupted``
     where it was stopped with a checkpoint.
     probe: measures a training step and returns its ``seconds`` and its ``memory`` in bytes. check: returns the gates.
@@ -125,6 +131,15 @@ class Runner:
     measure_of: Callable[[Any, str], Measure | None] = no_measure
     source_files: Callable[[Any], Sequence[Path]] = no_source_files
     rehearse: Callable[[Any], None] = no_rehearsal
+    sources: Callable[[Any], Mapping[str, Any]] = no_sources
+
+    def earlier(self, config: Any) -> list[Any]:
+        """Returns the configs of all runs that have to be done before a run, each once and after those that it starts
+        from itself."""
+        earlier: dict[Any, None] = {}
+        for source in self.sources(config).values():
+            earlier |= dict.fromkeys([*self.earlier(source), source])
+        return [*earlier]
 
 
 def runner_of(config: Config) -> str:

@@ -231,6 +231,12 @@ class Store:
         if not self.place(f"{key}/{CHECKPOINT}").exists():
             self._pull_file(f"{key}/{CHECKPOINT}", self.listing(key))
 
+    def pull_source(self, key: str) -> None:
+        """Brings the record and the checkpoint of a run that another one starts from."""
+        listing = self.listing(key)
+        self._pull_results(key, listing)
+        self._pull_file(f"{key}/{CHECKPOINT}", listing)
+
     def push_checkpoint(self, key: str) -> None:
         """Puts the checkpoint of a run as it is now into the store, while training may write the next one."""
         if self._is_changed(f"{key}/{CHECKPOINT}"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -18,7 +18,7 @@ from lit_transformers.records.files import PLAN, write_json
 from lit_transformers.records.labels import ArmLabels, label_arms
 from lit_transformers.records.measure import Goal, published_goal
 from lit_transformers.records.reference import Reference
-from lit_transformers.records.schema import LEFT_OUT, Checked, Label, Name, Number, parse, to_plain
+from lit_transformers.records.schema import IF_ANY, LEFT_OUT, Checked, Label, Name, Number, parse, to_plain
 from lit_transformers.records.study_folder import folder_name, require_name
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Plan",
     "PlannedArm",
     "PlannedRun",
+    "PlannedStage",
     "Protocol",
     "PublishedCell",
     "PublishedNumbers",
@@ -113,10 +114,24 @@ class Contrast(Checked):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One seed of an arm; ``key`` is the name of the folder that holds its record."""
+    """One seed of an arm; ``key`` is the name of the folder that holds its record, and ``sources`` are the keys of the
+    runs that it starts from itself."""
 
     seed: int
     key: str
+    sources: Annotated[tuple[str, ...], IF_ANY] = ()
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A run that others start from. place: the arm that it was first planned for, and the field of its config there.
+    sources: the keys of the runs that it starts from itself."""
+
+    name: str
+    place: str
+    seed: int
+    key: str
+    sources: Annotated[tuple[str, ...], IF_ANY] = ()
 
 
 @dataclass(frozen=True)
@@ -139,12 +154,14 @@ class Matched:
 
 @dataclass(frozen=True)
 class MatchedBudget:
-    """The budget that is held equal between arms, and the ``free`` field that was solved for, if any."""
+    """The budget that is held equal between arms, and the ``free`` field that was solved for, if any. chain: whether
+    it is that of all stages of a run together, and not of the last one alone."""
 
     on: str
     free: str | None = None
     tolerance: Number = 0.01
     per_arm: Mapping[str, Matched] = field(default_factory=dict)
+    chain: Annotated[bool, IF_ANY] = False
 
 
 @dataclass(frozen=True)
@@ -249,6 +266,7 @@ class Plan:
     and where arms have their own.
     looks: None where all seeds are judged at once.
     reach: how many symbols back the arm sees that sees least; None where arms do not differ in windows or memories.
+    stages: the runs that those of arms start from, each after those that it starts from itself.
     """
 
     version: int = VERSION
@@ -263,6 +281,7 @@ class Plan:
     baseline: str
     match: MatchedBudget | None = None
     arms: tuple[PlannedArm, ...]
+    stages: Annotated[tuple[PlannedStage, ...], IF_ANY] = ()
     looks: LookPlan | None = None
     contrasts: tuple[Contrast, ...] | None = None
     effects: tuple[str, ...] | None = None
@@ -300,6 +319,18 @@ class Plan:
         """Returns the planned runs by key, in order; a run that several arms share occurs once."""
         return {planned.key: planned for arm in self.arms for planned in arm.runs}
 
+    def chain(self, sources: Iterable[str]) -> tuple[PlannedStage, ...]:
+        """Returns the stages that have to be done before a run, each once, in the order in which they can be done.
+
+        sources: the keys of those that it starts from itself."""
+        stages, needed, pending = {stage.key: stage for stage in self.stages}, set[str](), [*sources]
+        while pending:
+            key = pending.pop()
+            if key in stages and key not in needed:
+                needed.add(key)
+                pending += stages[key].sources
+        return tuple(stage for stage in self.stages if stage.key in needed)
+
     @property
     def omissions(self) -> dict[str, str]:
         """What this scale leaves out, with the reasons: levels whose arms are all left out for one reason, or arms."""
@@ -333,7 +364,7 @@ class Plan:
         if self.metric.goal is None:
             raise ConfigError("states no goal; set it to minimize or maximize", "metric.goal")
         require_name(self.study, "study")
-        for key in self.by_key():
+        for key in (*self.by_key(), *(stage.key for stage in self.stages)):
             require_name(key, "run")
         for looks in (self.looks.planned, self.looks.taken) if self.looks else ():
             if any(first >= second for first, second in pairwise((0, *looks))):

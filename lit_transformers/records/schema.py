@@ -27,7 +27,7 @@ from pydantic import (
 
 from lit_transformers.config import ConfigError, Plain, reason_of
 
-__all__ = ["LEFT_OUT", "Checked", "Label", "Name", "Number", "dump", "first_fault", "parse", "to_plain"]
+__all__ = ["IF_ANY", "LEFT_OUT", "Checked", "Label", "Name", "Number", "dump", "first_fault", "parse", "to_plain"]
 
 T = TypeVar("T")
 
@@ -50,6 +50,10 @@ Number = Annotated[
 
 LEFT_OUT = Field(exclude=True)
 """Marks a field that ``results.jsonl`` leaves out."""
+
+
+IF_ANY = Field(exclude_if=lambda value: not value)
+"""Marks a field that files leave out where it is empty."""
 
 
 class Checked:
@@ -91,10 +95,19 @@ def parse(schema: type[T], plain: Plain) -> T:
 def to_plain(value: Any) -> Plain:
     """Returns an object of a schema as plain data: mappings, lists and values, numbers as they are."""
     if dataclasses.is_dataclass(value):
-        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        values = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        optional = _left_out_if_empty(cast(Any, type(value)))
+        return {name: to_plain(one) for name, one in values.items() if one or name not in optional}
     if isinstance(value, Mapping):
         return {name: to_plain(entry) for name, entry in value.items()}
     return [to_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+@cache
+def _left_out_if_empty(part: type[Any]) -> frozenset[str]:
+    """Returns the names of the fields that files leave out where they are empty."""
+    hints = typing.get_type_hints(part, include_extras=True)
+    return frozenset(name for name, hint in hints.items() if IF_ANY in typing.get_args(hint)[1:])
 
 
 def dump(value: Any) -> dict[str, Plain]:

@@ -23,12 +23,12 @@ from lit_transformers.records.measurement import Measurement
 from lit_transformers.records.record import VERSION, Gate, Record
 from lit_transformers.runs.config import RunConfig, describe, spent
 from lit_transformers.runs.environment import environment
-from lit_transformers.runs.keys import identity_of, stage_keys
+from lit_transformers.runs.keys import identity_of, source_keys
 from lit_transformers.runs.loggers import LoggerConfig, MissingPoints
 from lit_transformers.runs.recording import Results, recorded
 from lit_transformers.runs.rehearsal import rehearse
 from lit_transformers.runs.required_memory import require_memory
-from lit_transformers.runs.stages import digests, origins
+from lit_transformers.runs.stages import digests, origins, spent_before, with_chain
 from lit_transformers.runs.train import train
 from lit_transformers.runs.wandb_logging import TrainingSender, WandbConfig, WandbRun
 from lit_transformers.tasks import TaskConfig
@@ -85,7 +85,7 @@ def fit(
             return [*observers(report, wandb_run, curves), *logged, Advice(config.measured_task, data)]
 
         senders = [TrainingSender(wandb_run)] if wandb_config and wandb_config.sends else []
-        starting = origins(config, directory.parent, stage_keys(config))
+        starting = origins(config, directory.parent, source_keys(config))
         starts = {part: origin.path for part, origin in starting.items()}
         senders_and_loggers = [*loggers, *senders]
         try:
@@ -95,12 +95,14 @@ def fit(
         except Pruned as end:
             end.cost = None if end.tokens is None else spent(description, config, end.step, end.tokens)
             raise
-        if starting:
-            measured["start"] = digests(starting)
         if cut := data.shares_cut():
             measured["cut"] = cut
         steps = measured.get("steps", config.training.steps)
-        return Results(metrics, measured, observed, spent(description, config, steps, measured.pop("tokens")))
+        cost = spent(description, config, steps, measured.pop("tokens"))
+        if starting:
+            measured |= {"start": digests(starting), "chain": spent_before(starting)}
+            cost = with_chain(cost, measured["chain"])
+        return Results(metrics, measured, observed, cost)
 
     def check() -> tuple[Gate, ...]:
         return tuple(gates.check(config.model, report))

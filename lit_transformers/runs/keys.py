@@ -11,10 +11,10 @@ from lit_transformers.runs.code import code_hash
 from lit_transformers.runs.config import RunConfig, RunWeightsConfig
 from lit_transformers.runs.folder import Identity
 from lit_transformers.runs.sources import FileWeightsConfig, WeightSourceConfig
-from lit_transformers.runs.stages import earlier_stages, stages_within
+from lit_transformers.runs.stages import source_runs, stages_within
 from lit_transformers.runs.starting_weights import digest_of, locate_weights
 
-__all__ = ["ROOTS", "code_of", "identity_of", "run_key", "stage_keys", "training_key"]
+__all__ = ["ROOTS", "code_of", "identity_of", "run_key", "source_keys", "training_key"]
 
 WHO_DOES_IT = ("training.devices", "training.strategy", "data.workers")
 """The fields that say on how many ranks a run is done, whether each holds the whole network, and by how many worker
@@ -62,10 +62,9 @@ def content_of(source: WeightSourceConfig, field: str) -> Plain:
     return {"run": run_key(source.run)}
 
 
-def stage_keys(config: RunConfig) -> dict[RunConfig, str]:
-    """Returns the keys of all runs that have to be done before a run, by their configs, in the order in which they can
-    be done."""
-    return {stage: run_key(stage) for stage in earlier_stages(config)}
+def source_keys(config: RunConfig) -> dict[RunConfig, str]:
+    """Returns the keys of the runs that a run starts from itself, by their configs."""
+    return {source: run_key(source) for source in dict.fromkeys(source_runs(config).values())}
 
 
 def code_of(config: RunConfig) -> str:

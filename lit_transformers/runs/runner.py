@@ -17,6 +17,8 @@ from lit_transformers.runs.probe import probe
 from lit_transformers.runs.reach import smallest_reach
 from lit_transformers.runs.rehearsal import rehearse
 from lit_transformers.runs.run_floors import floors
+from lit_transformers.runs.stages import source_runs
+from lit_transformers.runs.weight_reuse import takes_over
 
 __all__ = ["RUNNER"]
 
@@ -25,8 +27,9 @@ def _check(config: RunConfig) -> Sequence[Gate]:
     return gates.check(config.model)
 
 
-def _training_key(config: RunConfig) -> str:
-    return training_key(config, config.build_data())
+def _training_key(config: RunConfig) -> str | None:
+    """Returns the key under which a run takes over what another one has trained; None where it trains by itself."""
+    return training_key(config, config.build_data()) if takes_over(config) else None
 
 
 def _data_content(config: RunConfig) -> str:
@@ -56,4 +59,5 @@ RUNNER = Runner(
     _read_code,
     measure_of_run,
     rehearse=rehearse,
+    sources=source_runs,
 )

@@ -13,7 +13,10 @@ from lit_transformers.runs.config import RunConfig, RunWeightsConfig
 from lit_transformers.runs.sources import FileWeightsConfig
 from lit_transformers.runs.starting_weights import digest_of, locate_weights
 
-__all__ = ["Origin", "digests", "earlier_stages", "origins", "source_runs", "stages_within"]
+__all__ = ["Origin", "digests", "origins", "source_runs", "spent_before", "stages_within", "with_chain"]
+
+CHAINED = ("train_flops", "tokens")
+"""The costs that are also counted for all stages of a run together."""
 
 
 class Origin(NamedTuple):
@@ -23,18 +26,10 @@ class Origin(NamedTuple):
     key: str | None = None
 
 
-def source_runs(config: RunConfig) -> list[RunConfig]:
-    """Returns the configs of the runs that a run starts from itself, each once."""
-    sources = config.start.sources().values()
-    return [*dict.fromkeys(source.run for source in sources if isinstance(source, RunWeightsConfig))]
-
-
-def earlier_stages(config: RunConfig) -> list[RunConfig]:
-    """Returns the configs of all runs that have to be done before a run, each once and after those it starts from."""
-    earlier: dict[RunConfig, None] = {}
-    for source in source_runs(config):
-        earlier |= dict.fromkeys([*earlier_stages(source), source])
-    return [*earlier]
+def source_runs(config: RunConfig) -> dict[str, RunConfig]:
+    """Returns the configs of the runs that a run starts from itself, by the fields of their sources."""
+    sources = config.start.sources().items()
+    return {f"start.{part}": source.run for part, source in sources if isinstance(source, RunWeightsConfig)}
 
 
 def stages_within(config: RunConfig, prefix: str = "") -> Iterator[tuple[str, RunConfig]]:
@@ -67,6 +62,23 @@ def digests(starting: Mapping[str, Origin]) -> dict[str, Plain]:
         part: {"run" if origin.key else "file": origin.key or str(origin.path), "digest": digest_of(origin.path)}
         for part, origin in starting.items()
     }
+
+
+def spent_before(starting: Mapping[str, Origin]) -> dict[str, Plain]:
+    """Returns what each run has spent that is an earlier stage, by its key: its tokens, FLOPs and seconds."""
+    chain: dict[str, Plain] = {}
+    for origin in starting.values():
+        if origin.key is not None:
+            record = load_record(origin.path.with_name(RECORD))
+            own = {name: record.cost.get(name) for name in CHAINED} | {"seconds": record.measured.get("seconds")}
+            chain |= record.measured.get("chain", {}) | {origin.key: own}
+    return chain
+
+
+def with_chain(cost: dict[str, Plain], chain: Mapping[str, Plain]) -> dict[str, Plain]:
+    """Returns the cost of a run with that of all its stages together, if there are earlier ones."""
+    costs = [cost, *chain.values()]
+    return cost | ({f"chain_{name}": sum(one[name] for one in costs) for name in CHAINED} if chain else {})
 
 
 def _finished(directory: Path, field: str) -> Path:

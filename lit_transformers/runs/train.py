@@ -29,7 +29,7 @@ from lit_transformers.runs.metrics import stopping_goal
 from lit_transformers.runs.observe import observe
 from lit_transformers.runs.starting_weights import read_weights, start_from
 from lit_transformers.runs.trained_symbols import unknown_lines
-from lit_transformers.runs.weight_reuse import offer, take_over
+from lit_transformers.runs.weight_reuse import offer, take_over, takes_over
 from lit_transformers.tasks import Task
 from lit_transformers.training.averaging import Averager
 from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck, TokensRead
@@ -67,7 +67,7 @@ def train(
     """
     L.seed_everything(config.seed, workers=True, verbose=False)
     held = contents(config, data, training_key)
-    donor = donor_of(config.training, directory, training_key, held)
+    donor = take_over(directory, training_key, CHECKPOINT, held) if takes_over(config) else None
     task, started_from = starting_task(config, data, starts)
     task.reports_training = bool(loggers)
     curves, reading = Curves(config.training.log_every, config.tokens_per_step), TokensRead()
@@ -131,14 +131,6 @@ def _selection(config: RunConfig, data: Data) -> Selection | None:
         return None
     goal = stopping_goal(stop.metric, config.task, data.description)
     return Selection(stop, goal, config.training.keep == "best")
-
-
-def donor_of(training: TrainingConfig, directory: Path, training_key: str, held: Mapping[str, Plain]) -> str | None:
-    """Takes over the weights of another run with the same training, where there is one. Returns its name. held: what a
-    checkpoint of this run holds besides them."""
-    if training.devices > 1 or training.validate_every is not None:  # several ranks would have to agree on the donor
-        return None
-    return take_over(directory, training_key, CHECKPOINT, held)
 
 
 def write_measured(directory: Path, task: Task, data: Data) -> None:

@@ -9,9 +9,16 @@ import torch
 
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.records.files import replace_file
+from lit_transformers.runs.config import RunConfig
 from lit_transformers.training.checkpoints import TRAINING, read
 
 FOLDER = "trained"
+
+
+def takes_over(config: RunConfig) -> bool:
+    """Whether a run copies what a run with the same training key has trained. Several ranks would have to agree on the
+    donor, and a run that validates meanwhile has curves of its own."""
+    return config.training.devices == 1 and config.training.validate_every is None
 
 
 def take_over(directory: Path, training_key: str, checkpoint: str, held: Mapping[str, Plain]) -> str | None:

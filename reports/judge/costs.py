@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.judge.fairness import cost_of, counted_costs, mean_cost
+from reports.judge.fairness import CHAIN, cost_of, counted_costs, mean_cost
 from reports.judge.statistics import ConfidenceInterval, estimate
 from reports.read.study import Run
 
@@ -42,7 +42,8 @@ class CostRatio:
 
 def is_measured(runs: Sequence[Run], key: str) -> bool:
     """Returns whether a cost was measured in any of these runs, rather than counted or computed from its config."""
-    return any(run.record is not None and counted_costs(run.record).get(key) is None for run in runs)
+    name = key.removeprefix(CHAIN)
+    return any(run.record is not None and counted_costs(run.record).get(name) is None for run in runs)
 
 
 def cost_ratio(mine: Sequence[Run], theirs: Sequence[Run], key: str) -> CostRatio | None:

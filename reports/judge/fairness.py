@@ -12,7 +12,7 @@ from lit_transformers.records.record import Record
 from lit_transformers.records.reproduction import Reproduction
 from reports.read.study import Run, Study
 
-__all__ = ["cost_of", "counted_costs", "mean_cost", "mismatch", "provenance", "repetitions", "spent"]
+__all__ = ["CHAIN", "cost_of", "counted_costs", "mean_cost", "mismatch", "provenance", "repetitions", "spent"]
 
 _SPENT: Mapping[str, str] = {
     "tokens": "planned_tokens",
@@ -23,14 +23,19 @@ _SPENT: Mapping[str, str] = {
 }
 """The cost of each quantity that arms may be matched on, as budgets count it: of tokens, those that are planned."""
 
+CHAIN = "chain_"
+"""What the names of costs begin with that are those of all stages of a run together."""
 _MOST = 4
 
 
 def cost_of(run: Run, key: str) -> float | None:
-    """Returns one cost of a run, counted or measured, or None where the record does not hold it."""
+    """Returns one cost of a run, counted or measured, or None where the record does not hold it. A cost of all stages
+    together is that of the run alone where it starts from no other."""
     if run.record is None:
         return None
-    value = counted_costs(run.record).get(key, run.record.measured.get(key))
+    costs = counted_costs(run.record)
+    own = costs.get(key.removeprefix(CHAIN), run.record.measured.get(key))
+    value = costs.get(key, own)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
@@ -49,8 +54,11 @@ def mean_cost(runs: Iterable[Run], key: str) -> float | None:
 
 def spent(study: Study, arm: str) -> float | None:
     """Returns the mean of the matched quantity that an arm's finished runs spent, or None where none records it."""
-    key = _SPENT.get(study.plan.match.on) if study.plan.match else None
-    return mean_cost(study.finished(arm), key) if key else None
+    match = study.plan.match
+    key = _SPENT.get(match.on) if match else None
+    if key is None or match is None:
+        return None
+    return mean_cost(study.finished(arm), f"{CHAIN}{key}" if match.chain else key)
 
 
 def mismatch(study: Study, arms: Sequence[str]) -> str | None:
@@ -89,12 +97,25 @@ def provenance(study: Study) -> str:
 
 def _facts(study: Study) -> Iterator[tuple[str, str]]:
     yield "Evaluation", ", ".join(_protocol([record.protocol for record in _records(study)]))
+    yield "Stages", "; ".join(_stages(study))
     yield "Tuning", _tuning(study)
     yield "Selection", _selection(study)
     yield "Stopped early", _stopped_early(study)
     yield "Hardware", "; ".join(environments(study, "hardware"))
     yield "Code", "; ".join(_code(study))
     yield "Repeated", "; ".join(repetitions(study.reproductions))
+
+
+def _stages(study: Study) -> Iterator[str]:
+    """Yields what the runs of each arm start from, and where the config of each stage stands."""
+    plan = study.plan
+    for arm in plan.arms:
+        names = [stage.name for stage in plan.chain(arm.runs[0].sources)] if arm.runs else []
+        if plan.stages:
+            start = f"after {' and '.join(names)}" if names else "starts from no run"
+            yield f"{plan.labels.alone(arm.name)} {start}"
+    places = {stage.name: stage.place for stage in plan.stages}
+    yield from (f"{name} is {place}" for name, place in places.items())
 
 
 def repetitions(reproductions: Sequence[Reproduction]) -> Iterator[str]:

@@ -41,6 +41,11 @@ COSTS: Sequence[tuple[str, str, Kind]] = (
 
 ROUNDING = 0.005
 """Planned tokens are shown beside those that were read where they differ by more than this share."""
+OF_CHAINS: Sequence[tuple[str, str, Kind]] = (
+    ("chain_tokens", "Tokens of all stages", "count"),
+    ("chain_train_flops", "FLOPs of training all stages", "count"),
+)
+"""Costs of the runs of a study in which some start from others."""
 
 SHARE = "Of what can be known"
 """How far a value has come from that of who knows nothing to the best possible one."""
@@ -375,10 +380,11 @@ def costs(study: Study) -> Table:
 
     Columns that no record fills are omitted.
     """
+    shown = [*COSTS, *(OF_CHAINS if study.plan.stages else ())]
     rows = {
-        arm.name: {key: _cost_cell(study.finished(arm.name), key) for key, _, _ in COSTS} for arm in study.plan.arms
+        arm.name: {key: _cost_cell(study.finished(arm.name), key) for key, _, _ in shown} for arm in study.plan.arms
     }
-    filled = filled_costs(study.runs)
+    filled = filled_costs(study.runs, shown)
     columns = (_arm_column(study), *(Column(title, kind, detail=i > 1) for i, (_, title, kind) in enumerate(filled)))
     cells = (
         tuple((_arm_cell(study, arm), *(row[key] for key, _, _ in filled)) for arm, row in rows.items())
@@ -392,11 +398,11 @@ def costs(study: Study) -> Table:
     return Table("costs", "Cost", columns, cells if filled else (), tuple(notes))
 
 
-def filled_costs(runs: Sequence[Run]) -> list[tuple[str, str, Kind]]:
-    """Returns the costs that finished runs record, by key, title and kind: the planned tokens where they are not, to
+def filled_costs(runs: Sequence[Run], costs: Sequence[tuple[str, str, Kind]] = COSTS) -> list[tuple[str, str, Kind]]:
+    """Returns those of the costs that finished runs record, by key, title and kind: the planned tokens where they are not, to
     rounding, those that were read, or where nobody knows what was read."""
     finished = [run for run in runs if run.missing is None]
-    filled = [cost for cost in COSTS if any(cost_of(run, cost[0]) is not None for run in finished)]
+    filled = [cost for cost in costs if any(cost_of(run, cost[0]) is not None for run in finished)]
     pairs = [(cost_of(run, TOKENS), cost_of(run, PLANNED)) for run in finished]
     is_planned = all(read is not None and planned and abs(read / planned - 1) <= ROUNDING for read, planned in pairs)
     return [cost for cost in filled if cost[0] != PLANNED or not is_planned]

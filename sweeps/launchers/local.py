@@ -21,7 +21,8 @@ from lit_transformers.records.files import LOG
 from lit_transformers.training.disk_space import checkpoint_bytes, lack_of_space
 from sweeps.launchers.limits import write_bytes, write_seconds
 from sweeps.launchers.share import Share
-from sweeps.ledger.ledger import Ending, Ledger, Pulse
+from sweeps.launchers.sources import Readiness, fail, readiness
+from sweeps.ledger.ledger import DISK_SECONDS, Ending, Ledger, Pulse
 from sweeps.ledger.lock import is_locked
 from sweeps.ledger.run_records import read_record, write_failure
 from sweeps.ledger.ticket import State, Ticket
@@ -97,7 +98,8 @@ class _Job:
 @dataclass
 class _Launch:
     """The state of one command's runs. lack: why no run is claimed, for want of room on the disk; is_full: whether that
-    was so for a run that was done, so that none is claimed any more."""
+    was so for a run that was done, so that none is claimed any more. missing: since when there is no record of sources
+    that this command does not do."""
 
     runs: Path
     ledger: Ledger
@@ -111,6 +113,7 @@ class _Launch:
     lack: str | None = None
     is_full: bool = False
     memory_checked: float = -math.inf
+    missing: dict[str, float] = field(default_factory=dict)
 
 
 def launch(runs: Path, ledger: Ledger, board: Board, rows: list[Row], options: Options) -> Summary:
@@ -167,15 +170,30 @@ def _run_loop(state: _Launch) -> None:
 
 def _fill_workers(state: _Launch) -> None:
     """Claims waiting runs while there are free workers. Runs that another command holds are checked again later."""
+    by_key = {row.ticket.key: row for row in state.rows}
     for row in state.rows:
         if state.stopped_by is not None or len(state.jobs) >= state.options.share.workers:
             return
         if row.state == State.ELSEWHERE and _close_by_record(state, row):
             continue
         if row.state in (State.WAITING, State.ELSEWHERE):
-            if not _has_disk_space(state, row):
+            able = _able_to_begin(state, row, by_key)
+            if not able.ready and able.failure is None:
+                continue
+            if able.ready and not _has_disk_space(state, row):
                 return
-            _claim_and_start(state, row)
+            _claim_and_start(state, row, able.failure)
+
+
+def _able_to_begin(state: _Launch, row: Row, by_key: Mapping[str, Row]) -> Readiness:
+    """Returns whether a run may begin. A source that this command does not do has some time to show its record."""
+    able = readiness(state.runs, row.ticket, by_key)
+    if able.missing is None:
+        return able
+    since = state.missing.setdefault(able.missing, time.monotonic())
+    if time.monotonic() - since < DISK_SECONDS:
+        return able
+    return Readiness(False, f"its source {able.missing} is not done; run the study, which does it first")
 
 
 def _has_disk_space(state: _Launch, row: Row) -> bool:
@@ -191,12 +209,18 @@ def _checkpoint_bytes(options: Options, ticket: Ticket) -> int:
     return checkpoint_bytes(options.parameters.get(ticket.arm), training if isinstance(training, dict) else {})
 
 
-def _claim_and_start(state: _Launch, row: Row) -> None:
-    """Claims and starts a run, unless its directory is locked or the ledger has given it to another worker."""
+def _claim_and_start(state: _Launch, row: Row, failure: str | None = None) -> None:
+    """Claims and starts a run, unless its directory is locked or the ledger has given it to another worker.
+
+    failure: why it cannot begin for good, so that it is claimed and has failed."""
     claim = None
     if not is_locked(row.ticket.directory(state.runs) / "lock"):
         claim = state.ledger.claim(row.ticket, state.options.study)
-    if claim is not None:
+    if claim is not None and failure is not None:
+        if not _close_by_record(state, row):
+            fail(state.runs, row, failure)
+        state.ledger.settle(claim, row.state.value, row.reason, row.value)
+    elif claim is not None:
         _start_run(state, row, claim)
     elif ended_run := state.ledger.ended_elsewhere(row.ticket.key):
         row.state, row.reason, row.value = State(ended_run.outcome), ended_run.reason, ended_run.value

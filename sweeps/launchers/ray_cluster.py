@@ -35,6 +35,7 @@ from sweeps.launchers.ray_messages import Connect, Connected, Ended, RayTask, Re
 from sweeps.launchers.remote import (
     STORAGE,
     RemoteRun,
+    able_to_begin,
     named_values,
     remove_failed_records,
     require_equal_parts,
@@ -356,7 +357,7 @@ def _update(watch: _RayWatch, driver: _Driver, rows: list[Row]) -> None:
     the record of one may appear a moment later."""
     unfinished, gone = [row for row in rows if not row.state.over], watch.ends.keys() - watch.submitted
     held = update_rows(watch.runs, watch.ledger, watch.board, unfinished, watch.options.metric, gone)
-    for row in (row for row in unfinished if not row.state.over):
+    for row in able_to_begin(watch.runs, rows):
         key = row.ticket.key
         if key in watch.submitted or key in held or watch.stopped_by is not None:
             continue

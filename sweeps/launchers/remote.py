@@ -14,6 +14,7 @@ from lit_transformers.config import ConfigError, nearest
 from lit_transformers.records.files import RECORD
 from sweeps.launchers.local import Options, Summary, launch
 from sweeps.launchers.share import Share, share_machine
+from sweeps.launchers.sources import fail, readiness
 from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.run_records import read_record
 from sweeps.ledger.ticket import State, Ticket
@@ -26,6 +27,7 @@ from sweeps.survey import close, survey
 __all__ = [
     "STORAGE",
     "RemoteRun",
+    "able_to_begin",
     "named_values",
     "node_share",
     "remove_failed_records",
@@ -57,6 +59,8 @@ class RemoteRun(NamedTuple):
         if self.address is None:
             return self._perform(self.runs, share, storage, spread)
         store = prepared(self.address)
+        for source in self.ticket.sources:
+            store.pull_record(source)
         store.pull_run(self.ticket.key)
         try:
             return self._perform(store.folder, share, storage, spread)
@@ -127,6 +131,18 @@ def remove_failed_records(runs: Path, rows: Iterable[Row]) -> None:
             (directory / RECORD).unlink(missing_ok=True)
             if (store := store_of(runs)) is not None:
                 store.remove_failure(directory.name)
+
+
+def able_to_begin(runs: Path, rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows that are not over whose runs may begin. Those whose source has failed have failed, too."""
+    by_key, able = {row.ticket.key: row for row in rows}, []
+    for row in (row for row in rows if not row.state.over):
+        state = readiness(runs, row.ticket, by_key)
+        if state.failure is not None:
+            fail(runs, row, state.failure)
+        elif state.ready:
+            able.append(row)
+    return able
 
 
 def update_rows(

@@ -36,6 +36,7 @@ from sweeps.launchers.local import MAX_STOPS, Options, Summary
 from sweeps.launchers.remote import (
     STORAGE,
     RemoteRun,
+    able_to_begin,
     named_values,
     node_share,
     remove_failed_records,
@@ -132,13 +133,18 @@ def launch_on_slurm(
         queue = _queue()
         remove_failed_records(watch.runs, (row for row in rows if watch.jobs.get(row.ticket.key) not in queue))
         while watch.stopped_by is None:
-            _submit(watch, _update_rows(watch, rows))
+            waiting = _update_rows(watch, rows)
+            able = {row.ticket.key for row in able_to_begin(watch.runs, rows)}
+            _submit(watch, [row for row in waiting if row.ticket.key in able and not row.state.over])
             board.refresh()
             if all(row.state.over for row in rows):
                 break
             time.sleep(LOOK_SECONDS)
         if watch.stopped_by is not None:
-            board.say(f"the jobs go on without this command; scancel {' '.join(_array_ids(watch.jobs))} ends them")
+            ways = f"scancel {' '.join(_array_ids(watch.jobs))} ends them"
+            if any(row.ticket.sources and row.ticket.key not in watch.jobs for row in rows if not row.state.over):
+                ways += "; runs that start from others are submitted by the same command, once these have finished"
+            board.say(f"the jobs go on without this command; {ways}")
     return Summary(rows, watch.stopped_by)
 
 

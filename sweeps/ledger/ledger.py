@@ -38,7 +38,7 @@ from sweeps.ledger.storage import (
 from sweeps.ledger.ticket import Ticket
 from sweeps.object_store import store_of
 
-__all__ = ["ActiveRun", "EndedRun", "Ending", "Ledger", "LedgerError", "Pulse"]
+__all__ = ["DISK_SECONDS", "ActiveRun", "EndedRun", "Ending", "Ledger", "LedgerError", "Pulse"]
 
 STUDY = "attempts"
 RUN, PULSE, END = "run", "pulse", "end"

@@ -14,13 +14,19 @@ __all__ = ["State", "Ticket"]
 
 class Ticket(NamedTuple):
     """A run by its key, the arm and seed it stands for, its resolved config as plain data, and the arm's level of every
-    factor."""
+    factor.
+
+    sources: the keys of the runs that it starts from, which have to finish before it begins. donor: that of the run
+    which trains what it only measures in another way, so that it begins when that one has ended.
+    """
 
     key: str
     arm: str
     seed: int
     config: dict[str, Plain]
     levels: Mapping[str, str] = {}
+    sources: tuple[str, ...] = ()
+    donor: str | None = None
 
     def directory(self, runs: Path) -> Path:
         """Returns the directory of the run's files."""

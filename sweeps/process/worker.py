@@ -51,6 +51,8 @@ def _run_in_store(order: RunOrder, connection: Connection, store: Store) -> int:
     from ending: it has failed, and goes on when the command is run again."""
     key = order.ticket.key
     try:
+        for source in order.ticket.sources:
+            store.pull_source(source)
         store.pull_run(key)
         with store.mirrored(key):
             status = _run(order, connection)

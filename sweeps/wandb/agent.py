@@ -19,7 +19,7 @@ from lit_transformers.config import Config, ConfigError, Plain, parse_assignment
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.records.files import RECORD
 from lit_transformers.records.record import Record, load_record, parse_record
-from lit_transformers.runner import load_runner
+from lit_transformers.runner import Runner, load_runner
 from lit_transformers.runs.wandb_logging import WandbConfig, upload_finished_run
 from lit_transformers.startup.quick_imports import quick_imports
 from lit_transformers.training.ranks import is_first_rank
@@ -31,6 +31,8 @@ __all__ = ["carry_out", "parameters"]
 
 FILE = "WANDB_SWEEP_PARAM_PATH"
 NAME = "lit_transformers/agent"
+WAIT = 7 * 24 * 3600.0
+"""For how many seconds an agent waits for another one to do a run that its own starts from."""
 
 
 def parameters(arguments: Sequence[str]) -> dict[str, Plain]:
@@ -82,14 +84,33 @@ def _from_file(name: str | None) -> dict[str, Plain]:
 def carry_out(config: Config, runner_name: str, runs: Path, wandb_config: WandbConfig) -> Record:
     """Does the run of a config and returns its record. A finished run is read, and uploaded from its files.
 
-    Raises BusyError where another process does the run, and whatever the run itself raises.
+    The runs that it starts from are done first, by this agent or, where another one is at it, while it waits. Raises
+    BusyError where another process does the run, ConfigError where one has failed that it starts from, and whatever the
+    run itself raises.
     """
     with quick_imports():
         runner = load_runner(runner_name)
+    for stage in runner.earlier(config):
+        record = _carried_out(stage, runner, runs, None, WAIT)
+        if record.outcome != "finished":
+            raise ConfigError(f"its source {record.key} {record.outcome}: {record.reason}", "start")
+    return _carried_out(config, runner, runs, wandb_config)
+
+
+def _carried_out(
+    config: Config, runner: Runner, runs: Path, wandb_config: WandbConfig | None, patience: float = 0.0
+) -> Record:
+    """Does one run and returns its record.
+
+    wandb_config: None for one that others start from, since the run of the agent's trial there is that of another.
+    patience: for how many seconds another process may be at it.
+    """
     directory = runs / runner.run_key(config)
     store = store_of(runs) if is_first_rank() else None
-    with locked(directory / "lock") if is_first_rank() else nullcontext():
+    with locked(directory / "lock", patience) if is_first_rank() else nullcontext():
         if store is not None:
+            for source in runner.sources(config).values():
+                store.pull_source(runner.run_key(source))
             store.pull_run(directory.name)
         record = read_record(directory).record if is_first_rank() else _read_unchanged(directory)
         if record is not None and record.outcome != "failed":

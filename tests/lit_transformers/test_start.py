@@ -20,7 +20,8 @@ from lit_transformers.models.encoder import Encoder, EncoderConfig
 from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig, evaluate, fit, run_key
 from lit_transformers.runs.rehearsal import rehearse
-from lit_transformers.runs.stages import earlier_stages, stages_within
+from lit_transformers.runs.runner import RUNNER
+from lit_transformers.runs.stages import stages_within
 from lit_transformers.runs.starting_weights import StartingWeights, digest_of, start_from
 
 LEARNED = {"kind": "learned", "max_length": 16, "restart": "document"}
@@ -96,9 +97,9 @@ def test_the_seeds_of_a_stage_follow_those_of_the_run_or_are_fixed(tmp_path: Pat
         "start.network.run.start.network.run.": (7, 9),
         "start.heads.run.": (4, 4),
     }
-    assert [stage.seed for stage in earlier_stages(seeded)] == [7, 7, 4]
+    assert [stage.seed for stage in RUNNER.earlier(seeded)] == [7, 7, 4]
     shared = rows("text", start={"network": {"run": inner}, "heads": {"run": inner}})
-    assert len(earlier_stages(shared)) == 1, "of two parts one run is done once"
+    assert len(RUNNER.earlier(shared)) == 1, "of two parts one run is done once"
 
 
 def test_who_does_a_stage_is_no_part_of_any_key_and_what_it_computes_is(trained: Path) -> None:
@@ -163,6 +164,9 @@ def test_a_network_that_computes_something_else_is_refused_by_its_field_before_a
     config = rows(str(trained / "text.jsonl"), start=after(trained)).override(changes)
     with pytest.raises(ConfigError, match=rf"start\.network\.run: holds .* another network: model.*{field}"):
         rehearse(config)
+    window = {"model.mixer": {"kind": "window", "window": 300}, "start.network.run.model.mixer": "window"}
+    with pytest.raises(ConfigError, match=r"model\.mixer\.window is 256 there and 300 here"):
+        rehearse(rows(str(trained / "text.jsonl"), start=after(trained)).override(window))
     dropped = config.override({"start.network.run.model": config.model, "model.dropout": 0.3, "model.initial_std": 0.1})
     rehearse(dropped)
 

@@ -20,6 +20,8 @@ from lit_transformers.runner import Runner
 LEAKED: list[bytes] = []
 RELEASED = "released"
 """The file in the directory of a run with the fault "wait" for which its first attempt waits, or for a stop."""
+HEALED = "healed"
+"""The file in the directory of a run whose fault shows no more."""
 WAIT_SECONDS = 120.0
 """How long it waits: what should have stopped it has failed by then, and the test with it."""
 DATA = "0"
@@ -74,12 +76,25 @@ class TrainingConfig(Config):
 
 
 class RunConfig(Config):
+    """source: a run that it starts from, whose seed is its own."""
+
     runner: ClassVar[str] = "standin.run:RUNNER"
 
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
     seed: NonNegative = 0
+    source: SourceConfig | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.source is not None:
+            seeded = SourceConfig(run=self.source.run.override({"seed": self.seed}))
+            object.__setattr__(self, "source", seeded)
+
+
+class SourceConfig(Config):
+    run: RunConfig
 
 
 class Interrupted(Exception):
@@ -171,20 +186,20 @@ def fit(
     previous_handler = signal.signal(signal.SIGTERM, on_term)
     report = progress or (lambda news: None)
     checkpoint, released = directory / "checkpoint.ckpt", directory / RELEASED
-    step, state = json.loads(checkpoint.read_text()) if checkpoint.exists() else (0, config.seed + 1)
+    step, state = json.loads(checkpoint.read_text()) if checkpoint.exists() else (0, start_of(config, directory.parent))
     report(Progress(step, config.training.steps, math.nan, {}, None, "gates"))
     started = step
     while step < config.training.steps:
         state = (state * 6364136223846793005 + config.model.width + config.model.mixer.memory) % 2**61
         step += 1
         time.sleep(config.training.pause)
-        _break(config.training.fault, step, started)
+        _break("none" if (directory / HEALED).exists() else config.training.fault, step, started)
         waited_since = time.monotonic()
         while config.training.fault == "wait" and (started, step) == (0, 5) and not (stop or released.exists()):
             time.sleep(0.01)
             if time.monotonic() - waited_since > WAIT_SECONDS:
                 break
-        if is_first and (stop or step % 3 == 0):
+        if is_first and (stop or step % 3 == 0 or step == config.training.steps):
             _write(checkpoint, [step, state])
         if stop:
             raise Interrupted
@@ -214,6 +229,17 @@ def fit(
             file.write(f"{os.getpid()}\n")
     signal.signal(signal.SIGTERM, previous_handler)
     return record
+
+
+def start_of(config: RunConfig, runs: Path) -> int:
+    """Returns the state that a run begins with: that at the end of its source, if it has one."""
+    if config.source is None:
+        return config.seed + 1
+    folder = runs / run_key(config.source.run)
+    assert json.loads((folder / "record.json").read_text())["outcome"] == "finished"
+    steps, state = json.loads((folder / "checkpoint.ckpt").read_text())
+    assert steps == config.source.run.training.steps
+    return int(state)
 
 
 def _break(fault: str, step: int, started: int) -> None:
@@ -247,6 +273,19 @@ def data_content(config: RunConfig) -> str:
     return DATA
 
 
+def sources(config: RunConfig) -> dict[str, RunConfig]:
+    return {} if config.source is None else {"source": config.source.run}
+
+
 RUNNER = Runner(
-    RunConfig, Interrupted, run_key, describe, changes_nothing, fit, probe, check, data_content=data_content
+    RunConfig,
+    Interrupted,
+    run_key,
+    describe,
+    changes_nothing,
+    fit,
+    probe,
+    check,
+    data_content=data_content,
+    sources=sources,
 )

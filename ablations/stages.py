@@ -1,0 +1,71 @@
+"""Plans the runs that the runs of a study start from: each once, however many runs share it, and before those."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lit_transformers.config import Config, Plain
+from lit_transformers.records.plan import PlannedRun, PlannedStage
+from lit_transformers.runner import Runner
+
+__all__ = ["ChainCost", "Stages", "chain_cost"]
+
+
+@dataclass
+class Stages:
+    """The runs of a plan and those that they start from, by their keys, in the order in which they can be done."""
+
+    runner: Runner
+    configs: dict[str, dict[str, Plain]] = field(default_factory=dict)
+    stages: dict[str, PlannedStage] = field(default_factory=dict)
+    examples: dict[str, Config] = field(default_factory=dict)
+    """Of each stage by its name the config of the first seed."""
+    _keys: dict[Config, str] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)
+
+    def planned(self, config: Config, seed: int, arm: str) -> PlannedRun:
+        """Returns a run of an arm, and plans what it starts from."""
+        return PlannedRun(seed, self._enter(config), self._sources(config, seed, arm))
+
+    def _enter(self, config: Config) -> str:
+        """Returns the key of a run, under which its config is kept."""
+        if config not in self._keys:
+            self._keys[config] = self.runner.run_key(config)
+            self.configs[self._keys[config]] = config.to_dict()
+        return self._keys[config]
+
+    def _sources(self, config: Config, seed: int, place: str) -> tuple[str, ...]:
+        """Plans the runs that a run starts from, and returns their keys. place: the name of the run."""
+        keys = []
+        for path, source in self.runner.sources(config).items():
+            field = f"{place}: {path}"
+            inner = self._sources(source, seed, field)
+            key = self._enter(source)
+            keys.append(key)
+            if key not in self.stages:
+                name = self._names.setdefault(field, f"stage {len(self._names) + 1}")
+                self.stages[key] = PlannedStage(name, field, seed, key, inner)
+                self.examples.setdefault(name, source)
+        return tuple(dict.fromkeys(keys))
+
+
+class ChainCost(NamedTuple):
+    """What a run costs with all runs that it starts from; None where that is not known. parameters: of its own."""
+
+    parameters: int
+    train_flops: float | None
+    tokens: int | None
+
+
+def chain_cost(config: Config, runner: Runner) -> ChainCost:
+    """Returns the cost of a run together with its stages."""
+    own = runner.describe(config)
+    costs = [own, *map(runner.describe, runner.earlier(config))]
+    flops = [cost.train_flops for cost in costs]
+    tokens = [cost.tokens for cost in costs]
+    return ChainCost(
+        own.parameters,
+        None if None in flops else sum(flops),
+        None if None in tokens else sum(tokens),
+    )
