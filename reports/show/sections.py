@@ -399,8 +399,8 @@ def costs(study: Study) -> Table:
 
 
 def filled_costs(runs: Sequence[Run], costs: Sequence[tuple[str, str, Kind]] = COSTS) -> list[tuple[str, str, Kind]]:
-    """Returns those of the costs that finished runs record, by key, title and kind: the planned tokens where they are not, to
-    rounding, those that were read, or where nobody knows what was read."""
+    """Returns those of the costs that finished runs record, by key, title and kind: the planned tokens where they are
+    not, to rounding, those that were read, or where nobody knows what was read."""
     finished = [run for run in runs if run.missing is None]
     filled = [cost for cost in costs if any(cost_of(run, cost[0]) is not None for run in finished)]
     pairs = [(cost_of(run, TOKENS), cost_of(run, PLANNED)) for run in finished]

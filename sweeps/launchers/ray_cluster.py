@@ -357,7 +357,7 @@ def _update(watch: _RayWatch, driver: _Driver, rows: list[Row]) -> None:
     the record of one may appear a moment later."""
     unfinished, gone = [row for row in rows if not row.state.over], watch.ends.keys() - watch.submitted
     held = update_rows(watch.runs, watch.ledger, watch.board, unfinished, watch.options.metric, gone)
-    for row in able_to_begin(watch.runs, rows):
+    for row in able_to_begin(watch.runs, unfinished, rows):
         key = row.ticket.key
         if key in watch.submitted or key in held or watch.stopped_by is not None:
             continue

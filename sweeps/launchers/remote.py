@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from lit_transformers.records.files import RECORD
 from sweeps.launchers.local import Options, Summary, launch
 from sweeps.launchers.share import Share, share_machine
 from sweeps.launchers.sources import fail, readiness
-from sweeps.ledger.ledger import Ledger
+from sweeps.ledger.ledger import DISK_SECONDS, Ledger
 from sweeps.ledger.run_records import read_record
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row
@@ -67,12 +68,22 @@ class RemoteRun(NamedTuple):
         finally:
             store.push_run(self.ticket.key)  # what has failed without a process of its own
 
+    def _sources_have_ended(self, runs: Path) -> bool:
+        """Whether all runs that it starts from have left a record, which a network disk shows after a while. Otherwise
+        a job of theirs was lost, and the command that watches submits both again."""
+        deadline = time.monotonic() + DISK_SECONDS
+        while readiness(runs, self.ticket, {}).missing is not None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(1.0)
+        return True
+
     def _perform(self, runs: Path, share: Share, storage: str | None, spread: Spread) -> Summary:
         """Does the run in a folder of this machine."""
         options = self.options._replace(share=share, spread=spread, deadline=None)  # by the other machine's clock
         retry, limit = options.retry_failed, options.time_limit
         rows, _ = survey(runs, [self.ticket], options.metric, retry_failed=retry, time_limit=limit)
-        if rows[0].state.over:
+        if rows[0].state.over or not self._sources_have_ended(runs):
             return Summary(rows, None)
         call_forked(
             options.runner, os.getpid
@@ -133,10 +144,12 @@ def remove_failed_records(runs: Path, rows: Iterable[Row]) -> None:
                 store.remove_failure(directory.name)
 
 
-def able_to_begin(runs: Path, rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows that are not over whose runs may begin. Those whose source has failed have failed, too."""
+def able_to_begin(runs: Path, waiting: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+    """Returns those of the waiting rows whose runs may begin. Those whose source has failed have failed, too.
+
+    rows: all of the command."""
     by_key, able = {row.ticket.key: row for row in rows}, []
-    for row in (row for row in rows if not row.state.over):
+    for row in (row for row in waiting if not row.state.over):
         state = readiness(runs, row.ticket, by_key)
         if state.failure is not None:
             fail(runs, row, state.failure)

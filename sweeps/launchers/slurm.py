@@ -2,7 +2,8 @@
 
 A job does its run as a command on that machine would. Before its time is up SLURM sends it a signal: the run writes its
 checkpoint and is returned to the ledger, and the job is requeued. The command that submits the jobs only watches them:
-it may end and be started again, and resubmits lost jobs. A job that writes the report waits for the array.
+it may end and be started again, and resubmits lost jobs. Runs that start from others are an array that waits for the
+jobs of these, and a job that writes the report waits for all.
 """
 
 from __future__ import annotations
@@ -134,17 +135,14 @@ def launch_on_slurm(
         remove_failed_records(watch.runs, (row for row in rows if watch.jobs.get(row.ticket.key) not in queue))
         while watch.stopped_by is None:
             waiting = _update_rows(watch, rows)
-            able = {row.ticket.key for row in able_to_begin(watch.runs, rows)}
-            _submit(watch, [row for row in waiting if row.ticket.key in able and not row.state.over])
+            able_to_begin(watch.runs, waiting, rows)
+            _submit(watch, waiting, rows)
             board.refresh()
             if all(row.state.over for row in rows):
                 break
             time.sleep(LOOK_SECONDS)
         if watch.stopped_by is not None:
-            ways = f"scancel {' '.join(_array_ids(watch.jobs))} ends them"
-            if any(row.ticket.sources and row.ticket.key not in watch.jobs for row in rows if not row.state.over):
-                ways += "; runs that start from others are submitted by the same command, once these have finished"
-            board.say(f"the jobs go on without this command; {ways}")
+            board.say(f"the jobs go on without this command; scancel {' '.join(_array_ids(watch.jobs))} ends them")
     return Summary(rows, watch.stopped_by)
 
 
@@ -214,35 +212,72 @@ def _update_rows(watch: _Watch, rows: list[Row]) -> list[Row]:
     return [row for row in waiting if row.ticket.key not in watch.jobs or watch.unseen[row.ticket.key] > 1]
 
 
-def _submit(watch: _Watch, rows: list[Row]) -> None:
-    """Submits a job for each run, as one array, and one for the report that waits for them."""
+def _submit(watch: _Watch, rows: list[Row], all_rows: Sequence[Row]) -> None:
+    """Submits a job for each run, as one array, and one for the report that waits for them. Runs that start from others
+    are an array of their own, which waits for the jobs of these.
+
+    rows: the runs that nobody does. all_rows: all runs of the command.
+    """
     for row in rows:
         if watch.submitted[row.ticket.key] > MAX_STOPS:
             row.state, row.reason = State.FAILED, f"its job ended {MAX_STOPS + 1} times without it; see {watch.folder}"
-    rows = [row for row in rows if not row.state.over]
-    if not rows:
+    levels = _levels(watch, [row for row in rows if not row.state.over], all_rows)
+    if not levels:
         return
-    executor = _executor(watch)
     try:
-        with executor.batch():
-            timing, address = (watch.ledger.heartbeat, watch.ledger.grace), address_of(watch.runs)
-            remote_runs = [RemoteRun(watch.runs, row.ticket, watch.options, *timing, address) for row in rows]
-            jobs = [executor.submit(Job(run, watch.cluster.nodes)) for run in remote_runs]
-        for row, job in zip(rows, jobs, strict=True):
-            watch.jobs[row.ticket.key] = job.job_id
-            watch.submitted[row.ticket.key] += 1
-            watch.unseen[row.ticket.key] = 0
-        write_json(watch.folder / JOBS, watch.jobs)
+        arrays = [_submit_array(watch, level, all_rows) for level in levels]
         watch.begin()
-        array = jobs[0].job_id.split("_")[0]
         if watch.cluster.report:
+            executor = _executor(watch)
             executor.update_parameters(
-                dependency=f"afterany:{array}", job_name=f"report-{watch.options.study}", nodes=1
+                dependency=f"afterany:{':'.join(arrays)}", job_name=f"report-{watch.options.study}", nodes=1
             )
             executor.submit(CommandFunction(list(watch.cluster.report)))
     except (FailedJobError, FailedSubmissionError) as error:
         raise ConfigError(f"SLURM refused the jobs: {_last_line(error)}", OPTION) from None
-    watch.board.say(f"submitted {len(rows)} runs to SLURM as job {array}; their output is in {watch.folder}")
+    jobs, number = " and ".join(arrays), sum(map(len, levels))
+    watch.board.say(f"submitted {number} runs to SLURM as job {jobs}; their output is in {watch.folder}")
+
+
+def _levels(watch: _Watch, rows: Sequence[Row], all_rows: Sequence[Row]) -> list[list[Row]]:
+    """Returns the runs that can be submitted: first those whose sources have ended or have jobs, then those whose
+    sources are among the first, and so on. A source that somebody does without a job is waited for here."""
+    if not rows:
+        return []
+    queue = _queue()
+    awaited = {row.ticket.key for row in all_rows if not row.state.over and watch.jobs.get(row.ticket.key) not in queue}
+    levels, pending = [], [*rows]
+    while level := [row for row in pending if awaited.isdisjoint(_before(row.ticket))]:
+        levels.append(level)
+        awaited -= {row.ticket.key for row in level}
+        pending = [row for row in pending if row not in level]
+    return levels
+
+
+def _before(ticket: Ticket) -> set[str]:
+    """Returns the keys of the runs that have to end before a run begins."""
+    return {*ticket.sources, *([ticket.donor] if ticket.donor else ())}
+
+
+def _submit_array(watch: _Watch, rows: Sequence[Row], all_rows: Sequence[Row]) -> str:
+    """Submits runs as one array, which waits for the jobs of those that they start from, and returns its id."""
+    executor = _executor(watch)
+    unfinished = {row.ticket.key for row in all_rows if not row.state.over}
+    before = {key for row in rows for key in _before(row.ticket)} & unfinished & watch.jobs.keys()
+    if before:
+        executor.update_parameters(
+            dependency=f"afterany:{':'.join(_array_ids({key: watch.jobs[key] for key in before}))}"
+        )
+    with executor.batch():
+        timing, address = (watch.ledger.heartbeat, watch.ledger.grace), address_of(watch.runs)
+        remote_runs = [RemoteRun(watch.runs, row.ticket, watch.options, *timing, address) for row in rows]
+        jobs = [executor.submit(Job(run, watch.cluster.nodes)) for run in remote_runs]
+    for row, job in zip(rows, jobs, strict=True):
+        watch.jobs[row.ticket.key] = job.job_id
+        watch.submitted[row.ticket.key] += 1
+        watch.unseen[row.ticket.key] = 0
+    write_json(watch.folder / JOBS, watch.jobs)
+    return str(jobs[0].job_id.split("_")[0])
 
 
 def _executor(watch: _Watch) -> submitit.SlurmExecutor:

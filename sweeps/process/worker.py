@@ -51,9 +51,10 @@ def _run_in_store(order: RunOrder, connection: Connection, store: Store) -> int:
     from ending: it has failed, and goes on when the command is run again."""
     key = order.ticket.key
     try:
-        for source in order.ticket.sources:
-            store.pull_source(source)
         store.pull_run(key)
+        record = read_record(order.directory).record
+        for source in order.ticket.sources if record is None or record.outcome == "failed" else ():
+            store.pull_source(source)
         with store.mirrored(key):
             status = _run(order, connection)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what there is to save is being saved

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 from datamodules import DataError
+from lit_transformers import __main__ as command
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import Added, ConfigError, Positive
 from lit_transformers.gates import gates
@@ -143,6 +145,19 @@ def test_a_run_whose_source_is_not_done_is_refused_and_says_what_does_it(trained
         fit(config, tmp_path / "run")
 
 
+def test_fit_does_the_runs_first_that_a_run_starts_from(trained: Path, tmp_path: Path) -> None:
+    middle = rows(str(trained / "text.jsonl"), start=after(trained))
+    config = rows(str(trained / "text.jsonl"), start={"network": {"run": middle.to_dict()}, "heads": "network"})
+    (tmp_path / "run.yaml").write_text(config.to_yaml())
+    result = CliRunner().invoke(command.app, ["fit", str(tmp_path / "run.yaml"), "--to", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+    keys = [run_key(source(trained)), run_key(middle)]
+    assert sorted(path.parent.name for path in tmp_path.glob("*/record.json")) == sorted([*keys, "run"])
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert [*record["measured"]["chain"]] == keys
+    assert record["cost"]["chain_tokens"] == (3 + 1 + 1) * record["cost"]["tokens"]
+
+
 def test_a_longer_table_of_positions_begins_with_the_shorter_one(trained: Path) -> None:
     longer = {"model": SMALL | {"positions": LEARNED | {"max_length": 20}}}
     config = rows(str(trained / "text.jsonl"), start=after(trained), **longer)
@@ -165,7 +180,7 @@ def test_a_network_that_computes_something_else_is_refused_by_its_field_before_a
     with pytest.raises(ConfigError, match=rf"start\.network\.run: holds .* another network: model.*{field}"):
         rehearse(config)
     window = {"model.mixer": {"kind": "window", "window": 300}, "start.network.run.model.mixer": "window"}
-    with pytest.raises(ConfigError, match=r"model\.mixer\.window is 256 there and 300 here"):
+    with pytest.raises(ConfigError, match=r"model\.mixer\.window is 128 there and 300 here"):
         rehearse(rows(str(trained / "text.jsonl"), start=after(trained)).override(window))
     dropped = config.override({"start.network.run.model": config.model, "model.dropout": 0.3, "model.initial_std": 0.1})
     rehearse(dropped)

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 import yaml
 from forked import Forked
+from standin.chains import alone, chain, chained, finishes
 from standin.tuned import RunConfig
 from torch.distributed.distributed_c10d import PrefixStore
 
 from lit_transformers.config import ConfigError
 from lit_transformers.runs import wandb_logging
+from lit_transformers.runs.wandb_logging import WandbConfig
 from lit_transformers.space import Choice, Interval, searched
 from sweeps.wandb import agent
 from sweeps.wandb.agent import FILE, parameters
@@ -138,6 +140,19 @@ ABLATION = Ablation(
     match=Match("tokens"),
 )
 """
+
+
+def test_an_agent_does_the_runs_first_that_its_own_starts_from(tmp_path: Path) -> None:
+    """It would wait for itself otherwise. Another trial that starts from them does them no more."""
+    config, runner = chain(4, 10, 5), "standin.run:RUNNER"
+    record = agent.carry_out(config, runner, tmp_path, WandbConfig("disabled"))
+    run_tickets = chained(4, 10, 5)
+    assert record.key == run_tickets[-1].key and [finishes(tmp_path / one.key) for one in run_tickets] == [1, 1, 1]
+    assert record.metrics == alone(4, 10, 5, runs=tmp_path / "quiet")[-1]
+    agent.carry_out(chain(4, 10, 6), runner, tmp_path, WandbConfig("disabled"))
+    assert [finishes(tmp_path / one.key) for one in run_tickets] == [1, 1, 1]
+    with pytest.raises(ConfigError, match=r"start: its source \w+ failed: not-a-number"):
+        agent.carry_out(chain(4, 5, fault="nan"), runner, tmp_path, WandbConfig("disabled"))
 
 
 @pytest.mark.slow

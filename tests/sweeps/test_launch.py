@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from rich.console import Console
+from standin.chains import alone, chained
 from standin.run import RELEASED
 from standin_runs import (
     OPTIONS,
@@ -32,8 +34,10 @@ from standin_runs import (
 from waiting import wait_for, when
 
 from lit_transformers.config import ConfigError
+from sweeps.launchers import local
 from sweeps.launchers.local import LaunchError
 from sweeps.launchers.share import Share, cuda_models, memory_of, share_machine
+from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.lock import LockError, is_locked, locked
 from sweeps.ledger.ticket import State
 from sweeps.survey import survey
@@ -69,6 +73,47 @@ def test_a_run_that_fails_says_why_and_stops_no_other(tmp_path: Path) -> None:
         record = json.loads((row.ticket.directory(tmp_path) / "record.json").read_text())
         assert (row.reason or "").startswith(reason)
         assert record["outcome"] == "failed" and record["reason"].startswith(reason)
+
+
+def test_a_run_waits_for_a_source_that_another_worker_does(tmp_path: Path) -> None:
+    (first, last), expected = chained(4, 5), alone(4, 5, runs=tmp_path / "quiet")
+    other, console = Ledger(tmp_path, heartbeat=1), Console(file=StringIO(), width=200)
+    claim = other.claim(first)
+    assert claim is not None
+
+    def finish() -> None:
+        shutil.copytree(first.directory(tmp_path / "quiet"), first.directory(tmp_path))
+        other.settle(claim, "finished")
+
+    with when(lambda: "elsewhere" in console.file.getvalue(), finish):  # type: ignore[attr-defined]
+        summary = go(tmp_path, [first, last], console=console)
+    other.close()
+    assert states(summary) == [State.FINISHED] * 2 and [row.taken for row in summary.rows] == [0, 1]
+    assert metrics(tmp_path, [first, last]) == expected
+
+
+def test_a_run_that_another_one_measures_in_another_way_ends_before_that_begins(tmp_path: Path) -> None:
+    """Otherwise both would train the same at the same time; one that fails leaves the other to itself."""
+    for fault, state in (("none", State.FINISHED), ("raise", State.FAILED)):
+        donor, borrower = tickets(1, fault=fault)[0], tickets(2)[1]
+        console = Console(file=StringIO(), width=200)
+        summary = go(tmp_path / fault, [borrower._replace(donor=donor.key), donor], console=console)
+        assert states(summary) == [State.FINISHED, state]
+        lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        ended = next(number for number, line in enumerate(lines) if f"seed 0  {state}" in line)
+        assert not any("seed 1" in line for line in lines[:ended])
+
+
+def test_a_source_that_no_command_does_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "DISK_SECONDS", 0.5)
+    first, last = chained(4, 5)
+    (row,) = go(tmp_path, [last]).rows
+    assert (
+        row.state == State.FAILED
+        and row.reason == f"its source {first.key} is not done; run the study, which does it first"
+    )
 
 
 @pytest.mark.slow

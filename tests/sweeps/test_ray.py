@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 from rich.console import Console
+from standin.chains import alone, chained
 from standin.run import RELEASED
 from standin_runs import OPTIONS, finishes, metrics, never_interrupted, states, tickets, workers_of
 from waiting import SECONDS, wait_for, when
@@ -135,6 +136,17 @@ class TestOnACluster:
         assert metrics(runs, waiting) == never_interrupted(tmp_path / "quiet", waiting)
         assert states(later) == [State.FAILED, State.FINISHED] and later.rows[0].reason == "out of memory"
         assert not workers_of(runs)
+
+    def test_runs_that_start_from_others_are_tasks_when_these_have_finished(self, tmp_path: Path) -> None:
+        runs, run_tickets, broken = tmp_path / "runs", chained(4, 10, 5), chained(4, 3, fault="raise")
+        with cluster(1, cores=2) as running:
+            summary, output = go(runs, run_tickets, running.address)
+            failed, _ = go(tmp_path / "broken", broken, running.address)
+        assert states(summary) == [State.FINISHED] * 3, output
+        assert [finishes(runs, ticket) for ticket in run_tickets] == [1, 1, 1]
+        assert metrics(runs, run_tickets) == alone(4, 10, 5, runs=tmp_path / "quiet")
+        assert states(failed) == [State.FAILED] * 2
+        assert failed.rows[1].reason == f"its source {broken[0].key} failed: RuntimeError: something broke"
 
     def test_a_command_that_is_stopped_or_whose_head_dies_says_so_and_goes_on_with_the_next(
         self, tmp_path: Path

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from small_project import SMALL, write_small_project
+from standin.chains import alone, chained
 from standin.run import RELEASED
 from standin_runs import finishes, metrics, never_interrupted, tickets
 from waiting import wait_for, when
@@ -159,6 +160,24 @@ class TestOnACluster:
         assert [attempts(runs, ticket) for ticket in run_tickets] == [2, 2, 2]
         assert 1 < output.count("submitted") <= 3 and jobs(runs)[run_tickets[2].key] == warned_jobs[0]
         assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
+
+    def test_runs_that_start_from_others_wait_for_their_jobs_and_a_chain_whose_first_fails_says_why(
+        self, tmp_path: Path
+    ) -> None:
+        """All are submitted at once, so that they go on without the command."""
+        runs, run_tickets = tmp_path / "runs", chained(4, 10, 5)
+        summary, output = go(runs, run_tickets)
+        assert [row.state for row in summary.rows] == [State.FINISHED] * 3, output
+        assert [finishes(runs, ticket) for ticket in run_tickets] == [1, 1, 1]
+        assert (
+            output.count("submitted 3 runs to SLURM") == 1
+            and len({one.split("_")[0] for one in jobs(runs).values()}) == 3
+        )
+        assert metrics(runs, run_tickets) == alone(4, 10, 5, runs=tmp_path / "quiet")
+        broken = chained(4, 3, fault="raise")
+        summary, _ = go(tmp_path / "broken", broken)
+        assert [row.state for row in summary.rows] == [State.FAILED] * 2
+        assert summary.rows[1].reason == f"its source {broken[0].key} failed: RuntimeError: something broke"
 
     def test_ranks_of_a_run_are_spread_over_nodes_and_go_on_together_after_a_warning(self, tmp_path: Path) -> None:
         runs, run_tickets = tmp_path / "runs", tickets(1, fault="wait", devices=2)

@@ -21,6 +21,7 @@ import fsspec
 import pytest
 from ports import free_port
 from rich.console import Console
+from standin.chains import alone, chained
 from standin.run import RELEASED
 from standin_runs import OPTIONS, go, never_interrupted, states, tickets
 from waiting import wait_for
@@ -204,6 +205,17 @@ def test_results_wait_for_a_store_that_is_away(s3: Server, tmp_path: Path) -> No
     assert process.returncode == 0, output
     assert len(records(address)) == len(objects(address, CHECKPOINT)) == 2
     assert [one["metrics"] for one in records(address)] == undisturbed(records(address), tmp_path / "undisturbed")
+
+
+def test_a_machine_brings_what_its_runs_start_from(one: Store, other: Store, tmp_path: Path) -> None:
+    """The first stage was done elsewhere, and the working copy of this machine is empty."""
+    first, second, last = chained(4, 10, 5)
+    assert states(go(one.folder, [first, second])) == [State.FINISHED] * 2
+    assert states(go(other.folder, [first, second, last])) == [State.FINISHED] * 3
+    assert not (other.folder / first.key / CHECKPOINT).exists(), "no run here starts from it"
+    done = [read_record(other.folder / ticket.key).record for ticket in (first, second, last)]
+    assert [one.metrics for one in done if one] == alone(4, 10, 5, runs=tmp_path / "quiet")
+    assert not (other.folder / first.key / "finishes.txt").exists()
 
 
 def test_a_run_whose_results_do_not_reach_the_store_has_failed_and_goes_on_later(one: Store, tmp_path: Path) -> None:
