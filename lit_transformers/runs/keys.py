@@ -8,9 +8,9 @@ from __future__ import annotations
 from datamodules import Data
 from lit_transformers.config import Plain, canonical_hash
 from lit_transformers.runs.code import code_hash
-from lit_transformers.runs.config import RunConfig, RunWeightsConfig
+from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.folder import Identity
-from lit_transformers.runs.sources import FileWeightsConfig, WeightSourceConfig
+from lit_transformers.runs.sources import FileWeightsConfig
 from lit_transformers.runs.stages import source_runs, stages_within
 from lit_transformers.runs.starting_weights import digest_of, locate_weights
 
@@ -50,21 +50,18 @@ def with_content(config: RunConfig) -> dict[str, Plain]:
         part, name = path.split(".")
         plain[part].pop(name, None)
     del plain["start"]
-    start = {part: content_of(source, f"start.{part}") for part, source in config.start.sources().items()}
+    start: dict[str, Plain] = {field: {"run": key} for field, key in source_keys(config).items()}
+    for part, source in config.start.sources().items():
+        if isinstance(source, FileWeightsConfig):
+            start[f"start.{part}"] = {"weights": digest_of(locate_weights(source.path, f"start.{part}"))}
     return plain | {"start": start} if start else plain
 
 
-def content_of(source: WeightSourceConfig, field: str) -> Plain:
-    """Returns what identifies the weights of a source. field: where it stands in the config of a run."""
-    if isinstance(source, FileWeightsConfig):
-        return {"weights": digest_of(locate_weights(source.path, field))}
-    assert isinstance(source, RunWeightsConfig)
-    return {"run": run_key(source.run)}
-
-
-def source_keys(config: RunConfig) -> dict[RunConfig, str]:
-    """Returns the keys of the runs that a run starts from itself, by their configs."""
-    return {source: run_key(source) for source in dict.fromkeys(source_runs(config).values())}
+def source_keys(config: RunConfig) -> dict[str, str]:
+    """Returns the keys of the runs that a run starts from itself, by the fields of their sources."""
+    sources = source_runs(config)
+    keys = {source: run_key(source) for source in dict.fromkeys(sources.values())}
+    return {field: keys[source] for field, source in sources.items()}
 
 
 def code_of(config: RunConfig) -> str:

@@ -27,9 +27,15 @@ class Origin(NamedTuple):
 
 
 def source_runs(config: RunConfig) -> dict[str, RunConfig]:
-    """Returns the configs of the runs that a run starts from itself, by the fields of their sources."""
-    sources = config.start.sources().items()
-    return {f"start.{part}": source.run for part, source in sources if isinstance(source, RunWeightsConfig)}
+    """Returns the configs of the runs that a run starts from itself, by the fields of their sources. They are of its
+    own class, whose runner does them."""
+    named = {
+        f"start.{part}": source.run
+        for part, source in config.start.sources().items()
+        if isinstance(source, RunWeightsConfig)
+    }
+    kind = type(config)
+    return {field: run if type(run) is kind else kind.from_dict(run.to_dict()) for field, run in named.items()}
 
 
 def stages_within(config: RunConfig, prefix: str = "") -> Iterator[tuple[str, RunConfig]]:
@@ -41,18 +47,19 @@ def stages_within(config: RunConfig, prefix: str = "") -> Iterator[tuple[str, Ru
             yield from stages_within(source.run, f"{prefix}start.{part}.run.")
 
 
-def origins(config: RunConfig, runs: Path, keys: Mapping[RunConfig, str]) -> dict[str, Origin]:
+def origins(config: RunConfig, runs: Path, keys: Mapping[str, str]) -> dict[str, Origin]:
     """Returns where the weights of each part of a run are that has a source.
 
-    runs: the folder that the folders of runs are in, by their keys. Raises ConfigError where a run has not finished.
+    runs: the folder that the folders of runs are in. keys: those of the runs that it starts from, by the fields of
+    their sources. Raises ConfigError where one has not finished.
     """
     starting = {}
     for part, source in config.start.sources().items():
+        field = f"start.{part}"
         if isinstance(source, FileWeightsConfig):
-            starting[part] = Origin(locate_weights(source.path, f"start.{part}"))
-        elif isinstance(source, RunWeightsConfig):
-            key = keys[source.run]
-            starting[part] = Origin(_finished(runs / key, f"start.{part}") / CHECKPOINT, key)
+            starting[part] = Origin(locate_weights(source.path, field))
+        else:
+            starting[part] = Origin(_finished(runs / keys[field], field) / CHECKPOINT, keys[field])
     return starting
 
 

@@ -3,9 +3,11 @@
     python -m tests.kills --kills 1000 --folder /tmp/kills
     python -m tests.kills --kills 1000 --folder /tmp/kills-postgres --postgres
     python -m tests.kills --kills 100 --folder /tmp/kills-real --real
+    python -m tests.kills --kills 40 --folder /tmp/kills-stages --real --stages
 
 Each round is a study with two workers, of runs by one process and by two ranks, and with --real of runs whose data a
-process of their own loads. Its command, workers, ranks, torchrun, the process from which workers are forked, loaders of
+process of their own loads; with --stages it is one of runs that start from each other, three in a row, of which two
+arms share the first. Its command, workers, ranks, torchrun, the process from which workers are forked, loaders of
 data, the process that loaders are forked from, all but the command, or all of them get SIGKILL or SIGTERM: at any
 moment, or as a run is claimed, or a checkpoint, a record or the report written. The command is started again when it
 has ended. When all runs have finished their records are compared, bit for bit but for what was measured of time and
@@ -73,14 +75,66 @@ ABLATION = Ablation(
 """
 
 
+STAGES = """
+from ablations.ablation import Ablation, Metric
+from standin.chains import chain
+
+ABLATION = Ablation(
+    question="Does more pretraining help?",
+    baseline=chain(60, 50, 40).override(
+        {f"{path}training.pause": 0.03 for path in ("", "source.run.", "source.run.source.run.")}
+    ),
+    design="explicit",
+    arms={
+        "short": {},
+        "long": {"source.run.training.steps": 70},
+        "two ranks": {"source.run.source.run.training.devices": 2},
+    },
+    seeds=SEEDS,
+    metric=Metric("val/bpb"),
+)
+"""
+REAL_STAGES = """
+from ablations.ablation import Ablation, Metric
+from standin.frequent_checkpoints import RunConfig
+
+DATA = {
+    "kind": "language", "source": {"kind": "files", "path": CORPUS}, "segment_length": 16, "batch_size": 4,
+    "evaluation": {"bytes": 2000}, "workers": 1,
+}
+
+
+def run(steps, **start):
+    model = {"kind": "language_model", "dim": 16, "heads": 2, "depth": 2, "dropout": 0.1}
+    training = {"steps": steps, "log_every": 20, "device": "cpu"}
+    return {"model": model, "data": DATA, "training": training, "start": start}
+
+
+second = run(30, network={"run": run(40)})
+ABLATION = Ablation(
+    question="Does more pretraining help?",
+    baseline=RunConfig.from_dict(run(30, network={"run": second})),
+    factors={"pretraining": {"short": {}, "long": {"start.network.run.training.steps": 40}}},
+    seeds=SEEDS,
+    metric=Metric("val/bpb"),
+)
+"""
+
+
 class Study:
     """A study file, the folder of what is counted, and the records that the study leaves undisturbed."""
 
-    def __init__(self, folder: Path, *, real: bool) -> None:
+    def __init__(self, folder: Path, *, real: bool, stages: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.path = folder, folder / "recurrence.py"
         if not self.path.exists():
-            if real:
+            if stages:
+                from standin.recurrence import write_corpus
+
+                write_corpus(folder / "corpus")
+                text = (REAL_STAGES if real else STAGES).replace("CORPUS", repr(str(folder / "corpus")))
+                self.path.write_text(text.replace("SEEDS", str(SEEDS)))
+            elif real:
                 from standin.recurrence import write_study
 
                 corpus, module = folder / "corpus", "standin.frequent_checkpoints"
@@ -295,11 +349,12 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where studies and counts are kept")
     parser.add_argument("--postgres", action="store_true", help="with a ledger in PostgreSQL, which it starts")
     parser.add_argument("--real", action="store_true", help="runs of the library, which train, and not the stand-in's")
+    parser.add_argument("--stages", action="store_true", help="runs that start from each other, three in a row")
     parser.add_argument("--seed", type=int, default=None, help="of the random moments")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that what was started is stopped
     folder = options.folder.resolve()
-    study = Study(folder, real=options.real)
+    study = Study(folder, real=options.real, stages=options.stages)
     if options.postgres:
         folder.chmod(0o755)  # started by root, the server runs as another user
     with databases(folder, postgres=options.postgres) as address:

@@ -41,6 +41,7 @@ TASKS = "tests/lit_transformers/test_"
 MASKED = "tests/contracts/test_"
 PROBES = "tests/lit_transformers/test_probes.py::test_"
 GROUPS = "tests/lit_transformers/test_groups.py::test_"
+STAGES = "tests/ablations/test_stages.py::test_"
 START = "tests/lit_transformers/test_start.py::test_"
 SYMBOLS = "tests/lit_transformers/test_trained_symbols.py::test_"
 PREDICT = "tests/lit_transformers/test_predict.py::test_"
@@ -4020,7 +4021,7 @@ EXCHANGE_FAULTS = (
         "keys",
         "starting weights are known by their path",
         "lit_transformers/runs/keys.py",
-        '{"weights": digest_of(locate_weights(source.path, field))}',
+        '{"weights": digest_of(locate_weights(source.path, f"start.{part}"))}',
         '{"weights": source.path}',
         (f"{HUGGING_FACE}the_key_of_a_run_covers_the_content_of_the_weights_that_it_starts_from",),
     ),
@@ -4044,8 +4045,8 @@ EXCHANGE_FAULTS = (
         "stages",
         "who does a stage is part of the key",
         "lit_transformers/runs/keys.py",
-        'return {"run": run_key(source.run)}',
-        'return {"run": canonical_hash(source.run.to_dict())}',
+        "keys = {source: run_key(source) for",
+        "keys = {source: canonical_hash(source.to_dict()) for",
         (f"{START}who_does_a_stage_is_no_part_of_any_key_and_what_it_computes_is",),
     ),
     Fault(
@@ -4095,6 +4096,94 @@ EXCHANGE_FAULTS = (
         "require_same_network(model, config.model, place)",
         "pass",
         (f"{START}a_network_that_computes_something_else_is_refused_by_its_field_before_anything_is_trained",),
+    ),
+    Fault(
+        "stages",
+        "a run begins before its source has finished",
+        "sweeps/launchers/sources.py",
+        "        if row is not None and not row.state.over:\n            return Readiness(False)\n",
+        "        if row is not None and not row.state.over:\n            continue\n",
+        (f"{STAGES}a_study_of_three_stages_runs_each_once_and_again_none",),
+    ),
+    Fault(
+        "stages",
+        "a run whose source has failed waits for ever",
+        "sweeps/launchers/sources.py",
+        "        return Readiness(False, _failure(key, row, record))",
+        "        return Readiness(True)",
+        (f"{STAGES}runs_whose_first_stage_fails_fail_with_its_reason_and_are_done_when_it_is_repaired",),
+    ),
+    Fault(
+        "stages",
+        "a run whose source has failed is never tried again",
+        "sweeps/launchers/sources.py",
+        "write_failure(runs, row.ticket, reason, resumable=True)",
+        "write_failure(runs, row.ticket, reason, resumable=False)",
+        (f"{STAGES}runs_whose_first_stage_fails_fail_with_its_reason_and_are_done_when_it_is_repaired",),
+    ),
+    Fault(
+        "stages",
+        "both train what one measures in another way",
+        "sweeps/launchers/sources.py",
+        "donor is None or donor.state.over",
+        "True",
+        (f"{LAUNCH}a_run_that_another_one_measures_in_another_way_ends_before_that_begins",),
+    ),
+    Fault(
+        "stages",
+        "the first arm alone has its stages planned",
+        "ablations/stages.py",
+        "            keys.append(key)\n            if key not in self.stages:",
+        "            if key not in self.stages:\n                keys.append(key)",
+        (f"{STAGES}a_run_that_several_arms_start_from_is_planned_once_and_before_them",),
+    ),
+    Fault(
+        "stages",
+        "stages are done for runs that have finished",
+        "ablations/plan.py",
+        "            if row.state.over or row.ticket.key in own or row.ticket.key in wanted:",
+        "            if True:",
+        (f"{STAGES}a_stage_is_not_done_for_runs_that_have_finished",),
+    ),
+    Fault(
+        "stages",
+        "the cost of a chain is that of its last stage",
+        "ablations/stages.py",
+        "costs = [own, *map(runner.describe, runner.earlier(config))]",
+        "costs = [own]",
+        (f"{STAGES}costs_are_of_the_last_stage_and_of_the_whole_chain_and_both_are_printed",),
+    ),
+    Fault(
+        "stages",
+        "a machine does not bring what its runs start from",
+        "sweeps/process/worker.py",
+        "            store.pull_source(source)\n",
+        "            continue\n",
+        ("tests/sweeps/test_store.py::test_a_machine_brings_what_its_runs_start_from",),
+    ),
+    Fault(
+        "stages",
+        "an agent does not do the sources of its run",
+        "sweeps/wandb/agent.py",
+        "    for stage in runner.earlier(config):",
+        "    for stage in ():",
+        ("tests/sweeps/test_agent.py::test_an_agent_does_the_runs_first_that_its_own_starts_from",),
+    ),
+    Fault(
+        "stages",
+        "fit does not do the sources of its run",
+        "lit_transformers/__main__.py",
+        "for stage in runner.earlier(config):",
+        "for stage in ():",
+        (f"{START}fit_does_the_runs_first_that_a_run_starts_from",),
+    ),
+    Fault(
+        "stages",
+        "a lost source is waited for for ever",
+        "sweeps/launchers/local.py",
+        "if time.monotonic() - since < DISK_SECONDS:",
+        "if True:",
+        (f"{LAUNCH}a_source_that_no_command_does_is_not_waited_for_for_ever",),
     ),
     Fault(
         "keys",
