@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ablations.plan import PlannedStudy
+from ablations.stages import Stages
 from lit_transformers.config import ConfigError, Plain
-from lit_transformers.records.plan import PlannedRun
+from lit_transformers.records.plan import PlannedRun, PlannedStage
 from lit_transformers.records.record import Record
 from lit_transformers.records.reproduction import Reproduction
 from lit_transformers.runner import load_runner
@@ -49,21 +50,23 @@ def prepare_repetition(study: Study, runner: str, arms: Sequence[str], seeds: in
     """
     published: dict[str, Run] = {}
     configs: dict[str, dict[str, Plain]] = {}
+    stages: dict[str, PlannedStage] = {}
     planned_arms = []
     labels = study.plan.labels
     for name in [labels.find(arm) for arm in arms] or [study.plan.baseline]:
         selected = _finished(study, name)[:seeds]
-        keys = [_repeat(run, runner, configs) for run in selected]
-        published |= dict(zip(keys, selected, strict=True))
+        repeated = [_repeat(run, runner, configs, stages) for run in selected]
+        published |= {one.key: run for one, run in zip(repeated, selected, strict=True)}
         arm = next(arm for arm in study.plan.arms if arm.name == name)
-        seeded = (PlannedRun(run.seed, key) for run, key in zip(selected, keys, strict=True))
-        planned_arms.append(replace(arm, runs=tuple(seeded)))
-    plan = replace(study.plan, arms=tuple(planned_arms), baseline=planned_arms[0].name, looks=None)
+        planned_arms.append(replace(arm, runs=tuple(repeated)))
+    first, earlier = planned_arms[0].name, tuple(stages.values())
+    plan = replace(study.plan, arms=tuple(planned_arms), stages=earlier, baseline=first, looks=None)
     records = {run.arm: _record(run) for run in published.values()}
     costs = {
         arm: {**record.cost, "tokens": record.planned_tokens, "train_flops": record.planned_flops}
         for arm, record in records.items()
     }
+    costs |= {stage.name: dict(records[stage.place.partition(":")[0]].cost) for stage in stages.values()}
     threads = {record.environment.get("threads") for record in records.values()}
     whole = PlannedStudy(plan, configs, costs, runner)
     return RepeatedRuns(whole, published, threads.pop() if len(threads) == 1 else None)
@@ -76,26 +79,32 @@ def _finished(study: Study, arm: str) -> tuple[Run, ...]:
     return study.finished(arm)
 
 
-def _repeat(run: Run, runner: str, configs: dict[str, dict[str, Plain]]) -> str:
-    """Enters the config of a published run by the key that it has today, which is returned."""
+def _repeat(run: Run, runner: str, configs: dict[str, dict[str, Plain]], stages: dict[str, PlannedStage]) -> PlannedRun:
+    """Enters the configs of a published run, and of the runs that it starts from, by the keys that they have today.
+    Returns the run as it is planned today."""
     record = _record(run)
     try:
-        key, config, content = call_forked(runner, resolve, runner, record.config)
+        planned, of_run, earlier, content = call_forked(runner, resolve, runner, record.config, run.seed, run.arm)
     except ConfigError as error:
         commit = record.environment.get("commit")
         raise ConfigError(f"today's code refuses its config ({error}); check out commit {commit}", run.key) from None
     if content != record.data.get("fingerprint"):
         raise ConfigError("it has read other data than its config stands for on this machine", run.key)
-    configs[key] = config
-    return str(key)
+    configs |= of_run
+    for stage in earlier:
+        stages.setdefault(stage.key, replace(stage, name=stage.place))
+    return planned
 
 
-def resolve(runner: str, plain: Mapping[str, Plain]) -> tuple[str, dict[str, Plain], str | None]:
-    """Returns a run's key, its config with the defaults of today, and what identifies its data, for a process that has
-    imported the runner."""
+def resolve(
+    runner: str, plain: Mapping[str, Plain], seed: int, arm: str
+) -> tuple[PlannedRun, dict[str, dict[str, Plain]], list[PlannedStage], str | None]:
+    """Returns a run as it is planned today, the configs of it and of the runs that it starts from by their keys, these
+    runs, and what identifies its data, for a process that has imported the runner."""
     loaded = load_runner(runner)
-    config = loaded.config.from_dict(plain)
-    return loaded.run_key(config), config.to_dict(), loaded.data_content(config)
+    config, stages = loaded.config.from_dict(plain), Stages(loaded)
+    planned = stages.planned(config, seed, arm)
+    return planned, stages.configs, [*stages.stages.values()], loaded.data_content(config)
 
 
 def _record(run: Run) -> Record:

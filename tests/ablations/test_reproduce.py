@@ -78,6 +78,27 @@ def test_runs_are_done_again_although_they_are_there_and_enter_the_publication_o
 
 
 @pytest.mark.slow
+def test_a_run_that_starts_from_others_is_repeated_with_all_of_its_stages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(report, "draw_figures", lambda *arguments: {})
+    monkeypatch.setattr(report, "_write_other_formats", lambda *arguments: None)
+    path, runs = tmp_path / "memory.py", tmp_path / "runs"
+    text = STUDY.replace("from standin.run import RunConfig", "from standin.chains import chain")
+    path.write_text(text.replace("RunConfig()", "chain(4, 3, 5)"))
+    for ticket in make_plan("memory", catalog.load(path), Request(seeds=1)).tickets():
+        ticket.directory(runs).mkdir(parents=True)
+        fit(RunConfig.from_dict(ticket.config), ticket.directory(runs))
+    assert main(["run", str(path), "--runs", str(runs), "--seeds", "1"]) == 0
+    publish(runs, "memory", tmp_path / "published")
+    plan = read_results(tmp_path / "published/memory" / RESULTS).plan
+    assert [len(plan.chain(arm.runs[0].sources)) for arm in plan.arms] == [2, 2]
+    assert reproduce(path) == 0
+    assert "1 of 1 equal to the last digit" in capsys.readouterr().out
+    assert len([*(runs / "reproduced").glob(f"*/{RECORD}")]) == 3
+
+
+@pytest.mark.slow
 def test_a_value_that_today_s_code_does_not_give_is_shown_with_its_difference(
     study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
