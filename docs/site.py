@@ -35,6 +35,7 @@ docs/tutorials/my_adapter
 docs/tutorials/my_lightning_module
 docs/tutorials/my_data
 docs/tutorials/my_parameter_groups
+docs/tutorials/stages
 docs/tutorials/my_cluster
 docs/ray
 docs/tutorials/reading_a_report

@@ -140,7 +140,7 @@ from standin.chains import chain
 
 ABLATION = Ablation(
     question="Does more pretraining help?",
-    baseline=chain(6, 5, 4),
+    baseline=chain(6, 5, 4).override({"source.run.source.run.training.pause": 0.1}),
     design="explicit",
     arms={"short": {}, "long": {"source.run.training.steps": 7}, "alone": {"source": None}},
     seeds=1,

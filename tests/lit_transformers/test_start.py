@@ -179,9 +179,9 @@ def test_a_network_that_computes_something_else_is_refused_by_its_field_before_a
     config = rows(str(trained / "text.jsonl"), start=after(trained)).override(changes)
     with pytest.raises(ConfigError, match=rf"start\.network\.run: holds .* another network: model.*{field}"):
         rehearse(config)
-    window = {"model.mixer": {"kind": "window", "window": 300}, "start.network.run.model.mixer": "window"}
-    with pytest.raises(ConfigError, match=r"model\.mixer\.window is 128 there and 300 here"):
-        rehearse(rows(str(trained / "text.jsonl"), start=after(trained)).override(window))
+    wide = {"model.dim": 16, "start.network.run.model": SMALL}
+    with pytest.raises(ConfigError, match=r"model\.dim is 8 there and 16 here"):
+        rehearse(config.override(wide))
     dropped = config.override({"start.network.run.model": config.model, "model.dropout": 0.3, "model.initial_std": 0.1})
     rehearse(dropped)
 
