@@ -4179,10 +4179,10 @@ EXCHANGE_FAULTS = (
     ),
     Fault(
         "stages",
-        "a lost source is waited for for ever",
+        "a run begins without its lost source",
         "sweeps/launchers/local.py",
-        "if time.monotonic() - since < DISK_SECONDS:",
-        "if True:",
+        'return Readiness(False, f"its source {able.missing} is not done; run the study, which does it first")',
+        "return Readiness(True)",
         (f"{LAUNCH}a_source_that_no_command_does_is_not_waited_for_for_ever",),
     ),
     Fault(
