@@ -55,6 +55,8 @@ def match_arms(
         return budget
 
     target = spending(configs[baseline])
+    if not target:
+        raise ConfigError(f"a run of the baseline spends no {match.on}; match another budget, or none", "match")
     solved, reached = dict(configs), {}
     for name, config in configs.items():
         try:

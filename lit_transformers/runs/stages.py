@@ -15,7 +15,7 @@ from lit_transformers.runs.starting_weights import digest_of, locate_weights
 
 __all__ = ["Origin", "digests", "origins", "source_runs", "spent_before", "stages_within", "with_chain"]
 
-CHAINED = ("train_flops", "tokens")
+CHAINED = ("train_flops", "tokens", "planned_tokens", "planned_flops")
 """The costs that are also counted for all stages of a run together."""
 
 
@@ -77,15 +77,22 @@ def spent_before(starting: Mapping[str, Origin]) -> dict[str, Plain]:
     for origin in starting.values():
         if origin.key is not None:
             record = load_record(origin.path.with_name(RECORD))
-            own = {name: record.cost.get(name) for name in CHAINED} | {"seconds": record.measured.get("seconds")}
+            own = _costs(record.cost) | {"seconds": record.measured.get("seconds")}
             chain |= record.measured.get("chain", {}) | {origin.key: own}
     return chain
 
 
 def with_chain(cost: dict[str, Plain], chain: Mapping[str, Plain]) -> dict[str, Plain]:
     """Returns the cost of a run with that of all its stages together, if there are earlier ones."""
-    costs = [cost, *chain.values()]
+    costs = [_costs(cost), *chain.values()]
     return cost | ({f"chain_{name}": sum(one[name] for one in costs) for name in CHAINED} if chain else {})
+
+
+def _costs(cost: Mapping[str, Plain]) -> dict[str, Plain]:
+    """Returns what a run has cost that stages add up: what it has read, and what budgets count."""
+    flops, read, planned = (cost[name] for name in ("train_flops", "tokens", "planned_tokens"))
+    values = (flops, read, planned, flops * planned / read if read else flops)
+    return dict(zip(CHAINED, values, strict=True))
 
 
 def _finished(directory: Path, field: str) -> Path:

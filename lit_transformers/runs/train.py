@@ -80,7 +80,8 @@ def train(
         evaluation_seconds = 0.0
         trainer = make_trainer(config.training, directory, [*callbacks, checkpointer], loggers)
         try:
-            trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
+            if config.training.steps:
+                trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
         except Pruned as end:
             end.tokens = reading.count.total()
             if is_first_rank():
@@ -93,17 +94,19 @@ def train(
         if checkpointer.validated_at != measured_step or is_other_split or not is_measured:
             trainer.validate(task, data, verbose=False)
             evaluation_seconds = task.evaluation_seconds
+        if not config.training.steps:
+            checkpointer.save(trainer)
     losses = task.metric.per_document()
     if is_first_rank():
         curves.write(directory / CURVES)
         write_measured(directory, task, data)
-        if config.training.validate_every is None:
+        if config.training.validate_every is None and config.training.steps:
             offer(directory, training_key)
     training_seconds, tokens = checkpointer.spent(), reading.count.total()
     timings = {
         "tokens": tokens,
         "seconds": training_seconds + evaluation_seconds,
-        "tokens_per_second": tokens / training_seconds,
+        **({"tokens_per_second": tokens / training_seconds} if steps else {}),
         "evaluation_tokens_per_second": sum(loss.tokens for loss in losses) / task.evaluation_seconds,
         "trained_by": donor,
     }

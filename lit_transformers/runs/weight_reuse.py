@@ -17,8 +17,9 @@ FOLDER = "trained"
 
 def takes_over(config: RunConfig) -> bool:
     """Whether a run copies what a run with the same training key has trained. Several ranks would have to agree on the
-    donor, and a run that validates meanwhile has curves of its own."""
-    return config.training.devices == 1 and config.training.validate_every is None
+    donor, a run that validates meanwhile has curves of its own, and one of no steps trains nothing."""
+    training = config.training
+    return training.devices == 1 and training.validate_every is None and training.steps > 0
 
 
 def take_over(directory: Path, training_key: str, checkpoint: str, held: Mapping[str, Plain]) -> str | None:

@@ -271,7 +271,7 @@ class Task(L.LightningModule, ABC):
     @property
     def progress(self) -> float:
         """The share of all updates that have been made."""
-        return self.global_step / self.training_config.steps
+        return self.global_step / max(1, self.training_config.steps)
 
     def training_output(self, losses: Mapping[str, HeadLoss], aux: Mapping[str, Tensor], batch: Any) -> dict[str, Any]:
         """Returns {"loss", "total", "nats", "targets", "heads", "aux", "share"}: the loss that is differentiated; what

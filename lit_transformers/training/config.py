@@ -247,8 +247,8 @@ def refuse_checkpoints(callback_type: type[Callback], name: str, path: str) -> N
 class TrainingConfig(Config):
     """The budget of training and how it is spent.
 
-    steps: updates; accumulate: batches of an update, whose gradient is the mean over all their targets; average:
-    whether the weights at the end are those of several updates; groups: parameters that learn at another rate, later or
+    steps: updates, 0 of a run that only measures what it starts from; accumulate: batches of an update, whose gradient
+    is the mean over all their targets; average: whether the weights at the end are those of several updates; groups: parameters that learn at another rate, later or
     not at all; clip: largest norm of the gradient (None for any), of what learns in the update; precision: "bf16" needs
     CUDA; compile: run the network through torch.compile; validate_every: steps between validations (None for the end
     alone); log_every: steps between points of the training curve; device: "auto" takes CUDA where there is one;
@@ -258,7 +258,7 @@ class TrainingConfig(Config):
     weights are measured and kept, or those of the best validation by ``stop``; callbacks: those of others.
     """
 
-    steps: Positive = 1000
+    steps: NonNegative = 1000
     accumulate: Positive = 1
     average: AverageConfig | None = None
     optimizer: OptimizerConfig = AdamWConfig()

@@ -158,6 +158,23 @@ def test_fit_does_the_runs_first_that_a_run_starts_from(trained: Path, tmp_path:
     assert record["cost"]["chain_tokens"] == (3 + 1 + 1) * record["cost"]["tokens"]
 
 
+def test_a_run_of_no_steps_measures_what_it_starts_from_and_others_start_from_it(trained: Path, tmp_path: Path) -> None:
+    path, start = str(trained / "text.jsonl"), after(trained) | {"heads": "network"}
+    config = rows(path, start=start, training={"steps": 0, "device": "cpu"})
+    first, folder = trained / run_key(source(trained)), trained / run_key(config)
+    record = fit(config, folder)
+    assert record["outcome"] == "finished" and record["cost"]["tokens"] == 0
+    assert "tokens_per_second" not in record["measured"] and record["measured"]["trained_by"] is None
+    assert record["metrics"] == json.loads((first / "record.json").read_text())["metrics"]
+    before, here = weights_in(first), weights_in(folder)
+    assert before.keys() == here.keys() and all(torch.equal(before[name], here[name]) for name in before)
+    again = evaluate(folder / CHECKPOINT)
+    assert {name: again[name] for name in record["metrics"]} == pytest.approx(record["metrics"], rel=1e-6)
+    following = rows(path, start={"network": {"run": config.to_dict()}, "heads": "network"})
+    assert fit(following, trained / "following")["metrics"] == pytest.approx(record["metrics"], abs=1e-5)
+    assert fit(config.override({"data.evaluation.examples": 3}), trained / "other")["measured"]["trained_by"] is None
+
+
 def test_a_longer_table_of_positions_begins_with_the_shorter_one(trained: Path) -> None:
     longer = {"model": SMALL | {"positions": LEARNED | {"max_length": 20}}}
     config = rows(str(trained / "text.jsonl"), start=after(trained), **longer)

@@ -4099,6 +4099,14 @@ EXCHANGE_FAULTS = (
     ),
     Fault(
         "stages",
+        "a run of no steps leaves no checkpoint",
+        "lit_transformers/runs/train.py",
+        "            checkpointer.save(trainer)\n    losses",
+        "            pass\n    losses",
+        (f"{START}a_run_of_no_steps_measures_what_it_starts_from_and_others_start_from_it",),
+    ),
+    Fault(
+        "stages",
         "a run begins before its source has finished",
         "sweeps/launchers/sources.py",
         "        if row is not None and not row.state.over:\n            return Readiness(False)\n",
