@@ -61,7 +61,7 @@ from lit_transformers.records.study_folder import folder_name
 from lit_transformers.runner import load_runner, runner_of
 from lit_transformers.trust import require_allowed
 from sweeps.launchers.share import Share, cuda_devices, share_machine
-from sweeps.object_store import address_of
+from sweeps.object_store import address_of, store_of
 from sweeps.options import Runs, Storage
 
 HELP = """Ask a question of a model: runs every arm over several seeds, and reports the differences with intervals.
@@ -325,6 +325,24 @@ def floors(study: Study, folder: PublishedIn = None, scale: Scale = "demo", chan
     runner = runner_of(catalog.load(path).baseline)
     measure = partial(floors_of_published, runner=runner, console=out)
     print_publication(publish_floors(publication_of(path, folder, scale, changes), measure))
+
+
+@app.command()
+def clean(
+    study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, device: Device = None
+) -> None:  # fmt: skip
+    """Remove the checkpoints of stages that no run of the study will start from any more. Their records stay."""
+    from ablations.stages import spare_checkpoints
+
+    planned = whole_plan_for(study, runs, request_of(scale, changes, None, device))
+    paths = spare_checkpoints(planned.plan, runs)
+    size = sum(path.stat().st_size for path in paths)
+    store = store_of(runs)
+    for path in paths:
+        path.unlink()
+        if store is not None:
+            store.remove_checkpoint(path.parent.name)
+    out.print(f"{len(paths)} checkpoints removed, {size / (1 << 20):,.0f} MiB", highlight=False)
 
 
 @app.command()

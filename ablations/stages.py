@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from lit_transformers.config import Config, Plain
-from lit_transformers.records.plan import PlannedRun, PlannedStage
+from lit_transformers.records.files import CHECKPOINT
+from lit_transformers.records.plan import Plan, PlannedRun, PlannedStage
 from lit_transformers.runner import Runner
+from sweeps.ledger.run_records import read_record
 
-__all__ = ["ChainCost", "Stages", "chain_cost"]
+__all__ = ["ChainCost", "Stages", "chain_cost", "spare_checkpoints"]
 
 
 @dataclass
@@ -48,6 +51,27 @@ class Stages:
                 self.stages[key] = PlannedStage(name, field, seed, key, inner)
                 self.examples.setdefault(name, source)
         return tuple(dict.fromkeys(keys))
+
+
+def spare_checkpoints(plan: Plan, runs: Path) -> list[Path]:
+    """Returns the checkpoints of the stages from which all runs of a plan have started that will: those have finished,
+    and no arm has the stage as a run of its own."""
+    following: dict[str, list[str]] = {}
+    for run in (*plan.by_key().values(), *plan.stages):
+        for source in run.sources:
+            following.setdefault(source, []).append(run.key)
+    return [
+        path
+        for key, others in following.items()
+        if key not in plan.by_key() and all(_has_finished(runs / other) for other in others)
+        if (path := runs / key / CHECKPOINT).exists()
+    ]
+
+
+def _has_finished(directory: Path) -> bool:
+    """Whether a folder holds the record of a run that has finished."""
+    record = read_record(directory).record
+    return record is not None and record.outcome == "finished"
 
 
 class ChainCost(NamedTuple):

@@ -269,6 +269,11 @@ class Store:
         if record in self.listing(key) and not self._is_over(record):
             self.ask(lambda: self.files.rm_file(self.path(record)))
 
+    def remove_checkpoint(self, key: str) -> None:
+        """Removes the checkpoint of a run."""
+        if f"{key}/{CHECKPOINT}" in self.listing(key):
+            self.ask(lambda: self.files.rm_file(self.path(f"{key}/{CHECKPOINT}")))
+
     @contextmanager
     def mirrored(self, key: str) -> Iterator[None]:
         """Puts each checkpoint of a run into the store while the block trains. What fails meanwhile is tried again

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from forked import prepare
 from standin.chains import chain, finishes
-from standin.run import RunConfig
+from standin.run import RunConfig, fit
 
 from ablations.__main__ import main
 from ablations.ablation import Ablation, Match, Metric
@@ -18,6 +18,7 @@ from ablations.estimate import TimeEstimate
 from ablations.options import out
 from ablations.plan import PlannedStudy, Request, make_plan
 from ablations.show import plan_view
+from ablations.stages import spare_checkpoints
 from lit_transformers.config import ConfigError
 from lit_transformers.records.plan import load_plan, parse_plan, plan_to_plain
 from sweeps.ledger.run_records import write_failure
@@ -92,6 +93,17 @@ def test_a_stage_is_not_done_for_runs_that_have_finished() -> None:
     assert waiting == [*(stage.key for stage in whole.plan.chain(last.sources)), last.key]
 
 
+def test_checkpoints_of_stages_are_spare_when_all_have_started_from_them(tmp_path: Path) -> None:
+    whole = planned(seeds=1)
+    for ticket in whole.tickets():
+        if ticket.arm != "pretraining=long":
+            ticket.directory(tmp_path).mkdir()
+            fit(RunConfig.from_dict(ticket.config), ticket.directory(tmp_path))
+    (needed,) = next(arm for arm in whole.plan.arms if arm.name == "pretraining=long").runs[0].sources
+    stages = {stage.key for stage in whole.plan.stages}
+    assert {path.parent.name for path in spare_checkpoints(whole.plan, tmp_path)} == stages - {needed}
+
+
 def test_costs_are_of_the_last_stage_and_of_the_whole_chain_and_both_are_printed() -> None:
     plan = planned()
     cost, per_step = plan.costs["pretraining=long"], 4 * 32
@@ -156,6 +168,9 @@ def test_a_study_of_three_stages_runs_each_once_and_again_none(folder: Path) -> 
     counts = {key.name: finishes(key) for key in runs.iterdir() if (key / "record.json").exists()}
     assert len(counts) == 6 and set(counts.values()) == {1}
     plan = load_plan(runs / "studies" / "chains" / "plan.json")
+    assert main(["clean", str(path), "--runs", str(runs)]) == 0 == run(path, runs)
+    left = {path.parent.name for path in runs.glob("*/checkpoint.ckpt")}
+    assert left == plan.by_key().keys() and len(plan.stages) == 3
     short = json.loads((runs / plan.arms[0].runs[0].key / "record.json").read_text())
     alone = json.loads((runs / plan.arms[2].runs[0].key / "record.json").read_text())
     assert short["metrics"] != alone["metrics"], "it has started from its source"

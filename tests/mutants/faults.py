@@ -4099,6 +4099,14 @@ EXCHANGE_FAULTS = (
     ),
     Fault(
         "stages",
+        "checkpoints are removed that a run has yet to start from",
+        "ablations/stages.py",
+        " and all(_has_finished(runs / other) for other in others)",
+        "",
+        (f"{STAGES}checkpoints_of_stages_are_spare_when_all_have_started_from_them",),
+    ),
+    Fault(
+        "stages",
         "a run of no steps leaves no checkpoint",
         "lit_transformers/runs/train.py",
         "            checkpointer.save(trainer)\n    losses",
