@@ -57,7 +57,8 @@ def spare_checkpoints(plan: Plan, runs: Path) -> list[Path]:
     """Returns the checkpoints of the stages from which all runs of a plan have started that will: those have finished,
     and no arm has the stage as a run of its own."""
     following: dict[str, list[str]] = {}
-    for run in (*plan.by_key().values(), *plan.stages):
+    planned: list[PlannedRun | PlannedStage] = [*plan.by_key().values(), *plan.stages]
+    for run in planned:
         for source in run.sources:
             following.setdefault(source, []).append(run.key)
     return [

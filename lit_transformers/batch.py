@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, final
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 

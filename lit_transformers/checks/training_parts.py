@@ -19,6 +19,7 @@ from lit_transformers.checks.network_parts import DIM, HEADS
 from lit_transformers.checks.part_checks import PartChecks, require_effects
 from lit_transformers.config import Config
 from lit_transformers.decoding.decode import DecodingConfig, decode
+from lit_transformers.encodings import XLConfig
 from lit_transformers.encodings.positions import SinusoidalConfig
 from lit_transformers.gates.gates import Broken, is_small, largest, not_finite
 from lit_transformers.gates.inert_fields import changes_nothing

@@ -248,8 +248,8 @@ class TrainingConfig(Config):
     """The budget of training and how it is spent.
 
     steps: updates, 0 of a run that only measures what it starts from; accumulate: batches of an update, whose gradient
-    is the mean over all their targets; average: whether the weights at the end are those of several updates; groups: parameters that learn at another rate, later or
-    not at all; clip: largest norm of the gradient (None for any), of what learns in the update; precision: "bf16" needs
+    is the mean over all their targets; average: whether the weights at the end are those of several updates; groups:
+    parameters that learn at another rate, later or not at all; clip: largest norm of the gradient (None for any), of what learns in the update; precision: "bf16" needs
     CUDA; compile: run the network through torch.compile; validate_every: steps between validations (None for the end
     alone); log_every: steps between points of the training curve; device: "auto" takes CUDA where there is one;
     devices: ranks, which change no batch, so that a run may go on with another number of them; strategy: whether each

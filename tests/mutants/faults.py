@@ -4763,8 +4763,8 @@ UPDATE_FAULTS = (
         "heads",
         "a run starts from the new names of weights alone",
         "lit_transformers/runs/starting_weights.py",
-        "task.current_names(weights.tensors)",
-        "weights.tensors",
+        "task.current_names(of.tensors)",
+        "of.tensors",
         ("tests/lit_transformers/test_checkpoints.py::test_weights_that_an_older_task_has_written_are_read",),
     ),
     Fault(
