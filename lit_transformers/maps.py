@@ -7,7 +7,7 @@ that adapters of low rank find them. A plain ``nn.Linear`` has no role, and no a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -24,6 +24,9 @@ that is multiplied with it, and the output."""
 class Adapter(nn.Module, ABC):
     """What an adapter adds to the output of a sublayer, which it reads; or to that of a ``LinearMap``, whose input it
     reads. Every weight of an adapter is in such a module, and at its start it adds zero."""
+
+    role: ClassVar[str] = "adapters"
+    """As which groups of parameters name it, also within a map whose role is another one."""
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "*n i"]) -> Float[Tensor, "*n o"]:

@@ -68,7 +68,7 @@ WRONG = {
     "an unknown kind": {"model": {"kind": "language_model", "mixer": {"kind": "atention"}}},
     "a field of another kind": {"model": {"kind": "language_model", "mixer": {"kind": "attention", "window": 8}}},
     "no kind where there is none by default": {"model": {"positions": {"max_length": 8}}},
-    "out of range": {"training": {"steps": 0}},
+    "out of range": {"training": {"accumulate": 0}},
     "another type": {"seed": "3"},
     "no choice": {"training": {"device": "gpu"}},
 }

@@ -87,7 +87,7 @@ def test_a_step_of_the_demo_calls_the_functions_of_the_walk_in_its_order(
             met.append((frame.f_code.co_qualname, file))
 
     data = CONFIG.build_data()
-    task = starting_task(CONFIG, data)
+    task, _ = starting_task(CONFIG, data, {})
     with quiet():
         trainer = make_trainer(CONFIG.training, tmp_path, [])
         sys.setprofile(notice)

@@ -249,13 +249,14 @@ class TrainingConfig(Config):
 
     steps: updates, 0 of a run that only measures what it starts from; accumulate: batches of an update, whose gradient
     is the mean over all their targets; average: whether the weights at the end are those of several updates; groups:
-    parameters that learn at another rate, later or not at all; clip: largest norm of the gradient (None for any), of what learns in the update; precision: "bf16" needs
-    CUDA; compile: run the network through torch.compile; validate_every: steps between validations (None for the end
-    alone); log_every: steps between points of the training curve; device: "auto" takes CUDA where there is one;
-    devices: ranks, which change no batch, so that a run may go on with another number of them; strategy: whether each
-    rank holds the whole network ("ddp") or, between passes, a part of it ("fsdp"), either of which goes on with what
-    the other began; stop: by which validations training ends early or weights are selected; keep: whether the last
-    weights are measured and kept, or those of the best validation by ``stop``; callbacks: those of others.
+    parameters that learn at another rate, later or not at all; clip: largest norm of the gradient (None for any), of
+    what learns in the update; precision: "bf16" needs CUDA; compile: run the network through torch.compile;
+    validate_every: steps between validations (None for the end alone); log_every: steps between points of the training
+    curve; device: "auto" takes CUDA where there is one; devices: ranks, which change no batch, so that a run may go on
+    with another number of them; strategy: whether each rank holds the whole network ("ddp") or, between passes, a part
+    of it ("fsdp"), either of which goes on with what the other began; stop: by which validations training ends early or
+    weights are selected; keep: whether the last weights are measured and kept, or those of the best validation by
+    ``stop``; callbacks: those of others.
     """
 
     steps: NonNegative = 1000

@@ -39,7 +39,10 @@ FACTORS = {
 def study(**fields: Any) -> Ablation:
     values = {"factors": FACTORS, "design": "one_factor", "seeds": 2} | fields
     return Ablation(
-        question="Does more pretraining help?", baseline=chain(10, 12, 20), metric=Metric("val/bpb"), **values
+        question="Does more pretraining help?",
+        baseline=chain(10, 12, 20),
+        metric=Metric("val/bpb", goal="minimize"),
+        **values,
     )
 
 
@@ -67,7 +70,13 @@ def test_a_plan_with_stages_is_written_and_read_and_one_without_them_is_as_befor
     plan = planned().plan
     assert parse_plan(json.loads(json.dumps(plan_to_plain(plan)))) == plan
     assert PlannedStudy.from_dict(json.loads(json.dumps(planned().to_dict()))).tickets() == planned().tickets()
-    bare = Ablation(question="?", baseline=RunConfig(), design="explicit", arms={"one": {}}, metric=Metric("val/bpb"))
+    bare = Ablation(
+        question="?",
+        baseline=RunConfig(),
+        design="explicit",
+        arms={"one": {}},
+        metric=Metric("val/bpb", goal="minimize"),
+    )
     text = json.dumps(plan_to_plain(make_plan("bare", bare, Request()).plan))
     assert "stages" not in text and "sources" not in text and "chain" not in text
 
@@ -156,7 +165,7 @@ ABLATION = Ablation(
     design="explicit",
     arms={"short": {}, "long": {"source.run.training.steps": 7}, "alone": {"source": None}},
     seeds=1,
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
 )
 """
 
@@ -232,7 +241,7 @@ ABLATION = Ablation(
     baseline=RunConfig.from_dict(run(2, network={"run": second})),
     factors={"pretraining": {"short": {}, "long": {"start.network.run.start.network.run.training.steps": 5}}},
     seeds=1,
-    metric=Metric("val/nats"),
+    metric=Metric("val/nats", goal="minimize"),
 )
 """
 

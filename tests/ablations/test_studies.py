@@ -94,7 +94,9 @@ def test_a_study_whose_weights_are_missing_names_the_command_that_makes_them(
     monkeypatch.setenv("LIT_WEIGHTS", str(tmp_path))
     script = study("convert_long").preparation.split()[-1]
     assert Path(__file__).parents[2].joinpath(script).is_file()
-    with pytest.raises(ConfigError, match=rf"^study convert_long: weights: minilm/.*: no such file .*sh {script}$"):
+    with pytest.raises(
+        ConfigError, match=rf"^study convert_long: start.network: minilm/.*: no such file .*sh {script}$"
+    ):
         make_plan("convert_long", study("convert_long"), Request(), runs=tmp_path)
 
 

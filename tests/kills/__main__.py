@@ -91,7 +91,7 @@ ABLATION = Ablation(
         "two ranks": {"source.run.source.run.training.devices": 2},
     },
     seeds=SEEDS,
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
 )
 """
 REAL_STAGES = """
@@ -116,7 +116,7 @@ ABLATION = Ablation(
     baseline=RunConfig.from_dict(run(30, network={"run": second})),
     factors={"pretraining": {"short": {}, "long": {"start.network.run.training.steps": 40}}},
     seeds=SEEDS,
-    metric=Metric("val/bpb"),
+    metric=Metric("val/bpb", goal="minimize"),
 )
 """
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from starting import start_from_file
 from torch import Tensor
 
 from lit_transformers.batch import Vocabulary
 from lit_transformers.config import ConfigError
 from lit_transformers.exchange.transfer import export_weights
 from lit_transformers.models import ModelConfig
-from lit_transformers.runs.starting_weights import StartingWeights, own_names, start_from, write_weights
+from lit_transformers.runs.starting_weights import StartingWeights, own_names, write_weights
 from lit_transformers.tasks import Task, TaskConfig
 from lit_transformers.training.checkpoints import read
 from lit_transformers.training.config import TrainingConfig
@@ -128,7 +129,7 @@ def test_weights_that_an_older_task_has_written_are_read(kind: str, tmp_path: Pa
     first = own_names(task)
     distinct = {name: weights[name] for now, name in older.items() if first[now] == now}
     write_weights(file, StartingWeights(task.model_config, "", distinct))
-    assert start_from(started, file) == []
+    assert start_from_file(started, file) == []
     for other in (loaded, started):
         torch.testing.assert_close(other.state_dict(), task.state_dict(), rtol=0, atol=0)
 

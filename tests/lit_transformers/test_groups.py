@@ -88,7 +88,7 @@ def test_roles_follow_from_what_a_network_is_made_of() -> None:
     names = {name for name, _ in task.named_parameters()}
     layers = [roles[f"layer {number}"] for number in (1, 2, 3)]
     assert roles["network"] == {name for name in names if name.startswith("network.")}
-    assert roles["heads"] == names - roles["network"] == {"head.1.weight", "head.1.bias"}
+    assert roles["heads"] == names - roles["network"] == {"heads.label.map.1.weight", "heads.label.map.1.bias"}
     assert roles["embeddings"] == {"network.tokens.table.weight", "network.stack.entry.positions.weight"}
     assert roles["softmax"] == {"network.tokens.logits.bias"}
     assert all(layer == {name for name in names if f".blocks.{i}." in name} for i, layer in enumerate(layers))
@@ -123,7 +123,6 @@ def test_a_module_names_a_role_and_heads_of_a_dictionary_have_their_names() -> N
     task = task_of(NUMBERS, [])
     block = task.network.stack.steps()[1]  # type: ignore[union-attr, operator]
     block.mixer.query = Marked(block.mixer.query)
-    del task.head
     task.heads = nn.ModuleDict({"relation": nn.Linear(2, 2), "words": nn.Linear(2, 2)})  # type: ignore[assignment]
     roles = roles_of(task)
     assert roles["gates"] == {"network.stack.blocks.1.mixer.query.gate"} < roles["layer 2"]
@@ -135,7 +134,7 @@ def test_rates_fall_from_layer_to_layer_and_later_groups_count() -> None:
     by_name = rates(task_of(NUMBERS, [decayed, {"parameters": ["norms"], "rate": 3.0}]))
     base = NUMBERS.training.optimizer.learning_rate
     expected = {
-        "head.1.weight": 2.0,
+        "heads.label.map.1.weight": 2.0,
         "network.stack.blocks.2.mixer.query.weight": 1.0,
         "network.stack.blocks.0.mixer.query.weight": 0.25,
         "network.tokens.table.weight": 0.125,
@@ -165,7 +164,8 @@ def test_a_group_has_a_decay_of_its_own_for_matrices_alone() -> None:
         (
             [{"parameters": ["layer 4"], "rate": 2.0}],
             r"training\.groups\.0\.parameters: no parameter that is trained has the role 'layer 4'; there are: biases, "
-            r"embeddings, feedforwards, heads, layers, mixers, network, norms, layer 1 to layer 3$",
+            r"down, embeddings, feedforwards, heads, heads\.label, key, layers, mixers, network, norms, output, query, "
+            r"up, value, layer 1 to layer 3$",
         ),
         ([{"parameters": ["softmax"], "rate": 2.0}], "no parameter that is trained has the role 'softmax'"),
         ([{"parameters": ["layers 3-1"], "rate": 2.0}], "has the role 'layers 3-1'"),

@@ -441,7 +441,7 @@ def test_a_file_with_the_names_that_a_head_had_before_is_started_from_and_export
     assert len(renamed) == 4
     rewrite(older, *(name for name in names if names[name] != name), file="weights.safetensors", extra=renamed)
     task = our_task(imported / "weights.safetensors")
-    assert start_from(task, older / "weights.safetensors") == []
+    assert start_from_file(task, older / "weights.safetensors") == []
     assert torch.equal(task.heads["relation"].map[2].bias, tensors["heads.relation.map.2.bias"])
     assert export_weights(older, tmp_path / "out").architecture == "bert (BertForPreTraining)"
 
