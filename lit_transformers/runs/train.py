@@ -96,10 +96,12 @@ def train(
             evaluation_seconds = task.evaluation_seconds
         if not config.training.steps:
             checkpointer.save(trainer)
-    losses = task.metric.per_document()
+    losses, outputs = task.metric.per_document(), task.metric.outputs()
     if is_first_rank():
         curves.write(directory / CURVES)
-        write_measured(directory, task, data)
+        write_documents(directory / DOCUMENTS, losses, data.example_name)
+        if outputs:
+            write_outputs(directory / OUTPUTS, outputs)
         if config.training.validate_every is None and config.training.steps:
             offer(directory, training_key)
     training_seconds, tokens = checkpointer.spent(), reading.count.total()
@@ -134,13 +136,6 @@ def _selection(config: RunConfig, data: Data) -> Selection | None:
         return None
     goal = stopping_goal(stop.metric, config.task, data.description)
     return Selection(stop, goal, config.training.keep == "best")
-
-
-def write_measured(directory: Path, task: Task, data: Data) -> None:
-    """Writes the losses of all documents that were measured, and what the task has put out."""
-    write_documents(directory / DOCUMENTS, task.metric.per_document(), data.example_name)
-    if outputs := task.metric.outputs():
-        write_outputs(directory / OUTPUTS, outputs)
 
 
 def starting_task(config: RunConfig, data: Data, starts: Mapping[str, Path]) -> tuple[Task, list[Plain]]:
