@@ -7,9 +7,23 @@ from collections.abc import Mapping
 __all__ = ["CHANGES"]
 
 READ = "costs count the tokens that were read, and record those that were planned beside them"
+NEW = "a field that records did not have"
+CURVE = "every loss has a curve"
+SUMS = "sums are divided by the targets of an update before they are differentiated, not after: other roundings"
+OWN = "each loss is divided by its own targets in all batches of an update"
+PREDICTED = "costs count the positions that are predicted, and all heads"
 
 CHANGES: Mapping[str, Mapping[str, str]] = {
-    "*": {f"record.json cost.{name}": READ for name in ("tokens", "train_flops", "planned_tokens")},
+    "*": {
+        **{f"record.json cost.{name}": READ for name in ("tokens", "train_flops", "planned_tokens")},
+        **{f"record.json cost.{name}": NEW for name in ("frozen_parameters", "train_flops_per_token")},
+        "record.json measurement.goals.*": NEW,
+        "metrics.csv train/*_nats": CURVE,
+    },
+    "text-half-loss": {"record.json cost.flops_per_token": PREDICTED},
+    **dict.fromkeys(("text-accumulate", "translation-accumulate", "halting", "two-ranks"), {"*": SUMS}),
+    **dict.fromkeys(("masked-lm-phrases", "replaced-tokens"), {"*": OWN}),
+    "character-losses": {"record.json cost.*": PREDICTED, "*": OWN},
 }
 """By the name of a run, or a pattern of names, the reason of each field that differs: {"two-ranks": {"record.json
 cost.tokens": "..."}}. A field is a path in record.json, a column of documents.csv, a name in metrics.csv or a key in
