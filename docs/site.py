@@ -31,6 +31,7 @@ CONTENTS = """
 docs/quick_start
 docs/tutorials/first_study
 docs/tutorials/my_mixer
+docs/tutorials/my_head
 docs/tutorials/my_adapter
 docs/tutorials/my_lightning_module
 docs/tutorials/my_data
