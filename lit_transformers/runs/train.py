@@ -96,7 +96,7 @@ def train(
             evaluation_seconds = task.evaluation_seconds
         if not config.training.steps:
             checkpointer.save(trainer)
-    losses, outputs = task.metric.per_document(), task.metric.outputs()
+    losses, outputs = task.metric.per_document(), task.metric.outputs()  # which all ranks gather together
     if is_first_rank():
         curves.write(directory / CURVES)
         write_documents(directory / DOCUMENTS, losses, data.example_name)
