@@ -4106,6 +4106,14 @@ EXCHANGE_FAULTS = (
         (f"{STAGES}checkpoints_of_stages_are_spare_when_all_have_started_from_them",),
     ),
     Fault(
+        "ranks",
+        "what a task has put out is gathered by the first rank alone",
+        "lit_transformers/runs/train.py",
+        "task.metric.per_document(), task.metric.outputs()  # which",
+        "task.metric.per_document(), task.metric.outputs() if is_first_rank() else []  # which",
+        (f"{SAMPLER}[bert]",),
+    ),
+    Fault(
         "stages",
         "a run of no steps leaves no checkpoint",
         "lit_transformers/runs/train.py",
