@@ -4107,10 +4107,10 @@ EXCHANGE_FAULTS = (
     ),
     Fault(
         "ranks",
-        "what a task has put out is gathered by the first rank alone",
+        "the losses of documents are gathered by the first rank alone",
         "lit_transformers/runs/train.py",
         "task.metric.per_document(), task.metric.outputs()  # which",
-        "task.metric.per_document(), task.metric.outputs() if is_first_rank() else []  # which",
+        "task.metric.per_document() if is_first_rank() else [], task.metric.outputs()  # which",
         (f"{SAMPLER}[bert]",),
     ),
     Fault(
