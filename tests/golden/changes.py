@@ -21,8 +21,8 @@ CHANGES: Mapping[str, Mapping[str, str]] = {
         "metrics.csv train/*_nats": CURVE,
     },
     "text-half-loss": {"record.json cost.flops_per_token": PREDICTED},
-    **dict.fromkeys(("text-accumulate", "translation-accumulate", "halting", "two-ranks"), {"*": SUMS}),
-    **dict.fromkeys(("masked-lm-phrases", "replaced-tokens"), {"*": OWN}),
+    **{name: {"*": SUMS} for name in ("text-accumulate", "translation-accumulate", "halting", "two-ranks")},
+    **{name: {"*": OWN} for name in ("masked-lm-phrases", "replaced-tokens")},
     "character-losses": {"record.json cost.*": PREDICTED, "*": OWN},
 }
 """By the name of a run, or a pattern of names, the reason of each field that differs: {"two-ranks": {"record.json
