@@ -347,7 +347,8 @@ def every_parameter_of_both_sides_learns(probe: Probe) -> str:
     """Checks that every parameter of an encoder-decoder has a gradient, except those that no part of it reads."""
     network, source = paired(probe)
     output = network.train()(probe.symbols(2), probe.symbols(2))
-    return learning(network, network.tokens.nll(output.hidden, source).sum() + sum(output.aux.values()))
+    aux = sum((*output.source_aux.values(), *output.aux.values()))
+    return learning(network, network.tokens.nll(output.hidden, source).sum() + aux)
 
 
 def learning(network: nn.Module, loss: Tensor) -> str:

@@ -50,6 +50,7 @@ class Representation(NamedTuple):
     hidden   (b, t, d) its last vectors
     layers   (b, t, d) each, the outputs of all layers but the last, where a head asks for them
     aux      losses of the network's own, by name, each a mean over the tokens of the batch
+    source_aux  those that are means over the tokens of its sources
     progress the share of all updates that were made before the batch
     parts    what a task adds for heads of its own, by name
     """
@@ -58,6 +59,7 @@ class Representation(NamedTuple):
     hidden: Tensor
     layers: Sequence[Tensor] = ()
     aux: Mapping[str, Tensor] = MappingProxyType({})
+    source_aux: Mapping[str, Tensor] = MappingProxyType({})
     progress: float = 0.0
     parts: Mapping[str, Any] = MappingProxyType({})
 

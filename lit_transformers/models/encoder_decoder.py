@@ -18,7 +18,7 @@ from lit_transformers.mixers.memory import EVERYTHING
 from lit_transformers.models.capabilities import PairModelConfig, PairNetwork
 from lit_transformers.models.model import ModelConfig, ModelOutput, positions_of
 from lit_transformers.models.tokens import TokenEmbedding
-from lit_transformers.stacks.block import Block, add_losses
+from lit_transformers.stacks.block import Block
 
 
 class EncoderDecoderConfig(PairModelConfig, kind="encoder_decoder"):
@@ -182,7 +182,7 @@ class EncoderDecoder(PairNetwork):
         decoded = self.decode(
             symbols, encoded.hidden, source_padding_mask, padding_mask=padding_mask, offset=offset, start=start
         )
-        return decoded._replace(aux=add_losses(encoded.aux, decoded.aux))
+        return decoded._replace(source_aux=encoded.aux)
 
     def crossings(self) -> list[Mixer]:
         cross_mixers = (block.cross for block in self.decoder.modules() if isinstance(block, Block))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
@@ -160,13 +161,15 @@ class Network(nn.Module, ABC):
 
 
 class ModelOutput(NamedTuple):
-    """A network's output for a segment. ``aux`` holds named losses; ``layers`` has the outputs of all layers but the
-    last, if requested."""
+    """A network's output for a segment. ``aux`` holds named losses, each a mean over its tokens; ``layers`` has the
+    outputs of all layers but the last, if requested. ``source_aux`` holds those that are means over the tokens of a
+    source."""
 
     hidden: Float[Tensor, "b t d"]
     state: Any
     aux: dict[str, Tensor]
     layers: tuple[Float[Tensor, "b t d"], ...] = ()
+    source_aux: Mapping[str, Tensor] = MappingProxyType({})
 
 
 def positions_of(

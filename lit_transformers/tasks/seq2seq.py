@@ -195,7 +195,7 @@ class Seq2Seq(Task):
         output: ModelOutput = network(
             batch.source, batch.inputs, batch.source_padding_mask, batch.padding_mask, batch.start
         )
-        return Representation(network, output.hidden, aux=output.aux)
+        return Representation(network, output.hidden, aux=output.aux, source_aux=output.source_aux)
 
     def evaluation_output(self, batch: PairBatch) -> Float[Tensor, "b t v"]:
         reading = self.evaluation_reading(batch)

@@ -24,9 +24,10 @@ from lit_transformers.mixer import Mixer
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.records.measure import Measure
+from lit_transformers.stacks.block import add_losses
 from lit_transformers.stacks.carried import Carried
 from lit_transformers.tasks.cost import task_cost
-from lit_transformers.tasks.update import Update, real_tokens
+from lit_transformers.tasks.update import Update, real_tokens, source_tokens
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.groups import ParameterGroups, with_groups
 from lit_transformers.training.loop import batches_ahead
@@ -244,7 +245,7 @@ class Task(L.LightningModule, ABC):
         reading = self.training_reading(batch)._replace(progress=self.progress)
         learning = {name: head for name, head in self.trained_heads.items() if head.learns(reading.progress)}
         losses = {name: head.loss(reading, batch) for name, head in learning.items()}
-        return self.training_output(losses, reading.aux, batch)
+        return self.training_output(losses, reading, batch)
 
     def validation_step(self, batch: Any, batch_index: int) -> None:
         """Updates ``metric`` with the sums of every head; rows of padding do not count."""
@@ -273,29 +274,35 @@ class Task(L.LightningModule, ABC):
         """The share of all updates that have been made."""
         return self.global_step / max(1, self.training_config.steps)
 
-    def training_output(self, losses: Mapping[str, HeadLoss], aux: Mapping[str, Tensor], batch: Any) -> dict[str, Any]:
-        """Returns {"loss", "total", "nats", "targets", "heads", "aux", "share"}: the loss that is differentiated; what
-        it adds to the loss of the update; the loss that is plotted of the first head, with its number of targets; those
-        of the other heads by name, as pairs; the losses of the network's own by name; and the share that they have.
+    def training_output(self, losses: Mapping[str, HeadLoss], reading: Representation, batch: Any) -> dict[str, Any]:
+        """Returns {"loss", "total", "nats", "targets", "heads", "aux", "weighted_aux"}: the loss that is
+        differentiated; what it adds to the loss of the update; the loss that is plotted of the first head, with its
+        number of targets; those of the other heads by name, as pairs; and the losses of the network's own by name, also
+        as they are added.
 
         Each loss is a sum over its own targets, divided by their number in all batches of the update and on all ranks:
         DDP averages gradients, so that a rank divides by the mean of the counts of ranks. Losses of the network's own
-        are means over the tokens of a batch, and count as it has a share of the tokens of the update.
+        are means over the tokens of a batch or of its sources, and count as it has a share of these in the update.
         """
         update, names = self._update, list(losses)
         nats = [losses[name].nats.detach() for name in names]
-        counts = [self.heads[name].targets(batch) for name in names]
-        read = real_tokens(batch)
-        values = mean_over_ranks(torch.stack([*nats, *(count.to(nats[0].dtype) for count in (*counts, read))]))
+        read = (real_tokens(batch), source_tokens(batch))
+        counts = [*(self.heads[name].targets(batch) for name in names), *read]
+        values = mean_over_ranks(torch.stack([*nats, *(count.to(nats[0].dtype) for count in counts)]))
         counted = dict(zip(names, values[len(nats) :], strict=False))
         means = {name: value / counted[name].clamp(min=1) for name, value in zip(names, values, strict=False)}
         of_update = counted if update is None else {name: update.counts[name].to(values) for name in names}
+        tokens = values[-2:] if update is None else (update.tokens, update.source_tokens)
         first, *others = (
             self.heads[name].weight * (losses[name].total / of_update[name].clamp(min=1)) for name in names
         )
-        share = (read / (values[-1] if update is None else update.tokens).clamp(min=1)).to(values)
+        share, source_share = (
+            (count / of_all.clamp(min=1)).to(values) for count, of_all in zip(read, tokens, strict=True)
+        )
+        of_sources = {name: loss * source_share for name, loss in reading.source_aux.items()}
+        weighted = add_losses(of_sources, {name: loss * share for name, loss in reading.aux.items()})
         start = torch.stack(others).sum() if others else torch.zeros((), device=self.device)
-        total = first + sum((loss * share for loss in aux.values()), start=start)
+        total = first + sum(weighted.values(), start=start)
         main = names[0]
         return {
             "loss": total if update is None else total * update.factor,
@@ -303,8 +310,8 @@ class Task(L.LightningModule, ABC):
             "nats": means[main],
             "targets": counted[main],
             "heads": {name: (means[name], counted[name]) for name in names[1:]},
-            "aux": dict(aux),
-            "share": share,
+            "aux": add_losses(reading.source_aux, reading.aux),
+            "weighted_aux": weighted,
         }
 
     @property

@@ -82,8 +82,8 @@ class Curves(Callback):
         self._add(trainer, "train/loss", float(mean_over_ranks(total)))
         for name in self.update[-1]["heads"]:
             self._add(trainer, f"train/{name}_nats", mean_of([result["heads"][name] for result in self.update]))
-        for name in self.update[-1]["aux"]:
-            shares = torch.stack([result["aux"][name].detach() * result["share"] for result in self.update])
+        for name in self.update[-1]["weighted_aux"]:
+            shares = torch.stack([result["weighted_aux"][name].detach() for result in self.update])
             self._add(trainer, f"train/{name}", float(mean_over_ranks(shares.sum())))
 
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:

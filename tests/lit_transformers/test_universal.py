@@ -304,7 +304,8 @@ def test_encoder_and_decoder_halt_apart() -> None:
     encoded = network.encode(source)
     decoded = network.decode(target, encoded.hidden)
     output = network(source, target)
-    torch.testing.assert_close(output.aux["ponder"], encoded.aux["ponder"] + decoded.aux["ponder"])
+    torch.testing.assert_close(output.aux["ponder"], decoded.aux["ponder"])
+    torch.testing.assert_close(output.source_aux["ponder"], encoded.aux["ponder"])
 
 
 def test_offsets_are_drawn_for_each_row_once_a_pass_and_in_training_alone() -> None:

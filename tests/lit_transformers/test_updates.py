@@ -108,6 +108,7 @@ CASES: dict[str, Case] = {
     ),
     "causal_lm, halting": Case(LANGUAGE | HALTING, {"kind": "causal_lm"}, TEXT, ("ponder",)),
     "seq2seq": Case(BOTH_SIDES, {"kind": "seq2seq", "metrics": ["accuracy"]}, PAIRS),
+    "seq2seq, halting": Case(BOTH_SIDES | HALTING, {"kind": "seq2seq", "metrics": ["accuracy"]}, PAIRS, ("ponder",)),
     "strings": Case(LANGUAGE, {"kind": "strings"}, STRINGS),
     "classification": Case(ENCODER | HALTING, {"kind": "classification", "pooling": "mean"}, CLASSES, ("ponder",)),
     "regression": Case(ENCODER, {"kind": "regression"}, NUMBERS),
@@ -223,7 +224,7 @@ def test_batches_of_an_update_have_the_gradient_of_their_rows_in_one(name: str, 
         of_batches = [output["heads"][head] for output in outputs]
         assert mean_of(of_batches) == pytest.approx(float(nats)) and sum(count for _, count in of_batches) == targets
     for loss, value in whole["aux"].items():
-        torch.testing.assert_close(sum(output["aux"][loss] * output["share"] for output in outputs), value)
+        torch.testing.assert_close(sum(output["weighted_aux"][loss] for output in outputs), value)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -4777,6 +4777,14 @@ UPDATE_FAULTS = (
     ),
     Fault(
         "heads",
+        "losses of sources count as those of targets",
+        "lit_transformers/tasks/task.py",
+        "of_sources = {name: loss * source_share for",
+        "of_sources = {name: loss * share for",
+        ("tests/lit_transformers/test_updates.py::test_batches_of_an_update_have_the_gradient_of_their_rows_in_one",),
+    ),
+    Fault(
+        "heads",
         "a task reads the new names of weights alone",
         "lit_transformers/tasks/task.py",
         "super().load_state_dict(self.current_names(state_dict), ",
