@@ -50,7 +50,9 @@ def config_pages() -> dict[str, str]:
 
 
 def _outline() -> Iterator[tuple[type[Config], list[type[Config]]]]:
-    """Yields every config that has a page, with those that are sections of it."""
+    """Yields every config that has a page, with those that are sections of it. One of several kinds is a section of the
+    page of these, also where a field takes it alone."""
+    of_tables = {kind for place in places(RunConfig) for kind in place.kinds.values()}
     queue: list[type[Config]] = [*ROOTS]
     seen: set[type[Config]] = set(queue)
     while queue:
@@ -58,7 +60,7 @@ def _outline() -> Iterator[tuple[type[Config], list[type[Config]]]]:
         members = [*page.kinds.values()] if page.kinds else [page]
         for member in members:  # grows while it is read: a config without kinds is a member of its page
             for part in (part for hint in field_types(member).values() for part in parts(hint)):
-                if part not in seen and part not in members:
+                if part not in seen and part not in members and (part.kinds or part not in of_tables):
                     seen.add(part)
                     (queue if part.kinds else members).append(part)
         yield page, members
