@@ -156,9 +156,9 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 def plan_view(planned: PlannedStudy, time_estimate: TimeEstimate, done: set[str], workers: int) -> Group:
     """Shows a plan: every arm with its runs and costs, and how long the remaining runs will take."""
-    plan, of_chain = planned.plan, ("chain_train_flops", "chain_tokens") if planned.plan.stages else ()
+    plan, of_chain = planned.plan, _chain_column(planned.plan)
     titles = ("runs", "done", "params", "FLOPs a\ntoken", "train\nFLOPs", "tokens", "time", "matched")
-    chain_titles = ("chain\nFLOPs", "chain\ntokens") if of_chain else ()
+    chain_titles = tuple(f"chain\n{'tokens' if part == 'chain_tokens' else 'FLOPs'}" for part in of_chain)
     table = plain_table(plan.labels.heading("arm"), *titles[:6], *chain_titles, *titles[6:])
     for column in table.columns[1:]:
         column.no_wrap = True
@@ -187,11 +187,20 @@ def plan_view(planned: PlannedStudy, time_estimate: TimeEstimate, done: set[str]
     return Group(*lines)
 
 
+def _chain_column(plan: Plan) -> tuple[str, ...]:
+    """Returns the cost of all stages together that a plan shows: tokens where they are matched, and else FLOPs."""
+    if not plan.stages:
+        return ()
+    return ("chain_tokens",) if plan.match and plan.match.on == "tokens" else ("chain_train_flops",)
+
+
 def chain_lines(planned: PlannedStudy) -> Iterator[str]:
     """Yields what the runs of each arm start from that start from others, and which budget was matched of which."""
     plan = planned.plan
     places = {stage.name: stage.place for stage in plan.stages}
-    yield from (f"{name} is what {place} names" for name, place in places.items())
+    for name, place in places.items():
+        arm_name, _, path = place.partition(": ")
+        yield f"{name}: the run in {path} of {arm_name}"
     for arm in plan.arms:
         if names := [stage.name for stage in plan.chain(arm.runs[0].sources)]:
             yield f"{plan.labels.alone(arm.name)} starts from {' and '.join(names)}"
