@@ -398,22 +398,28 @@ def pairs_are_described(case: PairsConfig) -> str:
     return f"{min(pairs.count('train'), COUNT)} pairs"
 
 
+PREDICTED = ("targets", "labels", "relation", "phrases")
+"""The columns of batches whose padding is IGNORED."""
+
+
 def rows_of(batch: Any) -> list[tuple[Any, ...]]:
     """Returns the rows of a batch without their padding, and without rows that are nothing else."""
     fields = {name: part for name, part in batch._asdict().items() if isinstance(part, Tensor) and name != "rule"}
     further = getattr(batch, "columns", None) or {}
-    columns, rows = [*fields.values(), *(further[name] for name in sorted(further))], []
-    for number, row in enumerate(zip(*columns, strict=True)):
+    fields |= {name: further[name] for name in sorted(further)}
+    predicted, rows = [name in further or name in PREDICTED for name in fields], []
+    for number, row in enumerate(zip(*fields.values(), strict=True)):
         if batch.padding_mask[number].any():
-            rows.append(tuple(cell.tolist() if cell.dim() == 0 else _without_padding(cell) for cell in row))
+            cells = zip(row, predicted, strict=True)
+            rows.append(tuple(cell.tolist() if cell.dim() == 0 else _without_padding(cell, of) for cell, of in cells))
     return rows
 
 
-def _without_padding(cell: Tensor) -> list[Any]:
-    """Returns a row of a tensor up to the last number that is neither 0 nor below it, of labels up to the last one that
-    is not IGNORED."""
+def _without_padding(cell: Tensor, predicted: bool) -> list[Any]:
+    """Returns a row of a tensor up to the last number that is neither 0 nor below it; of what is ``predicted``, up to
+    the last one that is not IGNORED."""
     numbers = cell.reshape(len(cell), -1)
-    is_real = numbers != IGNORED if (numbers == IGNORED).any() else numbers > 0
+    is_real = numbers != IGNORED if predicted else numbers > 0
     places = is_real.any(dim=1).nonzero()
     return cell[: int(places[-1]) + 1 if len(places) else 0].tolist()
 

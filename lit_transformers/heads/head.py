@@ -111,6 +111,10 @@ class Head(nn.Module, ABC):
     def targets(self, batch: Any) -> Int[Tensor, ""]:
         """Returns the number of its targets in a batch, which follows from the batch alone."""
 
+    def forward(self, reading: Representation, batch: Any) -> HeadLoss:
+        """Calls ``loss``. Tasks train heads by this call, before which ranks that hold parts of a head gather it."""
+        return self.loss(reading, batch)
+
     @abstractmethod
     def loss(self, reading: Representation, batch: Any) -> HeadLoss:
         """Returns the sums of its loss over the targets of a batch, in float32 or finer."""

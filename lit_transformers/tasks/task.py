@@ -244,7 +244,7 @@ class Task(L.LightningModule, ABC):
         """Returns ``training_output`` of the batch's losses."""
         reading = self.training_reading(batch)._replace(progress=self.progress)
         learning = {name: head for name, head in self.trained_heads.items() if head.learns(reading.progress)}
-        losses = {name: head.loss(reading, batch) for name, head in learning.items()}
+        losses = {name: head(reading, batch) for name, head in learning.items()}
         return self.training_output(losses, reading, batch)
 
     def validation_step(self, batch: Any, batch_index: int) -> None:

@@ -46,6 +46,7 @@ OTHERWISE: dict[str, Any] = {
     "clip": 1e-3,
     "accumulate": 2,
     "average": {"last": 2, "every": 3},
+    "heads": [{"kind": "future_symbol"}],
     "loss": "half",
     "intermediate": True,
     "future": [0.5],
