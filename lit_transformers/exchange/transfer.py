@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +47,7 @@ __all__ = [
     "export_weights",
     "file_of",
     "import_weights",
+    "imported",
     "symbols_of_weights",
     "weights_of",
     "without_adapters",
@@ -80,11 +81,27 @@ def import_weights(source: str, directory: Path, architecture_name: str | None =
     written, where something cannot be mapped.
     """
     folder = local_folder(source)
+    weights, notes = imported(folder, architecture_name)
+    with fresh_folder(directory) as fresh:
+        write_weights(fresh / WEIGHTS, weights)
+        text = described(f"Imported from {weights.architecture}", weights.model, directory)
+        (fresh / CONFIG).write_text(text, encoding="utf-8")
+        copied = copy_tokenizer(folder, fresh)
+        _, note = symbols_of_folder(folder, symbols_of(weights.fields))
+        notes = [*notes, *([note] if note and copied else [])] if copied else [*notes, "tokenizer: the folder has none"]
+    return Exchanged(weights.architecture, sum(tensor.numel() for tensor in weights.tensors.values()), notes)
+
+
+def imported(folder: Path, architecture_name: str | None = None) -> tuple[StartingWeights, list[str]]:
+    """Returns the weights in a folder of Hugging Face with what their symbols stand for, and a line for each part that
+    starts anew or is left out. Raises ConfigError, which names the folder, where something cannot be mapped."""
     fields = read_fields(folder)
     named = fields.get("model_type", architecture_name)
     if named is None:
         options = ", ".join(sorted(ARCHITECTURES))
-        raise ConfigError(f"config.json names no model_type; say --architecture ({options})", str(folder))
+        raise ConfigError(
+            f"config.json names no model_type; set architecture, or --architecture ({options})", str(folder)
+        )
     if architecture_name is not None and named != architecture_name:
         raise ConfigError(f"holds the weights of {named}, not of {architecture_name}", str(folder))
     try:
@@ -95,18 +112,14 @@ def import_weights(source: str, directory: Path, architecture_name: str | None =
     except ConfigError as error:
         place = "" if str(error).startswith(str(folder)) else str(folder)
         raise ConfigError(str(error), place) from None
-    tensors, notes = {name: tensor.float() for name, tensor in tensors.items()}, [*notes, *architecture.notes]
-    with fresh_folder(directory) as fresh:
-        symbols, note = symbols_of_folder(folder, symbols_of(fields))
-        kept = {**fields, "model_type": architecture.name}
-        write_weights(fresh / WEIGHTS, StartingWeights(model, architecture.name, tensors, kept, symbols))
-        (fresh / CONFIG).write_text(described(f"Imported from {architecture.name}", model, directory), encoding="utf-8")
-        copied = copy_tokenizer(folder, fresh)
-        notes = [*notes, *([note] if note and copied else [])] if copied else [*notes, "tokenizer: the folder has none"]
-    return Exchanged(architecture.name, sum(tensor.numel() for tensor in tensors.values()), notes)
+    tensors = {name: tensor.float() for name, tensor in tensors.items()}
+    symbols, _ = symbols_of_folder(folder, symbols_of(fields))
+    kept = {**fields, "model_type": architecture.name}
+    weights = StartingWeights(model, architecture.name, tensors, kept, symbols)
+    return weights, [*notes, *architecture.notes]
 
 
-def symbols_of(fields: dict[str, Plain]) -> int:
+def symbols_of(fields: Mapping[str, Plain]) -> int:
     """Returns the size of the vocabulary. Raises ConfigError where config.json has none."""
     size = fields.get("vocab_size")
     if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MOST_SYMBOLS:

@@ -4,12 +4,19 @@ from lit_transformers.runs.config import Description, RunConfig, RunWeightsConfi
 from lit_transformers.runs.evaluate import evaluate, load
 from lit_transformers.runs.fit import fit
 from lit_transformers.runs.keys import run_key
-from lit_transformers.runs.sources import FileWeightsConfig, StartConfig
+from lit_transformers.runs.sources import (
+    ConvertedWeightsConfig,
+    FileWeightsConfig,
+    ImportedWeightsConfig,
+    StartConfig,
+)
 from lit_transformers.training.callbacks import Interrupted
 
 __all__ = [
+    "ConvertedWeightsConfig",
     "Description",
     "FileWeightsConfig",
+    "ImportedWeightsConfig",
     "Interrupted",
     "RunConfig",
     "RunWeightsConfig",

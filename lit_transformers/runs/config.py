@@ -14,14 +14,17 @@ from lit_transformers.config import Config, ConfigError, Plain, Seed, paths_with
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.records.reference import Reference
+from lit_transformers.runs.made_weights import file_of_source
 from lit_transformers.runs.sources import (
+    ConvertedWeightsConfig,
     FileWeightsConfig,
+    ImportedWeightsConfig,
     SameWeightsConfig,
     StartConfig,
     StartSeed,
     WeightSourceConfig,
 )
-from lit_transformers.runs.starting_weights import locate_weights, symbols_of_file
+from lit_transformers.runs.starting_weights import symbols_of_file
 from lit_transformers.runs.trained_symbols import tokenizers_for
 from lit_transformers.tasks import CausalLMConfig, Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
@@ -37,7 +40,7 @@ SEEDS = ("seed", "data.seed")
 class RunConfig(Config):
     """All that a run depends on. ``seed`` is for the weights and dropout; the order of the data has its own seed.
 
-    start: where its weights come from, part by part: files, or other runs, which are done first.
+    start: where its weights come from, part by part: files, imports, or other runs, which are done first.
     """
 
     runner: ClassVar[str] = "lit_transformers.runs.runner:RUNNER"
@@ -145,7 +148,14 @@ class RunWeightsConfig(WeightSourceConfig, kind="run"):
         return self if seeds == seeds_of(self.run) else replace(self, run=self.run.override(seeds))
 
 
-table(WeightSourceConfig, FileWeightsConfig, RunWeightsConfig, SameWeightsConfig)
+table(
+    WeightSourceConfig,
+    FileWeightsConfig,
+    ImportedWeightsConfig,
+    ConvertedWeightsConfig,
+    RunWeightsConfig,
+    SameWeightsConfig,
+)
 
 
 def seeds_of(config: Config) -> dict[str, int]:
@@ -156,9 +166,8 @@ def seeds_of(config: Config) -> dict[str, int]:
 def _symbols_of(source: WeightSourceConfig, place: str) -> TrainedSymbols | None:
     """Returns what the symbols of a source of weights stand for; None where a file does not say. Raises ConfigError
     where the data of a run do not. place: the field of the source."""
-    if isinstance(source, FileWeightsConfig):
-        return symbols_of_file(locate_weights(source.path, place))
-    assert isinstance(source, RunWeightsConfig)
+    if not isinstance(source, RunWeightsConfig):
+        return symbols_of_file(file_of_source(source, place))
     data = source.run.build_data()
     symbols = data.trained_symbols()
     if symbols == TrainedSymbols():

@@ -10,9 +10,8 @@ from lit_transformers.config import Plain, canonical_hash
 from lit_transformers.runs.code import code_hash
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.folder import Identity
-from lit_transformers.runs.sources import FileWeightsConfig
+from lit_transformers.runs.made_weights import content_of
 from lit_transformers.runs.stages import source_runs, stages_within
-from lit_transformers.runs.starting_weights import digest_of, locate_weights
 
 __all__ = ["ROOTS", "code_of", "identity_of", "run_key", "source_keys", "training_key"]
 
@@ -52,8 +51,8 @@ def with_content(config: RunConfig) -> dict[str, Plain]:
     del plain["start"]
     start: dict[str, Plain] = {field: {"run": key} for field, key in source_keys(config).items()}
     for part, source in config.start.sources().items():
-        if isinstance(source, FileWeightsConfig):
-            start[f"start.{part}"] = {"weights": digest_of(locate_weights(source.path, f"start.{part}"))}
+        if f"start.{part}" not in start:
+            start[f"start.{part}"] = content_of(source, f"start.{part}")
     return plain | {"start": start} if start else plain
 
 

@@ -13,10 +13,9 @@ from lit_transformers.encodings.positions import PositionError
 from lit_transformers.gates.miniature import seeded, shrink
 from lit_transformers.mixer import LengthError
 from lit_transformers.runs.config import RunConfig, RunWeightsConfig
-from lit_transformers.runs.sources import FileWeightsConfig
+from lit_transformers.runs.made_weights import file_of_source
 from lit_transformers.runs.starting_weights import (
     StartingWeights,
-    locate_weights,
     read_weights,
     require_same_network,
     start_from,
@@ -63,8 +62,8 @@ def rehearse_start(config: RunConfig, task: Task) -> None:
         if isinstance(source, RunWeightsConfig):
             trained, model = small_task(source.run, source.run.build_data().description), source.run.model
             sources[part] = StartingWeights(trained.model_config, "", trained.state_dict(), place=place)
-        elif isinstance(source, FileWeightsConfig):
-            model = read_weights(locate_weights(source.path, f"start.{part}"), whole=False).model
+        else:
+            model = read_weights(file_of_source(source, f"start.{part}"), whole=False).model
         if part == "network":
             require_same_network(model, config.model, place)
     if sources:
@@ -72,10 +71,12 @@ def rehearse_start(config: RunConfig, task: Task) -> None:
 
 
 def small_task(config: RunConfig, description: DataDescription) -> Task:
-    """Returns the run's task on a network of few channels and layers, with every mechanism as it is."""
+    """Returns the run's task on a network of few channels and as few layers as it takes, with every mechanism as it
+    is."""
     length = min(description.length, LONGEST)
     changes = {path: 0.0 for path, _ in config.model.leaves_with(Dropout)}
-    model = shrink(config.model, length, changes, depth=DEPTH, shorten=lambda memory: min(memory, length))
+    depth = max(DEPTH, config.task.fewest_layers())
+    model = shrink(config.model, length, changes, depth=depth, shorten=lambda memory: min(memory, length))
     memories = dict(model.override(config.task.evaluation).leaves_with(Memory))
     evaluation = {
         path: min(memories[path], length) if memories.get(path) else value

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import ClassVar, Literal
 
-from lit_transformers.config import Config, Plain, Seed
+from lit_transformers.config import Config, Plain, Positive, Seed
 
-__all__ = ["FileWeightsConfig", "SameWeightsConfig", "StartConfig", "StartSeed", "WeightSourceConfig"]
+__all__ = [
+    "ConvertedWeightsConfig",
+    "FileWeightsConfig",
+    "ImportedWeightsConfig",
+    "MadeWeightsConfig",
+    "SameWeightsConfig",
+    "StartConfig",
+    "StartSeed",
+    "WeightSourceConfig",
+]
 
 StartSeed = Literal["follow"] | Seed
 """The seed of a run that another one starts from: that of the other one, or a fixed number."""
@@ -37,6 +47,44 @@ class FileWeightsConfig(WeightSourceConfig, kind="file"):
     path: str
 
 
+class MadeWeightsConfig(WeightSourceConfig):
+    """Base of the sources whose file of weights is made once, below LIT_CACHE, of what they name."""
+
+
+class ImportedWeightsConfig(MadeWeightsConfig, kind="import"):
+    """A folder of Hugging Face, which is read as the command import reads it.
+
+    path: that of the folder with config.json and the weights, relative to LIT_WEIGHTS or to the working folder.
+    architecture: for a config.json that names no model_type.
+    """
+
+    path: str
+    architecture: str | None = None
+
+
+class ConvertedWeightsConfig(MadeWeightsConfig, kind="convert"):
+    """The weights of another source for a network with changes, as the command convert makes them.
+
+    source: where they come from: a file, an import, or what was itself converted.
+    set: values at paths of a run's config, all below model: {"model.mixer": "window"}. What another kind of mixer has
+    too stays as it was.
+    length: symbols of the longest row; None for as many as before.
+    seed: that of the weights that start anew.
+    """
+
+    source: WeightSourceConfig
+    set: dict[str, Plain] = field(default_factory=dict)
+    length: Positive | None = None
+    seed: Seed = 0
+
+    def conflicts(self) -> Iterator[str]:
+        if self.source.kind in ("run", "network"):
+            yield (
+                f"source cannot be of kind {self.source.kind}; name the checkpoint.ckpt of a run by its path, or set "
+                "source to an import"
+            )
+
+
 class SameWeightsConfig(WeightSourceConfig, kind="network"):
     """The source of the network, for the heads that were trained with it."""
 
@@ -63,9 +111,9 @@ class StartConfig(Config):
 
     def conflicts(self) -> Iterator[str]:
         if isinstance(self.network, SameWeightsConfig):
-            yield "network cannot start from the source of the network; set network to a file or a run"
+            yield "network cannot start from the source of the network; set network to a file, an import or a run"
         if isinstance(self.heads, SameWeightsConfig) and self.network is None:
-            yield "heads start from the source of the network, and there is none; set network to a file or a run"
+            yield "heads start from the source of the network, and there is none; set network to another source"
 
     def sources(self) -> dict[str, WeightSourceConfig]:
         """Returns the sources by the names of the fields that have one; a source that is that of the network is named

@@ -10,8 +10,8 @@ from lit_transformers.config import ConfigError, Plain
 from lit_transformers.records.files import CHECKPOINT, RECORD
 from lit_transformers.records.record import load_record
 from lit_transformers.runs.config import RunConfig, RunWeightsConfig
-from lit_transformers.runs.sources import FileWeightsConfig
-from lit_transformers.runs.starting_weights import digest_of, locate_weights
+from lit_transformers.runs.made_weights import file_of_source
+from lit_transformers.runs.starting_weights import digest_of
 
 __all__ = ["Origin", "digests", "origins", "source_runs", "spent_before", "stages_within", "with_chain"]
 
@@ -56,10 +56,10 @@ def origins(config: RunConfig, runs: Path, keys: Mapping[str, str]) -> dict[str,
     starting = {}
     for part, source in config.start.sources().items():
         field = f"start.{part}"
-        if isinstance(source, FileWeightsConfig):
-            starting[part] = Origin(locate_weights(source.path, field))
-        else:
+        if isinstance(source, RunWeightsConfig):
             starting[part] = Origin(_finished(runs / keys[field], field) / CHECKPOINT, keys[field])
+        else:
+            starting[part] = Origin(file_of_source(source, field))
     return starting
 
 

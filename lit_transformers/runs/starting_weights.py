@@ -69,7 +69,8 @@ class StartingWeights(NamedTuple):
     """model: the config of the network. architecture: that of transformers which the weights were read from; "" for
     those of a run. tensors: the weights by their names in a task, each distinct one at least once. fields: those of the
     config.json that they came with, or the numbers of their symbols alone, by the names of such fields. symbols: what
-    symbols and labels stand for; None where it is not known. place: where they are from, for messages."""
+    symbols and labels stand for; None where it is not known. place: where they are from, for messages. notes: a line
+    for each part that was not in what they were made of."""
 
     model: ModelConfig
     architecture: str
@@ -77,6 +78,7 @@ class StartingWeights(NamedTuple):
     fields: Mapping[str, Plain] = MappingProxyType({})
     symbols: TrainedSymbols | None = None
     place: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def locate_weights(path: str, field: str) -> Path:
@@ -117,7 +119,8 @@ def read_weights(path: Path, whole: bool = True) -> StartingWeights:
             size = file.get_slice(TABLE).get_shape()[0] if TABLE in names else 0
         model, fields = ModelConfig.from_dict(header["model"]), header.get("fields", {})
         stored = _symbols_in(header, path, size)
-        return StartingWeights(model, str(header["architecture"]), tensors, fields, stored, str(path))
+        notes = tuple(header.get("notes", ()))
+        return StartingWeights(model, str(header["architecture"]), tensors, fields, stored, str(path), notes)
     except ConfigError:
         raise
     except KeyError:
@@ -131,7 +134,8 @@ def write_weights(path: Path, weights: StartingWeights) -> None:
     """Writes weights with the config of their network."""
     symbols = None if weights.symbols is None else weights.symbols.to_dict()
     described = {"architecture": weights.architecture, "model": weights.model.to_dict(), "symbols": symbols}
-    header = json.dumps(described | ({"fields": dict(weights.fields)} if weights.fields else {}))
+    optional = {"fields": dict(weights.fields), "notes": list(weights.notes)}
+    header = json.dumps(described | {name: value for name, value in optional.items() if value})
     tensors = {name: tensor.contiguous() for name, tensor in weights.tensors.items()}
     replace_file(path, lambda fresh: save_file(tensors, fresh, {HEADER: header}))
 
@@ -157,7 +161,7 @@ def _symbols(path: str, size: int, modified: int) -> TrainedSymbols | None:
 
 def start_from(task: Task, sources: Mapping[str, StartingWeights]) -> list[str]:
     """Copies weights into the parts of a task, from the source of each: ``network``, or ``heads`` for all else. Returns
-    a line for each part that starts anew or is left out.
+    a line for each part that starts anew or is left out, first those of the making of the weights.
 
     Weights are matched by name and shape. Of a network only what its config adds may start anew, and what predicts
     symbols from what it computes; a longer table of positions begins with the shorter one. Raises ConfigError, which
@@ -193,7 +197,8 @@ def start_from(task: Task, sources: Mapping[str, StartingWeights]) -> list[str]:
         for name in source.tensors
         if name not in names and part_in_start(name) == part
     }
-    return [*(f"{part} starts anew" for part in anew), *resized, *left_out]
+    notes = dict.fromkeys(note for source in sources.values() for note in source.notes)
+    return [*notes, *(f"{part} starts anew" for part in anew), *resized, *left_out]
 
 
 def part_in_start(name: str) -> str:

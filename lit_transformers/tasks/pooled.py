@@ -49,6 +49,9 @@ class PooledTaskConfig(TaskConfig):
     def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
         return {"label": self.head()}
 
+    def fewest_layers(self) -> int:
+        return self.layers or 1
+
     def random_batch(self, data: DataDescription) -> LabelledBatch:
         """Returns two rows of random symbols, each with a random label and a random marked token."""
         inputs = torch.randint(1, data.vocabulary.size, (2, data.length))

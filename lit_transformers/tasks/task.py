@@ -114,6 +114,10 @@ class TaskConfig(Config):
         it, and is not set. The config itself by default."""
         return self
 
+    def fewest_layers(self) -> int:
+        """Returns the smallest number of layers of a network that the task can read."""
+        return 1
+
     def require_packages(self) -> None:
         """Hook: raises ConfigError where a package is missing that measuring needs. Nothing by default."""
 

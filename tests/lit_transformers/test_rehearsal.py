@@ -50,6 +50,15 @@ def test_training_that_would_stop_by_a_metric_that_is_not_measured_is_refused(ta
     rehearse(config.override({"training.stop.metric": name}))
 
 
+def test_a_task_that_reads_a_layer_is_rehearsed_on_as_many_layers() -> None:
+    data = {"kind": "labelled", "source": {"kind": "listops"}, "batch_size": 8}
+    plain = {"model": {"kind": "encoder", **SMALL, "depth": 4}, "task": "classification", "data": data}
+    config = RunConfig.from_dict(plain)
+    rehearse(config.override({"task.layers": 3}))
+    with pytest.raises(ConfigError, match="a stack of 4 layers cannot be divided after 5"):
+        rehearse(config.override({"task.layers": 5}))
+
+
 def test_rows_that_are_measured_are_no_longer_than_the_positions_that_were_learned() -> None:
     positions = {"kind": "learned", "restart": "document", "max_length": 20}
     data = {"kind": "generated", "generator": "copy", "max_length": 6, "evaluation": {"lengths": [6, 40]}}

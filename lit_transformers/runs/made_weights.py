@@ -1,0 +1,109 @@
+"""The files of the sources of weights that are no runs: one that is there, or one that is made once, below LIT_CACHE.
+
+What makes them is in ``lit_transformers/exchange``, which knows runs; so it is imported by its name, when it is needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from datamodules import cache_folder
+from lit_transformers.config import ConfigError, MissingFileError, Plain, canonical_hash, existing, named_by
+from lit_transformers.runs.code import code_hash
+from lit_transformers.runs.sources import (
+    ConvertedWeightsConfig,
+    FileWeightsConfig,
+    ImportedWeightsConfig,
+    WeightSourceConfig,
+)
+from lit_transformers.runs.starting_weights import (
+    StartingWeights,
+    digest_of,
+    fingerprint,
+    locate_weights,
+    read_weights,
+    write_weights,
+)
+from lit_transformers.source_code import package_of, read, source
+
+__all__ = ["content_of", "file_of_source"]
+
+IMPORT, CONVERT = "lit_transformers.exchange.transfer", "lit_transformers.exchange.changed_network"
+"""The modules that make imports and conversions."""
+
+
+class Recipe(NamedTuple):
+    """What a file of weights is made of. ingredients: all that its content depends on, apart from code. make: returns
+    the weights, and a line for each part that is not as it was."""
+
+    module: str
+    ingredients: Plain
+    make: Callable[[], tuple[StartingWeights, list[str]]]
+
+
+def file_of_source(config: WeightSourceConfig, field: str) -> Path:
+    """Returns the file of a source of weights that is no run, which is made where it is not there yet.
+
+    field: the path of the source in the run's config, which errors name. Raises MissingFileError where what the source
+    names does not exist, and ConfigError where it cannot be read or converted, or the cache cannot be written.
+    """
+    if isinstance(config, FileWeightsConfig):
+        return locate_weights(config.path, field)
+    recipe = _recipe(config, field)
+    address = canonical_hash({"of": recipe.ingredients, "code": code_hash(config, (recipe.module,))}, 32)
+    path = cache_folder() / "weights" / f"{address}.safetensors"
+    if not path.exists():
+        try:
+            weights, notes = recipe.make()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_weights(path, weights._replace(notes=(*weights.notes, *notes)))
+        except ConfigError as error:
+            raise ConfigError(str(error), field) from None
+        except OSError as error:
+            reason = f"cannot write the cache ({error.strerror}); set LIT_CACHE to a folder with room"
+            raise ConfigError(f"{path.parent}: {reason}", field) from None
+    return path
+
+
+def content_of(config: WeightSourceConfig, field: str) -> dict[str, Plain]:
+    """Returns what the weights of a source are that is no run, for the keys of runs: the digest of a file or of an
+    import, and of what was converted the source, the changes and the code that makes them. That of the result would
+    differ between machines, which do not draw what starts anew alike to the last bit. Raises as ``file_of_source``."""
+    if isinstance(config, ConvertedWeightsConfig):
+        file = source(CONVERT)
+        assert file is not None
+        code, _ = read(file, package_of(CONVERT, file))
+        return {"converted": _recipe(config, field).ingredients, "code": code[:16]}
+    return {"weights": digest_of(file_of_source(config, field))}
+
+
+def _recipe(config: WeightSourceConfig, field: str) -> Recipe:
+    if isinstance(config, ImportedWeightsConfig):
+        folder = _folder(config.path, field)
+        files = {file.name: fingerprint(file) for file in folder.iterdir() if file.is_file()}
+        make = lambda: _function(IMPORT, "imported")(folder, config.architecture)  # noqa: E731
+        return Recipe(IMPORT, {"files": files, "architecture": config.architecture}, make)
+    assert isinstance(config, ConvertedWeightsConfig)
+    inner = f"{field}.source"
+    changes = {name: value for name, value in config.to_dict().items() if name not in ("kind", "source")}
+    make = lambda: _function(CONVERT, "converted")(  # noqa: E731
+        read_weights(file_of_source(config.source, inner)), config.set, config.length, config.seed
+    )
+    return Recipe(CONVERT, {"source": content_of(config.source, inner), **changes}, make)
+
+
+def _folder(path: str, field: str) -> Path:
+    """Returns the folder that an import names. Raises MissingFileError, which names the field, where there is none."""
+    folder = existing(path, "LIT_WEIGHTS")
+    if folder is None or not folder.is_dir():
+        remedy = "put the folder of a model of Hugging Face there, with config.json and its weights"
+        raise MissingFileError(f"{path}: no such folder ({named_by('LIT_WEIGHTS')}); {remedy}", field)
+    return folder
+
+
+def _function(module: str, name: str) -> Callable[..., tuple[StartingWeights, list[str]]]:
+    function: Callable[..., tuple[StartingWeights, list[str]]] = getattr(importlib.import_module(module), name)
+    return function
