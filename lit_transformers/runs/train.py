@@ -121,12 +121,16 @@ def train(
     if starts:
         timings["started_from"] = started_from
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
+    return metrics, timings, _observations(config, task, data)
+
+
+def _observations(config: RunConfig, task: Task, data: Data) -> dict[str, Plain]:
+    """Returns what is observed of a trained network, and its FLOPs at several lengths. All ranks must call it."""
     continued = config.data.describes is LanguageDescription
     source, length = config.task.counted_lengths(data.description)
     task.put_together()
     lengths = flops_by_length(task.network, length, continued, source)
-    observations = observe(task, data.val_dataloader()) | {"flops_by_length": [list(row) for row in lengths]}
-    return metrics, timings, observations
+    return observe(task, data.val_dataloader()) | {"flops_by_length": [list(row) for row in lengths]}
 
 
 def _selection(config: RunConfig, data: Data) -> Selection | None:
