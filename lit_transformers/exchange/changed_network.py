@@ -66,8 +66,9 @@ def convert_weights(
     Raises ConfigError, in one line and with nothing written, where the network cannot be built, or what both networks
     have differs in shape.
     """
+    weights = weights_of(source)
     try:
-        weights, notes = converted(weights_of(source), changes, length, seed)
+        weights, notes = converted(weights, changes, length, seed)
     except ConfigError as error:
         raise ConfigError(str(error), str(source)) from None
     with fresh_folder(directory) as fresh:

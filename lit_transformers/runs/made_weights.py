@@ -6,9 +6,9 @@ What makes them is in ``lit_transformers/exchange``, which knows runs; so it is 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from datamodules import cache_folder
 from lit_transformers.config import ConfigError, MissingFileError, Plain, canonical_hash, existing, named_by
@@ -24,7 +24,6 @@ from lit_transformers.runs.starting_weights import (
     digest_of,
     fingerprint,
     locate_weights,
-    read_weights,
     write_weights,
 )
 from lit_transformers.source_code import package_of, read, source
@@ -35,15 +34,6 @@ IMPORT, CONVERT = "lit_transformers.exchange.transfer", "lit_transformers.exchan
 """The modules that make imports and conversions."""
 
 
-class Recipe(NamedTuple):
-    """What a file of weights is made of. ingredients: all that its content depends on, apart from code. make: returns
-    the weights, and a line for each part that is not as it was."""
-
-    module: str
-    ingredients: Plain
-    make: Callable[[], tuple[StartingWeights, list[str]]]
-
-
 def file_of_source(config: WeightSourceConfig, field: str) -> Path:
     """Returns the file of a source of weights that is no run, which is made where it is not there yet.
 
@@ -52,12 +42,12 @@ def file_of_source(config: WeightSourceConfig, field: str) -> Path:
     """
     if isinstance(config, FileWeightsConfig):
         return locate_weights(config.path, field)
-    recipe = _recipe(config, field)
-    address = canonical_hash({"of": recipe.ingredients, "code": code_hash(config, (recipe.module,))}, 32)
+    module = IMPORT if isinstance(config, ImportedWeightsConfig) else CONVERT
+    address = canonical_hash({"of": _ingredients(config, field), "code": code_hash(config, (module,))}, 32)
     path = cache_folder() / "weights" / f"{address}.safetensors"
     if not path.exists():
         try:
-            weights, notes = recipe.make()
+            weights, notes = _make(config, field)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_weights(path, weights._replace(notes=(*weights.notes, *notes)))
         except ConfigError as error:
@@ -76,23 +66,33 @@ def content_of(config: WeightSourceConfig, field: str) -> dict[str, Plain]:
         file = source(CONVERT)
         assert file is not None
         code, _ = read(file, package_of(CONVERT, file))
-        return {"converted": _recipe(config, field).ingredients, "code": code[:16]}
+        return {"converted": _ingredients(config, field), "code": code[:16]}
     return {"weights": digest_of(file_of_source(config, field))}
 
 
-def _recipe(config: WeightSourceConfig, field: str) -> Recipe:
+def _ingredients(config: WeightSourceConfig, field: str) -> dict[str, Plain]:
+    """Returns all that the content of a file depends on which is made of a source, the code apart."""
     if isinstance(config, ImportedWeightsConfig):
         folder = _folder(config.path, field)
         files = {file.name: fingerprint(file) for file in folder.iterdir() if file.is_file()}
-        make = lambda: _function(IMPORT, "imported")(folder, config.architecture)  # noqa: E731
-        return Recipe(IMPORT, {"files": files, "architecture": config.architecture}, make)
+        return {"files": files, "architecture": config.architecture}
     assert isinstance(config, ConvertedWeightsConfig)
-    inner = f"{field}.source"
     changes = {name: value for name, value in config.to_dict().items() if name not in ("kind", "source")}
-    make = lambda: _function(CONVERT, "converted")(  # noqa: E731
-        read_weights(file_of_source(config.source, inner)), config.set, config.length, config.seed
-    )
-    return Recipe(CONVERT, {"source": content_of(config.source, inner), **changes}, make)
+    return {"source": content_of(config.source, f"{field}.source"), **changes}
+
+
+def _make(config: WeightSourceConfig, field: str) -> tuple[StartingWeights, Sequence[str]]:
+    """Returns the weights of a source, and a line for each part that is not in what they are made of."""
+    transfer: Any = importlib.import_module(IMPORT)
+    result: tuple[StartingWeights, Sequence[str]]
+    if isinstance(config, ImportedWeightsConfig):
+        result = transfer.imported(_folder(config.path, field), config.architecture)
+    else:
+        assert isinstance(config, ConvertedWeightsConfig)
+        changed_network: Any = importlib.import_module(CONVERT)
+        weights = transfer.weights_of(file_of_source(config.source, f"{field}.source"))
+        result = changed_network.converted(weights, config.set, config.length, config.seed)
+    return result
 
 
 def _folder(path: str, field: str) -> Path:
@@ -102,8 +102,3 @@ def _folder(path: str, field: str) -> Path:
         remedy = "put the folder of a model of Hugging Face there, with config.json and its weights"
         raise MissingFileError(f"{path}: no such folder ({named_by('LIT_WEIGHTS')}); {remedy}", field)
     return folder
-
-
-def _function(module: str, name: str) -> Callable[..., tuple[StartingWeights, list[str]]]:
-    function: Callable[..., tuple[StartingWeights, list[str]]] = getattr(importlib.import_module(module), name)
-    return function

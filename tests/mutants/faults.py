@@ -4030,7 +4030,7 @@ EXCHANGE_FAULTS = (
         "keys",
         "converted weights are known by their changes alone",
         "lit_transformers/runs/made_weights.py",
-        '{"source": content_of(config.source, inner), **changes}',
+        '{"source": content_of(config.source, f"{field}.source"), **changes}',
         "changes",
         (f"{WEIGHT_SOURCES}the_key_covers_the_content_of_the_folder_and_every_change",),
     ),
