@@ -113,6 +113,7 @@ def test_a_wrong_number_of_any_mixer_is_said(tmp_path: Path) -> None:
 
 IMPORTED = """
 import importlib, sys
+from importlib.machinery import PathFinder
 from importlib.metadata import packages_distributions
 from packaging.utils import canonicalize_name
 carried, modules = (set(words.split(",")) for words in sys.argv[1:])
@@ -120,11 +121,11 @@ absent = {
     module for module, names in packages_distributions().items()
     if not carried & {canonicalize_name(name) for name in names} and "lit-transformers" not in names
 }
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in absent:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Absent())
+class Present(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in absent else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Present
 sys.path[:0] = ["tests", "tests/contracts"]
 for module in sorted(modules):
     importlib.import_module(module)

@@ -5670,22 +5670,6 @@ FAULTS = (
     ),
     Fault(
         "plans",
-        "a study that was edited within a second is loaded as it was",
-        "ablations/catalog.py",
-        "return self.source_to_code(self.get_data(self.path), self.path)",
-        "return super().get_code(fullname)",
-        ("tests/ablations/test_inputs.py::test_a_plan_that_was_kept_holds_until_what_the_study_read_changes",),
-    ),
-    Fault(
-        "plans",
-        "a module that was edited within a second is imported as it was",
-        "ablations/inputs.py",
-        "Path(importlib.util.cache_from_source(source)).unlink(missing_ok=True)",
-        "Path(importlib.util.cache_from_source(source))",
-        ("tests/ablations/test_inputs.py::test_a_plan_that_was_kept_holds_until_what_the_study_read_changes",),
-    ),
-    Fault(
-        "plans",
         "a plan is kept of a module that was edited after it was imported",
         "ablations/options.py",
         "inputs=inputs.to_dict() if inputs.certain else {}",

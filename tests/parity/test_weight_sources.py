@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def config(folder: Path, **start: Any) -> RunConfig:
     """A run whose network is that of its first source, and which hardly learns."""
     source = {"kind": "files", "path": str(folder / "text.jsonl"), "validation": 0.3, "test": 0.2}
-    tokenizer = {"kind": "pretrained", "path": "bert/vocab.txt"}
+    tokenizer = {"kind": "pretrained", "path": str(folder / "bert" / "vocab.txt")}
     data = {"kind": "rows", "source": source, "tokenizer": tokenizer, "length": 12, "batch_size": 2}
     still = {"steps": 1, "device": "cpu", "optimizer": {"kind": "adamw", "learning_rate": 1e-30}}
     plain = {"task": "masked_lm", "data": data, "training": still, "start": start}
@@ -68,8 +68,11 @@ def weights(config: RunConfig) -> StartingWeights:
 
 
 def test_a_study_starts_from_an_import_and_from_what_it_was_converted_to(folder: Path) -> None:
-    """The files are those that the commands make, are made once, and bring their tokenizer."""
-    first, second = config(folder, network=IMPORT), config(folder, network=CONVERTED)
+    """The files are those that the commands make, are made once, and bring their tokenizer. Paths are whole, for
+    workers may descend from a process that was started before LIT_WEIGHTS was set."""
+    imported = IMPORT | {"path": str(folder / "bert")}
+    converted = CONVERTED | {"source": imported}
+    first, second = config(folder, network=imported), config(folder, network=converted)
     import_weights(str(folder / "bert"), folder / "in")
     convert_weights(folder / "in", folder / "long", CONVERTED["set"], 20)
     for started, by_hand in ((first, "in"), (second, "long")):
@@ -81,7 +84,7 @@ def test_a_study_starts_from_an_import_and_from_what_it_was_converted_to(folder:
     assert run_key(first) == run_key(first.override({"start": {"network": str(folder / "in")}}))
     files = {path: path.stat().st_mtime_ns for path in (folder / "cache" / "weights").iterdir()}
     assert len(files) == 2
-    level = {"model": second.model.to_dict(), "data.length": 20, "start.network": CONVERTED}
+    level = {"model": second.model.to_dict(), "data.length": 20, "start.network": converted}
     ablation = Ablation(
         question="Is a window enough?",
         baseline=first,
