@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, PairBatch, PairDescription, StringBatch, StringDescription
 from lit_transformers.config import Fraction
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.records.measure import Measure, maximized, minimized
 
@@ -23,7 +23,7 @@ class AnswerSymbolsConfig(HeadConfig, kind="answer_symbols"):
     label_smoothing: of the loss, not of what is measured (arXiv:1512.00567, section 7).
     """
 
-    reads: ClassVar[tuple[type[DataDescription], ...]] = (StringDescription, PairDescription)
+    reads: ClassVar[Reads] = (StringDescription, PairDescription)
 
     label_smoothing: Fraction = 0.0
 

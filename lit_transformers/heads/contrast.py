@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import Positive, PositiveFloat
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
 from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols, HiddenSymbolsConfig, row_network
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
@@ -30,7 +30,7 @@ class ContrastConfig(HeadConfig, kind="contrast"):
     part "ngrams" (b, d) of a reading, the first vectors of the n-grams (``contrastive``).
     """
 
-    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = RowDescription
+    reads: ClassVar[Reads] = RowDescription
 
     parts: ClassVar[tuple[str, ...]] = ("ngrams",)
 
@@ -166,5 +166,4 @@ class MaskedSymbols(HiddenSymbols):
 
     def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
         """Returns nats of hidden symbols; nothing where there are none."""
-        count = sum(sums["tokens"])
-        return {"nats": math.fsum(sums["nats"]) / count} if count else {}
+        return Head.results(self, sums)

@@ -16,6 +16,9 @@ from lit_transformers.config import Config, NonNegativeFloat
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.records.measure import Measure, minimized
 
+Reads = type[DataDescription] | tuple[type[DataDescription], ...]
+"""A kind of data, or several of them."""
+
 
 class HeadConfig(Config):
     """Base of every head's config; the table HEADS lists the kinds.
@@ -24,8 +27,8 @@ class HeadConfig(Config):
     measures and its weights in a task; "" for its kind.
     """
 
-    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = DataDescription
-    """The kind of data whose batches have the columns that it reads, or several of them."""
+    reads: ClassVar[Reads] = DataDescription
+    """The data whose batches have the columns that it reads."""
     parts: ClassVar[tuple[str, ...]] = ()
     """The parts of a reading that it needs, which not every task has."""
 
@@ -125,10 +128,13 @@ class Head(nn.Module, ABC):
         target."""
 
     def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
-        """Hook: returns its measures, given the sums of each document by column. By default nats per target; nothing
-        where there was no target."""
+        """Hook: returns its measures, given the sums of each document by column. By default nats per target, of which
+        the second column is the number, and accuracy where there is a column "correct"; nothing where there was no
+        target."""
         nats, count = (math.fsum(sums[column]) for column in [*self.columns][:2])
-        return {"nats": nats / count} if count else {}
+        if not count:
+            return {}
+        return {"nats": nats / count} | ({"accuracy": sum(sums["correct"]) / count} if "correct" in sums else {})
 
     def flops(self, length: int) -> float:
         """Hook: returns the forward FLOPs of training for a row of ``length`` tokens, without those of the network. By

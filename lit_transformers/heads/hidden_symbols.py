@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.records.measure import Measure, maximized, minimized
@@ -24,7 +24,7 @@ HIDDEN = "hidden symbol"
 class HiddenSymbolsConfig(HeadConfig, kind="hidden_symbols"):
     """The targets of rows are predicted. Only their positions reach the softmax."""
 
-    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = RowDescription
+    reads: ClassVar[Reads] = RowDescription
 
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> HiddenSymbols:
         return HiddenSymbols(self, row_network(model, network), RowDescription.of(data, self.kind))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, LanguageDescription, TextBatch
 from lit_transformers.config import ConfigError, Positive
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
 from lit_transformers.models.capabilities import CausalNetwork
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
@@ -43,7 +43,7 @@ class NextSymbolConfig(HeadConfig, kind="next_symbol"):
     """loss: over every position; over the second half of each segment (arXiv:1901.02860, table 6, "half"); or at the
     last position alone. Every position is measured."""
 
-    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = LanguageDescription
+    reads: ClassVar[Reads] = LanguageDescription
 
     loss: Counted = "full"
 
@@ -93,7 +93,7 @@ class LayerSymbolsConfig(HeadConfig, kind="layer_symbols"):
     the sum over layers. Layer l of N is trained until the share l / 2N of all updates (arXiv:1808.04444, section 3.2),
     and none is measured. loss: as of next_symbol."""
 
-    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = LanguageDescription
+    reads: ClassVar[Reads] = LanguageDescription
 
     loss: Counted = "full"
 
@@ -146,7 +146,7 @@ class FutureSymbolConfig(HeadConfig, kind="future_symbol"):
     document are not predicted. loss: as of next_symbol.
     """
 
-    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = LanguageDescription
+    reads: ClassVar[Reads] = LanguageDescription
 
     steps: Positive = 1
     loss: Counted = "full"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
@@ -11,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
 from lit_transformers.heads.hidden_symbols import by_row, row_network
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
@@ -24,7 +23,7 @@ class OneSidedSymbolsConfig(HeadConfig, kind="one_sided_symbols"):
     It reads what its task represents in that direction, and is a head of such a task alone (``bilm``).
     """
 
-    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = RowDescription
+    reads: ClassVar[Reads] = RowDescription
 
     parts: ClassVar[tuple[str, ...]] = ("forward",)
 
@@ -112,8 +111,7 @@ class ForwardSymbols(OneSidedSymbols):
 
     def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
         """Returns forward_nats and forward_accuracy of symbols."""
-        tokens = sum(sums["tokens"])
-        return {"forward_nats": math.fsum(sums["nats"]) / tokens, "forward_accuracy": sum(sums["correct"]) / tokens}
+        return {f"forward_{name}": value for name, value in super().results(sums).items()}
 
 
 class BackwardSymbols(OneSidedSymbols):
@@ -124,13 +122,6 @@ class BackwardSymbols(OneSidedSymbols):
 
     def rows(self, batch: RowBatch) -> RowBatch:
         return in_reverse(super().rows(batch))
-
-    def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
-        """Returns nats and accuracy of symbols; nothing where there are none."""
-        tokens = sum(sums["tokens"])
-        if not tokens:
-            return {}
-        return {"nats": math.fsum(sums["nats"]) / tokens, "accuracy": sum(sums["correct"]) / tokens}
 
 
 def in_reverse(rows: RowBatch) -> RowBatch:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
 from lit_transformers.heads.hidden_symbols import by_row
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
@@ -24,7 +23,7 @@ class ReplacedPhrasesConfig(HeadConfig, kind="replaced_phrases"):
     """Of each phrase that may have been replaced it is predicted whether it was, from the last vectors of the symbols
     before and after it (arXiv:1912.09637, section 2.2)."""
 
-    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = RowDescription
+    reads: ClassVar[Reads] = RowDescription
 
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> ReplacedPhrases:
         """Raises ConfigError where the data replace no phrases."""
@@ -79,13 +78,6 @@ class ReplacedPhrases(Head):
         nats, correct, row = self.detected(reading.hidden, self.phrases(batch))
         columns = torch.stack([nats.double(), torch.ones_like(nats).double(), correct.double()], dim=-1)
         return by_row(columns, row, len(batch.targets))
-
-    def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
-        """Returns nats and accuracy of phrases; nothing where there are none."""
-        count = sum(sums["phrases"])
-        if not count:
-            return {}
-        return {"nats": math.fsum(sums["nats"]) / count, "accuracy": sum(sums["correct"]) / count}
 
     def flops(self, length: int) -> float:
         """Returns 0: how many phrases a row has depends on the text, and each takes one product of two vectors."""

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import LABEL, ClassLabels, DataDescription, LabelledBatch, LabelledDescription, NumberLabels
 from lit_transformers.config import ConfigError, Dropout, Fraction
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
 from lit_transformers.records.measure import Measure, maximized, minimized
@@ -32,7 +32,7 @@ class PooledHeadConfig(HeadConfig):
     whole row if the network is a language_model. dropout: of that vector.
     """
 
-    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = LabelledDescription
+    reads: ClassVar[Reads] = LabelledDescription
 
     pooling: Pooling = "first"
     dropout: Annotated[Fraction, Dropout] = 0.0

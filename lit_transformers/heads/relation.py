@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -13,7 +12,7 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
 from lit_transformers.records.measure import Measure, maximized, minimized
@@ -26,7 +25,7 @@ class RelationConfig(HeadConfig, kind="relation"):
     other losses.
     """
 
-    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = RowDescription
+    reads: ClassVar[Reads] = RowDescription
 
     detach: bool = False
 
@@ -72,13 +71,6 @@ class Relation(Head):
         nats = F.cross_entropy(logits, batch.relation, ignore_index=IGNORED, reduction="none")
         correct = (logits.argmax(dim=-1) == batch.relation) & related
         return torch.stack([nats.double(), related.double(), correct.double()], dim=1)
-
-    def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
-        """Returns nats and accuracy of relations; nothing where there are none."""
-        count = sum(sums["relations"])
-        if not count:
-            return {}
-        return {"nats": math.fsum(sums["nats"]) / count, "accuracy": sum(sums["correct"]) / count}
 
     def flops(self, length: int) -> float:
         """Returns those of one vector of a row, in which a bias counts as much as a weight."""

@@ -3,7 +3,6 @@ by the generator that the draws are from."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
 from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols, HiddenSymbolsConfig, row_network
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
@@ -44,7 +43,7 @@ class ReplacedSymbolsConfig(HeadConfig, kind="replaced_symbols"):
     It reads the parts "drawn" (b, t), the symbols of the rows that the network has read, and "original" (b, t).
     """
 
-    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = RowDescription
+    reads: ClassVar[Reads] = RowDescription
 
     parts: ClassVar[tuple[str, ...]] = ("drawn", "original")
 
@@ -97,10 +96,7 @@ class DrawnSymbols(HiddenSymbols):
 
     def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
         """Returns nats and accuracy of hidden symbols; nothing where there are none."""
-        hidden = sum(sums["tokens"])
-        if not hidden:
-            return {}
-        return {"nats": math.fsum(sums["nats"]) / hidden, "accuracy": sum(sums["correct"]) / hidden}
+        return Head.results(self, sums)
 
     def flops(self, length: int) -> float:
         return 0
@@ -172,11 +168,8 @@ class ReplacedSymbols(Head):
 
     def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
         """Returns discriminator_nats and discriminator_accuracy, and "noticed" where something was replaced."""
-        tokens, replaced = sum(sums["tokens"]), sum(sums["replaced"])
-        results = {
-            "discriminator_nats": math.fsum(sums["nats"]) / tokens,
-            "discriminator_accuracy": sum(sums["correct"]) / tokens,
-        }
+        replaced = sum(sums["replaced"])
+        results = {f"discriminator_{name}": value for name, value in super().results(sums).items()}
         return results | ({"noticed": sum(sums["noticed"]) / replaced} if replaced else {})
 
     def flops(self, length: int) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import Positive
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Representation
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
 from lit_transformers.heads.hidden_symbols import HIDDEN, by_row, row_network
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
@@ -28,7 +28,7 @@ class SpanBoundaryConfig(HeadConfig, kind="span_boundary"):
     further from its beginning are not, as in the authors' code. width: of the vector of each place.
     """
 
-    reads: ClassVar[type[DataDescription] | tuple[type[DataDescription], ...]] = RowDescription
+    reads: ClassVar[Reads] = RowDescription
 
     longest: Positive = 20
     width: Positive = 200

@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
-import torch
-
 from datamodules import Data, DataConfig, LanguageDataConfig, TrainedSymbols
 from lit_transformers.batch import DataDescription, LanguageDescription
 from lit_transformers.config import Config, ConfigError, Plain, Seed, paths_within, table
 from lit_transformers.models import LanguageModelConfig, ModelConfig
-from lit_transformers.models.cost import ModelCost
+from lit_transformers.models.cost import ModelCost, shapes_or_values
 from lit_transformers.records.reference import Reference
 from lit_transformers.runs.made_weights import file_of_source
 from lit_transformers.runs.sources import (
@@ -225,24 +223,15 @@ def frozen_and_saved(config: RunConfig, data: DataDescription, cost: ModelCost) 
     if not config.training.groups:
         return 0, 0.0
     source, length = config.task.counted_lengths(data)
-    try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            return _of_built(config, data, cost.flops_per_token, source, length)
-    except RuntimeError:  # a network whose cost depends on values: it was built for ``cost`` as well
-        with torch.random.fork_rng(devices=[]):
-            return _of_built(config, data, cost.flops_per_token, source, length)
 
+    def measured(task: Task) -> tuple[int, float]:
+        parameters = dict(task.eval().named_parameters())
+        frozen = sum(parameters[name].numel() for name in task.groups.frozen)
+        continued = config.data.describes is LanguageDescription
+        row = RowLength(length, task.network.carried(length).tokens if continued else 0, source)
+        return frozen, flops_without_gradients(task, task.groups, cost.flops_per_token * length, row) / length
 
-def _of_built(
-    config: RunConfig, data: DataDescription, flops_per_token: float, source: int, length: int
-) -> tuple[int, float]:
-    task = config.measured_task.build(config.model, data, config.training).eval()
-    parameters = dict(task.named_parameters())
-    frozen = sum(parameters[name].numel() for name in task.groups.frozen)
-    continued = config.data.describes is LanguageDescription
-    remembered = task.network.carried(length).tokens if continued else 0
-    saved = flops_without_gradients(task, task.groups, flops_per_token * length, RowLength(length, remembered, source))
-    return frozen, saved / length
+    return shapes_or_values(lambda: config.measured_task.build(config.model, data, config.training), measured)[1]
 
 
 def spent(description: Description, config: RunConfig, steps: int, tokens: int) -> dict[str, Plain]:
