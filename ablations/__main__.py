@@ -133,6 +133,7 @@ READING = ("answers", "config", "list", "new", "plan", "remark", "report", "show
 Unmatched = Annotated[
     bool, typer.Option("--unmatched", help="Give verdicts between arms whose matched budgets differ, too.")
 ]
+Full = Annotated[bool, typer.Option("--full", help="Print every table of the report, not one screen.")]
 Power = Annotated[
     float | None,
     typer.Option("--power", metavar="P", help="Say what more seeds would decide with a power such as 0.8."),
@@ -234,6 +235,7 @@ def run(
     slurm: Slurm = None, ray: Ray = None, devices: Devices = None, time_limit: TimeLimit = None,
     memory_limit: MemoryLimit = None, memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False,
     until: Until = None, max_hours: MaxHours = None, callbacks: Callbacks = None, loggers: Loggers = None,
+    full: Full = False,
 ) -> None:  # fmt: skip
     """Train every arm and report. Finished runs are read, not repeated; stop it any time and run it again to go on."""
     of_this_machine = {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run}
@@ -250,8 +252,8 @@ def run(
     )
     with ends_when_stopped():
         _, rows = take_looks(
-            whole, seeds, runs, settings, out, out, until_decided=until is not None, unmatched=unmatched
-        )  # fmt: skip
+            whole, seeds, runs, settings, out, out, until_decided=until is not None, unmatched=unmatched, full=full
+        )
     raise exit_of(rows)
 
 
@@ -277,9 +279,9 @@ def status(
 @app.command()
 def report(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
-    device: Device = None, unmatched: Unmatched = False,
+    device: Device = None, unmatched: Unmatched = False, full: Full = False,
 ) -> None:  # fmt: skip
-    """The report of what is there for these options; without --seeds, of as many seeds as their last run had."""
+    """Write and print the report of the finished runs. Without --seeds, it has the seeds of the last run."""
     request = request_of(scale, changes, seeds, device)
     folder = folder_name(catalog.find(study).stem, request.scale, request.changes)
     plan = None if seeds else existing_plan(runs, folder)
@@ -287,7 +289,7 @@ def report(
         planned = plan_for(study, runs, request)
         planned.require_all_seeds(runs)
         plan = planned.plan
-    write_report(runs, plan, out, unmatched=unmatched, computed=False)
+    write_report(runs, plan, unmatched=unmatched, computed=False).print_to(out, full)
 
 
 @app.command()

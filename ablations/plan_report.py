@@ -1,11 +1,11 @@
-"""Writes the report of a plan for the command line; where no run has finished, earlier files are left as they are."""
+"""Writes the report of a plan for the command line, and prints it; earlier files stay where no run has finished."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
@@ -15,15 +15,38 @@ from lit_transformers.records.plan import Plan, plan_path, write_plan
 
 if TYPE_CHECKING:
     from reports.judge.comparisons import Comparison
+    from reports.judge.findings import Findings
 
-__all__ = ["comparisons_of", "write_report"]
+__all__ = ["WrittenReport", "comparisons_of", "write_report"]
 
 
-def write_report(runs: Path, plan: Plan, console: Console, *, unmatched: bool = False, computed: bool = True) -> Plan:
-    """Prints the report of a plan, says where its files are, and returns the plan: a look whose runs have all ended
-    counts as taken from here on. Where no run has finished, nothing is written.
+class WrittenReport(NamedTuple):
+    """A plan with the looks that were taken, its findings, and the page of its report: None if no run has finished."""
 
-    computed: runs were done for it, so their outcomes are printed in any case.
+    plan: Plan
+    findings: Findings
+    page: Path | None
+
+    def print_to(self, console: Console, full: bool = False) -> None:
+        """Prints a screen of the report, or all of it, and where the page is."""
+        from reports.report import print_report
+
+        print_report(self.findings, console, full)
+        text = f"Report: {self.page}" if self.page else f"No report: no run of {self.plan.folder} has finished."
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def print_look_to(self, console: Console, following: int) -> None:
+        """Prints a line on a look that another one of ``following`` seeds follows."""
+        from reports.show.answer import look_line
+
+        console.print(look_line(self.findings, following), markup=False, highlight=False, soft_wrap=True)
+
+
+def write_report(runs: Path, plan: Plan, *, unmatched: bool = False, computed: bool = True) -> WrittenReport:
+    """Writes the report of a plan, and its plan with the look that was taken: a look whose runs have all ended counts
+    from here on. Where no run has finished, no file is written.
+
+    computed: runs were done for it, so that their outcomes are worth printing in any case.
     Raises ConfigError where no run has finished and none was done.
     """
     import reports
@@ -34,16 +57,12 @@ def write_report(runs: Path, plan: Plan, console: Console, *, unmatched: bool = 
             study = replace(study, plan=with_look_taken(plan))
         write_plan(runs, study.plan)
         directory = plan_path(runs, plan.folder).with_name("report")
-        page = reports.write_study(study, directory, console, unmatched)
-        console.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
-        return study.plan
-    reason = f"none of its {len(study.runs)} runs has finished, so no report is written"
+        return WrittenReport(study.plan, reports.write_study(study, directory, unmatched), directory / "report.md")
     if not computed:
-        raise ConfigError(f"{reason}; train them by: {plan.commands['run']}", plan.folder)
+        reason = f"none of its {len(study.runs)} runs has finished; train them by: {plan.commands['run']}"
+        raise ConfigError(reason, plan.folder)
     with TemporaryDirectory() as temporary_directory:
-        reports.write_study(study, Path(temporary_directory), console, unmatched)
-    console.print(f"{plan.folder}: {reason}", markup=False, highlight=False, soft_wrap=True)
-    return plan
+        return WrittenReport(plan, reports.write_study(study, Path(temporary_directory), unmatched), None)
 
 
 def comparisons_of(runs: Path, plan: Plan, *, unmatched: bool = False) -> tuple[Comparison, ...]:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ablations.looks import arms_begun_anew, at_present_look, next_look
 from ablations.plan import PlannedStudy
-from ablations.plan_report import comparisons_of, write_report
+from ablations.plan_report import WrittenReport, write_report
 from ablations.study_context import keep_context
 from ablations.study_floors import missing_floors
 from lit_transformers.cli.console import SteadyConsole
@@ -180,14 +180,16 @@ def take_looks(
     *,
     until_decided: bool = False,
     unmatched: bool = False,
+    full: bool = False,
 ) -> tuple[Plan, list[Row]]:
-    """Trains what is left of a study and writes its report; returns the plan and the rows of its last look.
+    """Trains the runs of a study that have not ended and writes its report; returns the plan and the rows of its last
+    look.
 
     whole: the study with the seeds of all its looks, of which the present one comes first. seeds: those that were
     requested, as of ``at_present_look``. console: shows how runs stand; report: what the report says. until_decided:
     takes one planned look after another, until all comparisons are decided, no look is left, or time is up; otherwise
     no look is taken beyond the present one, to which arms come that were repaired. unmatched: gives verdicts between
-    arms whose budgets differ, too.
+    arms whose budgets differ, too. full: prints every table of the last report; each earlier look is one line.
     Raises ConfigError where looks are to be taken of a study that states none, and Stopped where a signal stopped runs.
     """
     if until_decided and whole.plan.looks is None:
@@ -201,21 +203,30 @@ def take_looks(
     while True:
         rows = train_study(planned, runs, settings, console)
         keep_context(runs, planned, console)
-        plan = write_report(runs, planned.plan, report, unmatched=unmatched)
+        written = write_report(runs, planned.plan, unmatched=unmatched)
+        is_late = settings.deadline is not None and time.monotonic() > settings.deadline
+        later = None if is_late else _later_look(whole, written, until_decided)
+        if later is None:
+            written.print_to(report, full)
+        else:
+            written.print_look_to(report, later.plan.seeds)
         if absence := records_elsewhere(runs, rows):
             report.print(absence, style="yellow", markup=False, highlight=False, soft_wrap=True)
-        if settings.deadline is not None and time.monotonic() > settings.deadline:
-            console.print("time is up; run the same command to go on", style="yellow")
-            return plan, rows
-        if plan.looks is None or plan.seeds not in plan.looks.taken:
-            return plan, rows
-        if not until_decided and min(len(arm.runs) for arm in plan.arms) == plan.seeds:
-            return plan, rows  # nobody lags behind the present look
-        last = None if until_decided else plan.seeds
-        later = next_look(whole, plan, comparisons_of(runs, plan, unmatched=unmatched), last=last)
+        if is_late:
+            console.print("Time is up. Run the same command to resume.", style="yellow")
         if later is None:
-            return plan, rows
+            return written.plan, rows
         planned = later
+
+
+def _later_look(whole: PlannedStudy, written: WrittenReport, until_decided: bool) -> PlannedStudy | None:
+    """Returns the study at its next look; None where the present one is the last, or is not complete."""
+    plan = written.plan
+    if plan.looks is None or plan.seeds not in plan.looks.taken:
+        return None
+    if not until_decided and min(len(arm.runs) for arm in plan.arms) == plan.seeds:
+        return None  # no arm lags behind the present look
+    return next_look(whole, plan, written.findings.comparisons, last=None if until_decided else plan.seeds)
 
 
 def records_elsewhere(runs: Path, rows: Iterable[Row]) -> str | None:

@@ -12,12 +12,12 @@ from claims import starting_weights
 from claims.canaries import CANARIES, intervals
 from claims.claim import ROOT, Claim
 from claims.shell import metrics_in, run_line
-from docs.pictures import STUDY, print_answer
+from docs.pictures import STUDY
 from lit_transformers.config import Plain
 from lit_transformers.records.files import RESULTS
 from lit_transformers.runs import RunConfig
 from reports.read.results import read_results
-from reports.report import find
+from reports.report import find, print_report
 
 __all__ = ["CLAIMS"]
 
@@ -32,12 +32,12 @@ def _demo_configs() -> list[RunConfig]:
 
 
 def _measure_demo(folder: Path, commands: tuple[str, ...]) -> dict[str, Plain]:
-    """Runs the demo; returns its results and paired differences as a terminal of 80 columns shows them."""
+    """Runs the demo; returns the screen with which it ends at 80 columns."""
     for command in commands:
         run_line(command, folder)
     findings = find(read_results(folder / "studies" / STUDY / "report" / RESULTS))
     console = Console(width=80, file=StringIO())
-    print_answer(findings, console)
+    print_report(findings, console)
     assert isinstance(console.file, StringIO)
     lines = [line.rstrip() for line in console.file.getvalue().rstrip().splitlines()]
     return {"table": "\n".join(["```", *lines, "```"])}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -12,26 +11,15 @@ from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
 from lit_transformers.records.files import RESULTS, write_text
-from reports.judge.findings import Findings
 from reports.read.results import read_results
-from reports.report import find
-from reports.show.sections import all_tables
-from reports.show.tables import to_rich
+from reports.report import find, print_report
 
-__all__ = ["STUDY", "TERMINAL", "print_answer", "terminal_svg", "write_terminal"]
+__all__ = ["STUDY", "TERMINAL", "terminal_svg", "write_terminal"]
 
 STUDY = "xl_recurrence"
 """The demo."""
 TERMINAL = Path("docs", "pictures", "terminal.svg")
 WIDTH = 80
-TABLES = ("results", "differences")
-
-
-def print_answer(findings: Findings, console: Console) -> None:
-    """Prints the results of the arms and their paired differences as the end of a run does, without their notes."""
-    for table in all_tables(findings):
-        if table.name in TABLES:
-            console.print(to_rich(replace(table, notes=()).shortened(), console.width))
 
 
 def terminal_svg(published: Path) -> str:
@@ -40,9 +28,7 @@ def terminal_svg(published: Path) -> str:
     console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, color_system="truecolor")
     command = f"python -m ablations run {STUDY}"
     console.print(Text(f"$ {command}", style="bold"))
-    console.print(Text(findings.study.plan.question))
-    console.print()
-    print_answer(findings, console)
+    print_report(findings, console)
     svg = console.export_svg(title=command, theme=DIMMED_MONOKAI, unique_id="terminal")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 

@@ -131,12 +131,14 @@ def report(
     study: Annotated[str, typer.Argument(help=f"A study's name, or a folder that holds {RESULTS}.")],
     runs: Runs = Path("runs"),
     folder: Folder = PUBLISHED,
+    full: Annotated[bool, typer.Option("--full", help="Print every table, not one screen.")] = False,
 ) -> None:
-    """Makes a report again from its results: those of the last run here, else the published ones."""
-    from reports.report import render
+    """Render a report again: from the last run here, or from the published results."""
+    from reports.report import REPORT, print_report, render
 
     directory = _results_of(study, runs, folder)
-    _print_path(render(directory, out, public=directory.parent == folder))
+    print_report(render(directory, public=directory.parent == folder), out, full)
+    _print_path(directory / REPORT)
 
 
 @app.command()

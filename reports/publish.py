@@ -17,7 +17,7 @@ from lit_transformers.records.floors import Floors
 from lit_transformers.records.reproduction import Reproduction
 from reports.read.results import read_results, write_results
 from reports.read.study import ReportError, Study, load_study
-from reports.report import render, write_study
+from reports.report import REPORT, render, write_study
 
 PUBLISHED = Path("published")
 """The folder of the working folder in which studies are published: in a checkout, that of the repository."""
@@ -42,11 +42,11 @@ def publish(runs: Path, folder: str, to: Path = PUBLISHED, replace: bool = False
     to.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=to, prefix=".") as fresh:
         new_folder = Path(fresh) / name
-        page = write_study(study, new_folder, public=True)
+        write_study(study, new_folder, public=True)
         if (to / name).exists():
             shutil.rmtree(to / name)
         new_folder.rename(to / name)
-    return to / name / page.name
+    return to / name / REPORT
 
 
 def publish_remarks(directory: Path, remarks: Mapping[str, str]) -> Path:
@@ -113,7 +113,8 @@ def _read_published(directory: Path) -> Study:
 def _publish_again(study: Study, directory: Path) -> Path:
     """Writes the results of a published study and its report, and returns the path of report.md."""
     write_results(study, directory / RESULTS, public=True)
-    return render(directory, public=True)
+    render(directory, public=True)
+    return directory / REPORT
 
 
 def _require_no_loss(new: Study, old: Study, folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from lit_transformers.records.files import RESULTS, write_text
@@ -22,6 +22,7 @@ from reports.show.figures import FORMATS, draw_figures
 from reports.show.html import ParentPage, write_html
 from reports.show.remarks import TITLE as DISAGREEMENTS
 from reports.show.remarks import disagreements
+from reports.show.screen import screen
 from reports.show.sections import all_tables
 from reports.show.tables import Table, escape_markdown, to_csv, to_latex, to_markdown, to_rich
 
@@ -71,37 +72,40 @@ def write_report(
     out: Path | None = None,
     console: Console | None = None,
     unmatched: bool = False,
+    full: bool = False,
 ) -> Path:
     """Writes the results of a study's runs to results.jsonl, renders them, and returns the path of report.md.
 
-    ``out`` is the folder to write into, ``runs/studies/<study>/report`` by default.
+    out: the folder to write into, ``runs/studies/<study>/report`` by default. console: where a screen of the report is
+    printed, or, with ``full``, all of it.
 
     Raises ReportError where there is no such study or its plan is damaged, OSError where the folder cannot be written.
     """
     directory = Path(out) if out is not None else Path(runs) / "studies" / study / "report"
-    return write_study(load_study(Path(runs), study), directory, console, unmatched)
+    findings = write_study(load_study(Path(runs), study), directory, unmatched)
+    if console is not None:
+        print_report(findings, console, full)
+    return directory / REPORT
 
 
-def write_study(
-    study: Study, directory: Path, console: Console | None = None, unmatched: bool = False, public: bool = False
-) -> Path:
-    """Writes the results and the report of a study that has been read, and returns the path of report.md.
+def write_study(study: Study, directory: Path, unmatched: bool = False, public: bool = False) -> Findings:
+    """Writes the results and the report of a study that has been read, and returns what was found of it.
 
     public: as a publication: report.md alone, and commands that name no folder of this machine. Raises OSError where
     the folder cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     write_results(study, directory / RESULTS, public)
-    return render(directory, console, unmatched, public)
+    return render(directory, unmatched, public)
 
 
-def render(directory: Path, console: Console | None = None, unmatched: bool = False, public: bool = False) -> Path:
+def render(directory: Path, unmatched: bool = False, public: bool = False) -> Findings:
     """Writes report.md, report.csv, report.tex, page.html and the figures beside the results.jsonl of a folder.
 
     Everything is made from that file alone, but for the answer of a publication that was stated later: the same file
-    gives the same bytes. Without a console nothing is printed.
+    gives the same bytes.
     ``unmatched``: give verdicts also between arms whose matched budgets differ. ``public``: write report.md and the PNG
-    files that it shows, and nothing else; ``render_site`` makes the rest. Returns the path of report.md.
+    files that it shows, and nothing else; ``render_site`` makes the rest.
 
     Raises ReportError where no results.jsonl can be read, OSError where the folder cannot be written.
     """
@@ -110,9 +114,12 @@ def render(directory: Path, console: Console | None = None, unmatched: bool = Fa
     tables = write_page(findings, directory, PUBLIC_FORMATS if public else FORMATS)
     if not public:
         _write_other_formats(findings, tables, directory)
-    if console is not None:
-        console.print(terminal(findings, tables, console.width))
-    return directory / REPORT
+    return findings
+
+
+def print_report(findings: Findings, console: Console, full: bool = False) -> None:
+    """Prints a screen of the report, or all of it."""
+    console.print(Group(*terminal(findings, console.width) if full else screen(findings, console.width)))
 
 
 def write_page(findings: Findings, directory: Path, formats: Sequence[str]) -> tuple[Table, ...]:
@@ -195,16 +202,14 @@ def _facts(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def terminal(findings: Findings, tables: tuple[Table, ...], width: int) -> Group:
-    """Returns the question, the answer and all tables but that of the intervals, for a terminal of this width."""
-    printed_tables = [table.shortened() for table in tables if table.name != "intervals"]
-    return Group(Text(findings.study.plan.question, style="bold"), *_spaced(findings, printed_tables, width))
-
-
-def _spaced(findings: Findings, tables: list[Table], width: int) -> Iterator[Text | Group]:
-    for table in tables:
-        yield Group(Text(), to_rich(table, width))
-    yield Group(Text(), *(Text(f"note: {note}", style="yellow") for note in findings.notes))
-    yield Text(headline(findings), style="bold")
-    for sentence in answer(findings):
-        yield Text(sentence)
+def terminal(findings: Findings, width: int) -> Iterator[RenderableType]:
+    """Yields a screen of the report, then a sentence for each comparison, all tables but the intervals, and notes."""
+    yield from screen(findings, width)
+    yield Text()
+    yield from map(Text, answer(findings))
+    for table in all_tables(findings):
+        if table.name != "intervals":
+            yield Text()
+            yield to_rich(table.shortened(), width)
+    yield Text()
+    yield from (Text(f"note: {note}", style="yellow") for note in findings.notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from reports.judge.comparisons import Comparison, Verdict
 from reports.judge.costs import CostRatio, cost_ratio
@@ -13,7 +13,17 @@ from reports.show.names import name_comparisons
 from reports.show.sections import seeds_needed
 from reports.show.tables import fixed, interval_text
 
-__all__ = ["answer", "costs_text", "effect_text", "headline", "seeds_or_infinity", "sentence", "why_no_answer"]
+__all__ = [
+    "answer",
+    "costs_text",
+    "effect_text",
+    "headline",
+    "leading",
+    "look_line",
+    "seeds_or_infinity",
+    "sentence",
+    "why_no_answer",
+]
 
 _MOST = 8
 _COSTS = (("flops_per_token", "FLOPs per token"), ("seconds", "time"))
@@ -98,7 +108,7 @@ def _main_result(findings: Findings) -> str:
     primary = findings.primary
     if not primary:
         return "No comparison is planned: there is a single arm."
-    others = [comparison for comparison in _leading(findings) if comparison not in primary]
+    others = [comparison for comparison in leading(findings) if comparison not in primary]
     return " ".join(filter(None, [*_by_verdict(findings, primary), _rest(others)]))
 
 
@@ -160,10 +170,22 @@ def _rest(others: Sequence[Comparison]) -> str:
     """Returns a sentence that counts the verdicts on the comparisons that do not answer the question."""
     if not others:
         return ""
-    counts = Counter(comparison.verdict for comparison in others)
+    return f"Of {len(others)} other comparison{'s' if len(others) > 1 else ''} {_tally(others)}."
+
+
+def _tally(comparisons: Iterable[Comparison]) -> str:
+    """Returns the number of comparisons with each verdict."""
+    counts = Counter(comparison.verdict for comparison in comparisons)
     tallies = [f"{counts[verdict]} {_COUNTED.get(verdict, verdict)}" for verdict in _VERDICTS if counts[verdict]]
-    tallies += [f"{counts[None]} without a verdict"] if counts[None] else []
-    return f"Of {len(others)} other comparison{'s' if len(others) > 1 else ''} {_join_with_and(tallies)}."
+    return _join_with_and([*tallies, *([f"{counts[None]} without a verdict"] if counts[None] else [])])
+
+
+def look_line(findings: Findings, following: int) -> str:
+    """Returns the result of a look in a line, with the seeds of the look that follows."""
+    return (
+        f"{findings.study.plan.study}: look at {findings.study.plan.seeds} seeds: {_tally(findings.comparisons)}; "
+        f"next look at {following} seeds"
+    )
 
 
 def answer(findings: Findings) -> tuple[str, ...]:
@@ -171,10 +193,10 @@ def answer(findings: Findings) -> tuple[str, ...]:
     of a study that was withdrawn."""
     if findings.study.withdrawn:
         return ()
-    leading = _leading(findings) if any(run.missing is None for run in findings.study.runs) else []
-    sentences = [sentence(findings, comparison) for comparison in leading[:_MOST]]
-    if len(leading) > _MOST:
-        sentences.append(f"The table holds {len(leading) - _MOST} more.")
+    first = leading(findings) if any(run.missing is None for run in findings.study.runs) else []
+    sentences = [sentence(findings, comparison) for comparison in first[:_MOST]]
+    if len(first) > _MOST:
+        sentences.append(f"The table holds {len(first) - _MOST} more.")
     return tuple(sentences)
 
 
@@ -233,7 +255,7 @@ def seeds_or_infinity(comparison: Comparison) -> float:
     return float("inf") if needed is None else needed
 
 
-def _leading(findings: Findings) -> list[Comparison]:
+def leading(findings: Findings) -> list[Comparison]:
     """Returns the comparisons that get a sentence each, those that answer the question first: the contrasts that the
     study names or, without any, the main effects of a product, after the interactions that limit them, or all contrasts
     with the baseline."""

@@ -223,12 +223,18 @@ def _width(table: Table, index: int, heading: str, most: int) -> int:
     return _GAP + min(most, max([*map(len, heading.split()), *map(len, texts)]))
 
 
-_STYLES = {"better": "bold green", "worse": "bold red", "equal": "bold cyan", "differs": "bold", "unresolved": "yellow"}
+VERDICT_STYLES = {
+    "better": "bold green",
+    "worse": "bold red",
+    "equal": "bold cyan",
+    "differs": "bold",
+    "unresolved": "yellow",
+}
 
 
 def _styled(cell: Cell, column: Column) -> Text:
     text = plain(cell, column)
-    return Text(text, style="dim italic" if cell.missing is not None else _STYLES.get(text, ""))
+    return Text(text, style="dim italic" if cell.missing is not None else VERDICT_STYLES.get(text, ""))
 
 
 def to_markdown(table: Table) -> str:
@@ -368,7 +374,7 @@ def _html_cell(cell: Cell, column: Column, *, first: bool) -> Html:
     text = plain(cell, column)
     classes = [
         _kind_class(column),
-        "gap" if cell.missing is not None else text if text in _STYLES else None,
+        "gap" if cell.missing is not None else text if text in VERDICT_STYLES else None,
         "long" if not first and len(text) > _LONG and " " in text else None,
     ]
     content: str = name_of(text) if column.kind == "text" or cell.missing is not None else text

@@ -27,6 +27,9 @@ from ablations.training import records_elsewhere
 from lit_transformers.machine.cores import usable_cores
 from lit_transformers.records.labels import label_arms
 from lit_transformers.records.record import Gate
+from reports.judge.findings import Findings
+from reports.read.study import Study
+from reports.report import find
 from sweeps.ledger.run_records import write_failure
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Row
@@ -433,6 +436,11 @@ def test_verdicts_between_arms_that_do_not_match_are_given_on_request_alone(
 ) -> None:
     unmatched: list[bool] = []
     finish_runs(study, tmp_path, Request())
-    monkeypatch.setattr("reports.write_study", lambda *arguments: unmatched.append(arguments[-1]) or tmp_path)
+
+    def write(study: Study, directory: Path, given: bool) -> Findings:
+        unmatched.append(given)
+        return find(study)
+
+    monkeypatch.setattr("reports.write_study", write)
     assert main(["report", str(study), "--runs", str(tmp_path), *words]) == 0
     assert unmatched == [bool(words)]

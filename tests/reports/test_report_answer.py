@@ -16,7 +16,7 @@ from reports.gallery import read_entry
 from reports.judge.findings import Findings
 from reports.read.answers import ANSWERS, STATED_LATER, write_answers
 from reports.read.study import ReportError, load_study
-from reports.report import find, render, write_study
+from reports.report import REPORT, find, render, write_study
 from reports.show.answer import answer, headline
 from reports.show.figures import drawings
 from reports.show.sections import differences
@@ -195,7 +195,8 @@ def test_the_answer_of_a_publication_is_stated_beside_its_results_which_stay_as_
     results = (folder / RESULTS).read_bytes()
     assert headline(read_entry(folder).findings).startswith("Worse: off vs on")
     write_answers(folder.parent, {folder.name: ["on vs off, absolute"]})
-    page = render(folder, public=True).read_text(encoding="utf-8")
+    render(folder, public=True)
+    page = (folder / REPORT).read_text(encoding="utf-8")
     assert "**Better: on vs off, absolute: -0." in page and STATED_LATER in page
     assert headline(read_entry(folder).findings).startswith("Better: on vs off, absolute")
     assert (folder / RESULTS).read_bytes() == results

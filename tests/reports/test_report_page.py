@@ -16,7 +16,7 @@ from study_on_disk import BYTES, key_of, name_of, product_arms, write_json, writ
 
 from reports import ReportError, write_report
 from reports.read.study import load_study
-from reports.report import find, markdown, terminal
+from reports.report import find, markdown, print_report
 from reports.show.figures import drawings
 from reports.show.sections import all_tables
 from reports.show.tables import to_csv
@@ -40,7 +40,7 @@ def report(runs: Path, width: int = 100, unmatched: bool = False) -> tuple[str, 
     findings = find(load_study(runs, "xl_recurrence"), unmatched)
     tables = all_tables(findings)
     console = Console(file=io.StringIO(), width=width)
-    console.print(terminal(findings, tables, console.width))
+    print_report(findings, console, full=True)
     assert isinstance(console.file, io.StringIO)
     return markdown(findings, tables, {drawing.name: drawing.caption for drawing in drawings(findings)}), (
         console.file.getvalue()
@@ -73,7 +73,7 @@ def test_a_report_is_its_files_the_same_for_the_same_records_and_printed_to_a_co
     write_product(tmp_path, {"off": 0.1})
     page, shown = report(tmp_path)
     console = Console(file=io.StringIO(), width=100)
-    path = write_report(tmp_path, "xl_recurrence", console=console)
+    path = write_report(tmp_path, "xl_recurrence", console=console, full=True)
     assert isinstance(console.file, io.StringIO)
     assert (path.read_text(encoding="utf-8"), console.file.getvalue()) == (page, shown)
     assert "(learning_curves.png)" in page and "(differences.svg)" in page
