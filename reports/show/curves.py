@@ -81,7 +81,7 @@ def learning_curves(findings: Findings, curves: Curves) -> Figure:
     }
     longest = max(len(label(labels.alone(arm))) for arm in styles)
     width = max(9.0, 3.4 * len(curves) + min(4.5, 0.6 + 0.07 * longest))
-    starts = [0.0, SETTLED] if any(map(_falls_early, curves.values())) else [0.0]
+    starts = [0.0, SETTLED] if any(map(falls_early, curves.values())) else [0.0]
     height = max(3.6, 0.3 * len(styles))
     figure = Figure(figsize=(width, height + 3.0 * (len(starts) - 1)), layout="constrained")
     rows = figure.subplots(len(starts), len(curves), squeeze=False, height_ratios=[3.0, height][-len(starts) :])
@@ -89,17 +89,17 @@ def learning_curves(findings: Findings, curves: Curves) -> Figure:
         for panel, (name, by_arm) in zip(panels, curves.items(), strict=True):
             ends = _panel(panel, by_arm, styles, start)
             panel.xaxis.set_major_formatter(ticks)
-            panel.set_ylabel(_title(findings, name))
+            panel.set_ylabel(curve_title(findings, name))
             if len(starts) > 1:
                 part = "without the first fifth" if start else "all of training"
                 panel.set_title(part, loc="left", fontsize=9, color=INK)
     for panel in rows[-1]:
-        panel.set_xlabel(_progress(findings.study))
+        panel.set_xlabel(progress_title(findings.study))
     label_ends(rows[-1][-1], ends, styles, labels)
     return figure
 
 
-def _falls_early(by_arm: Mapping[str, list[Array]]) -> bool:
+def falls_early(by_arm: Mapping[str, list[Array]]) -> bool:
     """Whether values of the first fifth of training leave less than half of an axis to all others."""
     curves = [curve for seeds in by_arm.values() for curve in seeds]
     later = [curve[curve[:, 0] >= SETTLED * curve[-1, 0], 1] for curve in curves]
@@ -124,7 +124,7 @@ def battery_curves(findings: Findings, battery: Matrix, curves: Curves) -> Figur
     figure = Figure(figsize=(9.0, 2.3 * count + 0.16 * len(styles)), layout="constrained")
     panels = figure.subplots(count, _PANELS_ACROSS, squeeze=False)
     for panel in panels[-1]:
-        panel.set_xlabel(_progress(findings.study))
+        panel.set_xlabel(progress_title(findings.study))
     for panel, task in zip_longest(panels.flat, battery.tasks):
         if task is None:
             panel.set_axis_off()
@@ -133,13 +133,13 @@ def battery_curves(findings: Findings, battery: Matrix, curves: Curves) -> Figur
         _panel(panel, {level: by_arm[arm] for level, arm in arms.items() if arm in by_arm}, styles)
         panel.set_title(label(task), loc="left", fontsize=9, color=INK)
         panel.xaxis.set_major_formatter(ticks)
-    figure.supylabel(_title(findings, name), fontsize=9)
+    figure.supylabel(curve_title(findings, name), fontsize=9)
     handles = [Line2D([], [], linewidth=1.6, label=label(level), **style) for level, style in styles.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=_LEGEND_COLUMNS, frameon=False, fontsize=8)
     return figure
 
 
-def _progress(study: Study) -> str:
+def progress_title(study: Study) -> str:
     """Returns what the curves are drawn over: the planned tokens of training or, where none are counted, its steps."""
     return "planned tokens of training" if _counts_tokens(study) else "steps of training"
 
@@ -148,7 +148,7 @@ def _counts_tokens(study: Study) -> bool:
     return any(cost_of(run, "planned_tokens") is not None for run in study.runs)
 
 
-def _title(findings: Findings, name: str) -> str:
+def curve_title(findings: Findings, name: str) -> str:
     if name == findings.metric.name:
         title = f"{findings.metric.title} ({name.partition('/')[0]})" if "/" in name else findings.metric.title
         return label(title)

@@ -14,22 +14,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lit_transformers.records.files import write_text
-from reports.judge.fairness import environments
+from reports.judge.fairness import environments, spent
 from reports.judge.findings import Findings
 from reports.read.study import Study
-from reports.show.answer import answer, headline
+from reports.show.answer import headline
 from reports.show.arm_details import arm_details
 from reports.show.figures import Drawing, drawings, inline_svg
 from reports.show.markup import Html, details, element, escape, items, joined, name_of, pairs, paragraphs
+from reports.show.picture import curve_chart, interval_chart
 from reports.show.remarks import TITLE as DISAGREEMENTS
 from reports.show.remarks import disagreements
-from reports.show.sections import all_tables
-from reports.show.tables import Table
+from reports.show.sections import ROUNDING, all_tables
 from reports.show.tables import to_html as table_to_html
 
-_BESIDE = ("published",)
-_COST = ("costs", "match")
-_DETAILS = ("intervals", "left_out")
+RESULTS_TITLE = "Results"
 _ENVIRONMENT = ("hardware", "threads", "python", "torch", "lightning", "torchmetrics", "numpy", "commit", "library")
 
 
@@ -115,32 +113,58 @@ def _interleave(mark: str, parts: Sequence[Html]) -> Iterator[Html]:
 
 
 def _sections(findings: Findings, method: Sequence[str]) -> Iterator[Html]:
-    tables = {table.name: table for table in all_tables(findings)}
-    drawings_by_name = {drawing.name: drawing for drawing in drawings(findings)}
-    placed_elsewhere = (*_BESIDE, *_COST, *_DETAILS)
-    yield _answer(findings)
-    yield _source(findings)
-    result_tables = [table for name, table in tables.items() if name not in placed_elsewhere]
-    yield _section("Results", *_tables(result_tables), *figures(drawings_by_name, "differences"))
-    yield _section("The paper beside", *_tables(tables[name] for name in _BESIDE if name in tables))
-    yield _section(DISAGREEMENTS, paragraphs(disagreements(findings)))
-    yield _section("Learning curves", *figures(drawings_by_name, "learning_curves", "auxiliary_losses"))
-    cost = _tables(tables[name] for name in _COST if name in tables)
-    yield _section("Cost", *figures(drawings_by_name, "cost_quality", "cost_length"), *cost)
-    yield _section("Arms", *arm_details(findings))
-    yield _section("More tables", *_tables(tables[name] for name in _DETAILS if name in tables))
-    yield _section("How to reproduce", *_reproduce(findings.study))
-    yield _section("How the numbers are made", paragraphs(method))
-    yield _section("Notes", items(findings.notes))
+    parts = {title: content for title, inside in _parts(findings, method) if (content := joined(inside))}
+    yield element("p", headline(findings), class_="answer")
+    yield element("div", interval_chart(findings), curve_chart(findings), class_="pictures")
+    yield _contents(parts)
+    for title, content in parts.items():
+        yield element(
+            "details", element("summary", element("h2", title)), content, id=_anchor(title), open=title == RESULTS_TITLE
+        )
 
 
-def _section(title: str, *inside: Html) -> Html:
-    """Returns a section of the page with its heading, or nothing where it is empty."""
-    return element("section", element("h2", title), *inside) if any(inside) else Html()
+def _parts(findings: Findings, method: Sequence[str]) -> Iterator[tuple[str, Iterable[Html]]]:
+    """Yields the title and the content of each part of the page below its picture."""
+    tables = {table.name: table for table in all_tables(findings) if table.name not in _unneeded(findings.study)}
+    drawn = {drawing.name: drawing for drawing in drawings(findings)}
+
+    def of(*names: str) -> Iterator[Html]:
+        return (table_to_html(tables.pop(name)) for name in names if name in tables)
+
+    yield RESULTS_TITLE, of("ranking", "results", "differences", "effects")
+    yield "Published numbers", [_source(findings), *of("published")]
+    yield DISAGREEMENTS, [paragraphs(disagreements(findings))]
+    yield "Floors and context", of("known", "floors", "context")
+    yield "Figures", figures(drawn, "accuracies", "state_accuracy", "differences", "distances", "learning_curves")
+    yield "Cost", [*figures(drawn, "cost_quality", "cost_length"), *of("costs", "match")]
+    yield "Arms", arm_details(findings)
+    yield "More tables", [*of(*tables), *figures(drawn, "auxiliary_losses")]
+    yield "How to reproduce", _reproduce(findings.study)
+    yield "How the numbers are made", [paragraphs(method)]
+    yield "Notes", [items(findings.notes)]
 
 
-def _answer(findings: Findings) -> Html:
-    return Html(element("p", headline(findings), class_="answer") + items(answer(findings)))
+def _unneeded(study: Study) -> tuple[str, ...]:
+    """Returns the name of the table of matched budgets where every arm meets its budget, to rounding."""
+    match = study.plan.match
+    if match is None:
+        return ()
+    base = spent(study, study.plan.baseline)
+    offs = [
+        matched.reached / matched.target - 1 for matched in match.per_arm.values() if matched.target and matched.reached
+    ]
+    offs += [(spent(study, arm) or base) / base - 1 for arm in match.per_arm] if base else []
+    return ("match",) if all(abs(off) < ROUNDING for off in offs) else ()
+
+
+def _contents(parts: Iterable[str]) -> Html:
+    """Returns links to the parts of the page."""
+    links = [element("a", title, href=f"#{_anchor(title)}") for title in parts]
+    return element("nav", *_interleave(" · ", links), aria_label="Contents")
+
+
+def _anchor(title: str) -> str:
+    return "part-" + "-".join(title.lower().split())
 
 
 def _source(findings: Findings) -> Html:
@@ -153,11 +177,7 @@ def _source(findings: Findings) -> Html:
         parts.append(element("a", f"arXiv:{source.arxiv}", href=address, rel="noreferrer"))
     if source.table:
         parts.append(escape(f"table {source.table}"))
-    return element("p", "The question is that of ", *_interleave(", ", parts), ".", class_="facts")
-
-
-def _tables(tables: Iterator[Table] | Sequence[Table]) -> Iterator[Html]:
-    return (table_to_html(table) for table in tables)
+    return element("p", "Source of the question: ", *_interleave(", ", parts), ".", class_="facts")
 
 
 def figures(drawings_by_name: dict[str, Drawing], *names: str) -> Iterator[Html]:

@@ -52,6 +52,15 @@ class Scale(NamedTuple):
                 values += [one.estimate.difference, *(one.estimate.interval or ())]
         return cls(min(*values, -margin), max(*values, margin), margin)
 
+    def wider(self) -> Scale:
+        """Returns the scale with some room at both ends, for marks that have a size."""
+        room = 0.04 * (self.high - self.low)
+        return self._replace(low=self.low - room, high=self.high + room)
+
+    def percent(self, value: float) -> str:
+        """Returns where a value lies from the low end of the scale to the high one, as SVG writes it."""
+        return f"{100 * (value - self.low) / (self.high - self.low or 1.0):.2f}%"
+
     def bar(self, comparison: Comparison | None, width: int) -> Text:
         """Returns the interval of a comparison as characters, with its estimate, zero and the margin as a band."""
         if comparison is None or comparison.estimate is None:

@@ -353,12 +353,16 @@ _LONG = 24
 
 def to_html(table: Table) -> Html:
     """Returns an HTML table that a script can sort, under a third-level heading, in a box that scrolls if wide."""
+    headings = table.headings()
     heads = (
         element("th", element("button", heading, type="button", disabled=True), scope="col", class_=_kind_class(column))
-        for heading, column in zip(table.headings(), table.columns, strict=True)
+        for heading, column in zip(headings, table.columns, strict=True)
     )
     rows = (
-        element("tr", *(_html_cell(row[i], column, first=i == 0) for i, column in enumerate(table.columns)))
+        element(
+            "tr",
+            *(_html_cell(*cell, first=i == 0) for i, cell in enumerate(zip(row, table.columns, headings, strict=True))),
+        )
         for row in table.rows
     )
     table_element = element("table", element("thead", element("tr", *heads)), element("tbody", *rows))
@@ -370,7 +374,8 @@ def _kind_class(column: Column) -> str | None:
     return None if column.kind == "text" else "number"
 
 
-def _html_cell(cell: Cell, column: Column, *, first: bool) -> Html:
+def _html_cell(cell: Cell, column: Column, heading: str, *, first: bool) -> Html:
+    """Returns a cell with the heading of its column, which a narrow page shows next to it."""
     text = plain(cell, column)
     classes = [
         _kind_class(column),
@@ -388,6 +393,7 @@ def _html_cell(cell: Cell, column: Column, *, first: bool) -> Html:
         content,
         scope="row" if first else None,
         class_=" ".join(filter(None, classes)) or None,
+        data_label=None if first else heading,
         data_value=_sort_value(cell),
     )
 

@@ -140,7 +140,8 @@ def test_gaps_stay_at_the_end_whichever_way_a_column_is_sorted(browser: Browser,
 
 
 def test_a_figure_fills_the_screen_and_escape_puts_it_back(browser: Browser, product: Path) -> None:
-    page = browser.open(product, 1600).page
+    page = browser.open(product, 2400).page
+    unfold(page)
     figure = page.locator("#figure-learning_curves")
     size = "drawn => [drawn.clientWidth, drawn.clientHeight]"
     before = figure.locator("svg").evaluate(size)
@@ -156,6 +157,7 @@ def test_a_figure_fills_the_screen_and_escape_puts_it_back(browser: Browser, pro
 
 def test_a_figure_is_closed_by_its_button_too(browser: Browser, product: Path) -> None:
     page = browser.open(product).page
+    unfold(page)
     page.locator("#figure-learning_curves button").click()
     page.locator("dialog .close").click()
     assert page.locator("dialog").get_attribute("open") is None
@@ -188,7 +190,7 @@ CONTRASTS = r"""() => {
     return [255, 255, 255, 255];
   };
   const found = [];
-  for (const node of document.querySelectorAll("main *, header *")) {
+  for (const node of document.querySelectorAll("main :not(title), header *")) {
     if (![...node.childNodes].some((c) => c.nodeType === 3 && c.textContent.trim())) continue;
     const style = getComputedStyle(node);
     const [one, two] = [light(rgb(node instanceof SVGElement ? style.fill : style.color)), light(behind(node))];
@@ -223,11 +225,27 @@ def test_the_page_never_scrolls_sideways(
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
-def test_a_wide_table_scrolls_in_its_own_box(browser: Browser, product: Path) -> None:
-    page = browser.open(product, 360).page
+def test_a_wide_table_scrolls_in_its_own_box_and_is_cards_on_a_phone(browser: Browser, product: Path) -> None:
     widths = "box => [box.scrollWidth, box.clientWidth]"
-    content_width, visible_width = page.locator(".scroll").nth(1).evaluate(widths)
+    content_width, visible_width = browser.open(product, 600).page.locator(".scroll").nth(1).evaluate(widths)
     assert content_width > visible_width
+    page = browser.open(product, 390).page
+    table = page.locator("table").first
+    assert table.evaluate(widths)[0] <= 390 and not table.locator("thead").is_visible()
+    label = "cell => getComputedStyle(cell, '::before').content"
+    assert table.locator("td").first.evaluate(label) == '"Mean ± standard deviation"'
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_first_screen_has_the_verdicts(browser: Browser, product: Path, width: int) -> None:
+    page = browser.open(product, width).page
+    first = page.locator(".row .verdict").first
+    assert first.inner_text() == "worse" and first.bounding_box()["y"] < 844
+    assert page.locator(".row .name").first.bounding_box()["x"] >= 0
+    interval = page.locator(".row .interval").first
+    assert re.fullmatch(r"95 % interval: \S+ to \S+", interval.locator("title").text_content())
+    assert page.locator(".row").first.get_attribute("aria-label").startswith("recurrence: off against on: +0.12")
+    assert page.locator(".row").first.locator(".seed").count() == 3
 
 
 def test_hostile_names_are_shown_and_do_nothing(browser: Browser, hostile: Path) -> None:

@@ -101,13 +101,12 @@ def test_the_page_opens_with_the_question_and_its_answer(product: str) -> None:
     order = [
         "Does segment recurrence help",
         "off against on: +0.1",
-        "Dai et al. 2019",
+        "Learning curves",
         "Results, in bits per byte",
         "Paired differences",
-        "Learning curves",
+        "Dai et al. 2019",
         "Measured on 2 CPU cores.",
         "3 of 3 seeds finished",
-        "How to reproduce",
         "python -m ablations run xl_recurrence --scale demo",
         "How it is made.",
     ]

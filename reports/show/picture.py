@@ -1,0 +1,211 @@
+"""The picture with which a page opens: every comparison as a row with its interval, and the arms' learning curves.
+
+Both are drawn in percent of the room that they get, so that text keeps its size on a phone. Every mark has its value as
+a tooltip, and every row the whole result as text for a screen reader.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from lit_transformers.printing.amounts import count
+from reports.judge.comparisons import Comparison
+from reports.judge.findings import Findings
+from reports.read.measurements import Array
+from reports.show.answer import leading, sentence
+from reports.show.curves import SETTLED, band, curve_title, falls_early, load_curves, progress_title
+from reports.show.markup import Html, details, element, name_of
+from reports.show.names import name_comparisons
+from reports.show.screen import Scale
+from reports.show.tables import fixed, interval_text
+
+__all__ = ["MOST_ROWS", "curve_chart", "interval_chart", "seed_values"]
+
+MOST_ROWS = 16
+"""The comparisons that are shown at once; further ones open."""
+_SERIES = 7
+"""The colours of arms; further arms repeat them with another dash."""
+_DASHES = 3
+"""The dashes that the style sheet has for them."""
+_WIDE, _HIGH = 1000, 500
+"""The units of the drawing of learning curves, which is stretched to its room."""
+
+
+def seed_values(findings: Findings, comparison: Comparison) -> dict[int, float]:
+    """Returns the difference of each seed that all arms of a comparison have finished, in its own units."""
+    values = {arm: {run.seed: run.value for run in findings.study.finished(arm)} for arm in comparison.weights}
+    seeds = sorted(set.intersection(*map(set, values.values()))) if values else []
+    if findings.ratio:
+        seeds = [seed for seed in seeds if all(of_arm[seed] > 0 for of_arm in values.values())]
+    scale = math.log if findings.ratio else float
+    return {
+        seed: sum(weight * scale(values[arm][seed]) for arm, weight in comparison.weights.items()) for seed in seeds
+    }
+
+
+def interval_chart(findings: Findings) -> Html:
+    """Returns a row for each comparison with an estimate: its name, interval, seeds and verdict, on one scale."""
+    first = leading(findings)
+    ordered = [*first, *(one for one in findings.shown if one not in first)]
+    shown = [one for one in ordered if one.estimate is not None]
+    if not shown:
+        return Html()
+    names, scale = name_comparisons(findings.study.plan, shown), Scale.of(shown).wider()
+    rows = [_row(findings, one, names.levels[one.name], scale) for one in shown]
+    further = f"{len(rows) - MOST_ROWS} more comparisons"
+    return element(
+        "div",
+        element("h2", names.heading("Comparisons"), id="comparisons"),
+        element("div", *rows[:MOST_ROWS], _axis(findings, scale), role="list", class_="intervals"),
+        details(further, element("div", *rows[MOST_ROWS:], role="list", class_="intervals"))
+        if len(rows) > MOST_ROWS
+        else Html(),
+        element("p", _legend(findings), class_="note"),
+        class_="picture",
+    )
+
+
+def _row(findings: Findings, comparison: Comparison, name: str, scale: Scale) -> Html:
+    verdict = comparison.verdict or "none"
+    doubt = _doubt(findings, comparison)
+    return element(
+        "div",
+        element("span", name_of(name), class_="name"),
+        element("span", _strip(findings, comparison, scale), class_="strip"),
+        element("span", _effect(findings, comparison), class_="effect"),
+        element("span", verdict, element("small", doubt) if doubt else Html(), class_=f"verdict {verdict}"),
+        role="listitem",
+        aria_label=sentence(findings, comparison),
+        class_="row",
+    )
+
+
+def _doubt(findings: Findings, comparison: Comparison) -> str:
+    """Returns why there is no verdict, or why one is open though the interval of the comparison excludes zero."""
+    interval = comparison.estimate.interval if comparison.estimate else None
+    if comparison.verdict is None:
+        return comparison.reason or ""
+    if comparison.verdict != "unresolved" or interval is None or interval[0] <= 0 <= interval[1]:
+        return ""
+    family = len([one for one in findings.comparisons if one.adjusted is not None])
+    return f"p = {comparison.adjusted:.2g} after correction for {family} comparisons" if comparison.adjusted else ""
+
+
+def _effect(findings: Findings, comparison: Comparison) -> str:
+    estimate, decimals = comparison.estimate, findings.difference_decimals
+    assert estimate is not None
+    text = fixed(findings.as_printed(estimate.difference), decimals)
+    if estimate.interval is None:
+        return text
+    return f"{text} ({interval_text(*map(findings.as_printed, estimate.interval), decimals)})"
+
+
+def _strip(findings: Findings, comparison: Comparison, scale: Scale) -> Html:
+    """Returns the drawing of one row: the margin as a band, zero, the interval, and a point for each seed."""
+    estimate = comparison.estimate
+    assert estimate is not None
+    at, write = scale.percent, _writer(findings)
+    marks = []
+    if scale.margin:
+        band_width = f"{float(at(scale.margin)[:-1]) - float(at(-scale.margin)[:-1]):.2f}%"
+        marks.append(element("rect", x=at(-scale.margin), width=band_width, y="0", height="100%", class_="margin"))
+    marks.append(element("line", x1=at(0.0), x2=at(0.0), y1="0", y2="100%", class_="zero"))
+    if estimate.interval:
+        low, high = estimate.interval
+        title = element("title", f"95 % interval: {write(low)} to {write(high)}")
+        marks.append(element("line", title, x1=at(low), x2=at(high), y1="50%", y2="50%", class_="interval"))
+    for seed, value in seed_values(findings, comparison).items():
+        title = element("title", f"seed {seed}: {write(value)}")
+        marks.append(element("circle", title, cx=at(value), cy="50%", r="3", class_="seed"))
+    title = element("title", f"mean: {write(estimate.difference)}")
+    marks.append(element("circle", title, cx=at(estimate.difference), cy="50%", r="5", class_="mean"))
+    return element("svg", *marks, class_=comparison.verdict or "none", aria_hidden="true", focusable="false")
+
+
+def _writer(findings: Findings) -> Callable[[float], str]:
+    """Returns a function that writes a difference with one decimal more than tables do."""
+    return lambda value: fixed(findings.as_printed(value), findings.difference_decimals + 1)
+
+
+def _axis(findings: Findings, scale: Scale) -> Html:
+    """Returns the values at the ends of the scale, and zero where it has room, below the rows."""
+    low, high = (f"{findings.as_printed(end):.3g}" for end in (scale.low, scale.high))
+    no_difference = "1" if findings.ratio else "0"
+    ends = [element("span", low, style="left:0"), element("span", high, style="right:0")]
+    zero = float(scale.percent(0.0)[:-1])
+    if _ROOM < zero < 100 - _ROOM:
+        ends.insert(1, element("span", no_difference, style=f"left:{zero:.2f}%", class_="middle"))
+    return element("div", element("span"), element("span", *ends, class_="ends"), class_="row axis", aria_hidden="true")
+
+
+_ROOM = 18
+"""The percent of the scale that the text at an end takes."""
+
+
+def _legend(findings: Findings) -> str:
+    """Returns what the marks mean, the unit, and which direction is better."""
+    better = "left" if findings.study.plan.goal == "minimize" else "right"
+    unit = findings.difference_unit
+    margin = f" The band is the margin of equality: {findings.margin}." if findings.margin else ""
+    return (
+        f"{unit[0].upper()}{unit[1:]}; {better} is better. Bars are 95 % intervals, large points means, small points "
+        f"seeds.{margin}"
+    )
+
+
+def curve_chart(findings: Findings) -> Html:
+    """Returns the learning curves of the arms: of the metric where it was measured during training, else of the loss.
+
+    They begin after the first fifth of training where that spans most of the values.
+    """
+    curves = load_curves(findings.study)
+    if not curves or findings.battery:
+        return Html()
+    name, by_arm = list(curves.items())[-1]
+    start = SETTLED if falls_early(by_arm) else 0.0
+    lines = {arm: line for arm, seeds in by_arm.items() if len(line := _line(seeds, start))}
+    if not lines:
+        return Html()
+    every = np.concatenate([*lines.values()])
+    (first, low), (last, high) = every.min(axis=0), every.max(axis=0)
+    spans = last - first or 1.0, high - low or 1.0
+    labels, drawn, legend = findings.study.plan.labels, [], []
+    for number, (arm, line) in enumerate(lines.items()):
+        style = f"series-{number % _SERIES + 1} dash-{number // _SERIES % _DASHES}"
+        final = f"{labels.alone(arm)}: {fixed(float(line[-1, 1]), findings.decimals)}"
+        points = " ".join(f"{(x - first) / spans[0] * _WIDE:.1f},{(high - y) / spans[1] * _HIGH:.1f}" for x, y in line)
+        drawn.append(element("polyline", element("title", final), points=points, class_=style))
+        legend.append(element("li", element("i", class_=style), name_of(final)))
+    chart = element(
+        "svg", *drawn, viewBox=f"0 0 {_WIDE} {_HIGH}", preserveAspectRatio="none", aria_hidden="true", focusable="false"
+    )
+    since = f" from {start:.0%} of training on" if start else ""
+    return element(
+        "div",
+        element("h2", "Learning curves", id="curves"),
+        element("p", f"{curve_title(findings, name)}, mean over seeds{since}", class_="note"),
+        element(
+            "div",
+            element("span", fixed(float(high), findings.decimals), class_="high"),
+            element("span", fixed(float(low), findings.decimals), class_="low"),
+            chart,
+            element(
+                "span",
+                f"{count(float(first))} to {count(float(last))} {progress_title(findings.study)}",
+                class_="progress",
+            ),
+            class_="plot",
+        ),
+        element("ul", *legend, class_="legend"),
+        class_="picture",
+    )
+
+
+def _line(seeds: Sequence[Array], start: float) -> Array:
+    """Returns the mean over seeds (n, 2) from a share of training on: progress and value."""
+    tokens, mean, _, _ = band(seeds)
+    line = np.stack([tokens, mean], axis=1)
+    return line[tokens >= start * tokens[-1]] if len(tokens) else line
