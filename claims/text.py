@@ -14,10 +14,10 @@ from pathlib import Path
 from claims.claim import ROOT
 from lit_transformers.config import Plain
 
-__all__ = ["HISTORY", "filled", "pages", "unmarked_measurements", "unmeasured"]
+__all__ = ["DECISIONS", "filled", "pages", "unmarked_measurements", "unmeasured"]
 
-HISTORY = "decisions.md"
-"""The dated record of decisions: its numbers are those of the day in the heading, and are not updated."""
+DECISIONS = "decisions.md"
+"""The page of decisions: a number there is a reason from the dates of its record, and is not updated."""
 
 _MARK = re.compile(r"<!-- claim (?P<value>[\w.]+)(?::(?P<format>\S+))? -->(?P<text>.*?)<!-- /claim -->", re.DOTALL)
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)

@@ -12,7 +12,7 @@ from claims import claim as claims
 from claims.benchmarks import benchmark_tables
 from claims.catalog import CLAIMS
 from claims.claim import Claim, ClaimError, current_commit, values_of
-from claims.text import HISTORY, filled, pages, unmarked_measurements, unmeasured
+from claims.text import DECISIONS, filled, pages, unmarked_measurements, unmeasured
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
@@ -22,7 +22,7 @@ def test_the_text_says_what_was_measured(page: Path) -> None:
     assert filled(text, values) == text, "put it there by: python -m claims write"
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if page.name != HISTORY], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in pages() if page.name != DECISIONS], ids=lambda page: page.name)
 def test_no_measured_number_stands_outside_of_marks(page: Path) -> None:
     assert not list(unmarked_measurements(page.read_text(encoding="utf-8")))
 

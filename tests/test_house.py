@@ -525,6 +525,23 @@ def test_every_mechanism_names_its_paper() -> None:
         assert re.search(r"arXiv:\d{4}\.\d{4,5}", ast.get_docstring(tree(path)) or ""), name(path)
 
 
+DECISION = ["Status", "Context", "Decision", "Rejected", "Code"]
+"""The parts of each record in docs/decisions.md; surprising consequences may stand before the code."""
+
+
+def test_a_decision_has_its_parts_and_names_code_that_exists() -> None:
+    page = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    _, contents, *records = re.split("^## ", page, flags=re.MULTILINE)
+    assert records
+    for record in records:
+        heading, body = record.split("\n", 1)
+        assert f"[{heading}](#" in contents, heading
+        parts = re.findall(r"^\*\*(\w+)\.\*\*", body, re.MULTILINE)
+        assert [part for part in parts if part != "Consequences"] == DECISION, heading
+        paths = re.findall("`(.+?)`", body.split("**Code.**")[1])
+        assert paths and all((ROOT / path).is_file() for path in paths), heading
+
+
 def test_what_packages_need_beside_code_is_installed_with_them() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert {package.rstrip("*") for package in settings["packages"]["find"]["include"]} == set(PACKAGES)
