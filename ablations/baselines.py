@@ -122,7 +122,8 @@ RECALL: Mapping[str, Any] = {
 """Overrides of CHARACTERS for strings that assign values to keys and then ask for them (multi-query recall).
 
 What is to be repeated is chosen by what it follows, not by its distance, so that nothing but a comparison of contents
-gets it. Every answer is certain, and who compares nothing guesses among eight values.
+gets it. Every answer is certain, and who compares nothing guesses among eight values. Recall is learned late and at
+once: after 800 updates one of three softmax runs had learned nothing of it.
 """
 RECALL_MARGIN = Margin(0.1, "a twentieth of the loss of who guesses among all values")
 
@@ -403,7 +404,8 @@ ELECTRA = MASKED.override(
 """A discriminator beside a generator of a quarter of its width, measured by minimal pairs: rows with an ending that
 does not agree, with two openers exchanged, or with a word of another topic, each beside the row without that fault.
 
-A generator that knows its text leaves nothing to notice, nor does a text that breaks its own rules.
+A generator that knows its text leaves nothing to notice, nor does a text that breaks its own rules. In pilots of one
+seed, clipped gradients cut the updates to a third, and 960 words kept BERT from knowing every pair.
 """
 
 BOOKS_GPU: Mapping[str, Any] = {

@@ -3,6 +3,9 @@
 `python -m ablations tune examples/language_recipe.py --trials 8` gives both norms the same number of trials; with
 `--scale lags`, on symbols that repeat earlier ones. What an arm states is not searched: a network that reads a text
 once learns less of it with any dropout.
+
+Six trials (2026-11-25) found rates of 7.2e-3 with pre-norm and 9.2e-3 with post-norm. Over two seeds, pre-norm is .043
+bits better (-.121 to .035), which decides nothing.
 """
 
 from __future__ import annotations

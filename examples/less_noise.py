@@ -3,6 +3,10 @@
 `python -m ablations run examples/less_noise.py --scale lags` trains the pairs on symbols that repeat earlier ones; the
 scales `recall` and `text` do so on the other two kinds of data. `python -m benchmarks.noise` reads what came out as
 seconds to a decided comparison.
+
+On lags (64 runs, two cores, 2026-11-24) the cosine needs 1,881 s, with averaged weights 1,865 s, a linear decay
+1,854 s, and a constant rate with averaged weights 1,756 s: no more apart than eight seeds can tell. Seeds differ in
+when rotary positions learn the far lag, long before the rate decays.
 """
 
 from __future__ import annotations

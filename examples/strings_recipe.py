@@ -1,6 +1,7 @@
 """Searches a recipe for small encoder-decoders that copy and reverse strings.
 
 `python -m ablations tune examples/strings_recipe.py --trials 8` gives both norms the same number of trials.
+Four trials each (2026-11-25) found nothing better than the baseline.
 """
 
 from __future__ import annotations

@@ -80,7 +80,11 @@ MINILM = RunConfig(
     start=StartConfig.from_dict({"network": IMPORTED}),
 )
 """A linear layer on the third layer of MiniLM, over the first 512 tokens of reviews of at least 600 words: twice of 512
-in training, and of 512 others in evaluation. 43 % of these have more than 1,024 tokens, none more than 2,048."""
+in training, and of 512 others in evaluation. 43 % of these have more than 1,024 tokens, none more than 2,048.
+
+Pilots of this baseline chose the layer (accuracies of .74 to .76; layer 4 .73 to .75, layer 2 .71 to .75, layer 6 .68
+to .71) and two passes in place of one, which does not beat a bag of n-grams (.725). They were measured on the same 512
+reviews, so the baseline is a little too good, and what other arms lose against it a little too large."""
 
 FINE_TUNED: Mapping[str, Any] = {
     "task.layers": None,
