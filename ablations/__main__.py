@@ -64,60 +64,60 @@ from sweeps.launchers.share import Share, cuda_devices, share_machine
 from sweeps.object_store import address_of, store_of
 from sweeps.options import Runs, Storage
 
-HELP = """Ask a question of a model: runs every arm over several seeds, and reports the differences with intervals.
+HELP = """Run ablation studies: train every arm over several seeds, and report the differences with intervals.
 
-A study is one file in ablations/studies; its name, or the path of a file of your own, is what STUDY means below.
+STUDY is the name of a file in ablations/studies, or the path to your .py file.
 """
 
 EXAMPLES = """Examples:
 
-python -m ablations list                                       what can be asked
+python -m ablations list                                       list the studies
 
-python -m ablations plan xl_recurrence                         what it will take, before anything is trained
+python -m ablations plan xl_recurrence                         show runs, FLOPs and time; train nothing
 
-python -m ablations plan xl_recurrence --power 0.8             seeds, hours, and what they would decide, by earlier runs
+python -m ablations plan xl_recurrence --power 0.8             forecast the verdicts of more seeds
 
-python -m ablations run xl_recurrence                          train and report; stop it and run it again at will
+python -m ablations run xl_recurrence                          train and report; after a stop the same command resumes
 
-python -m ablations run xl_recurrence --seeds 5                two seeds more, which after a report count as a look
+python -m ablations run xl_recurrence --seeds 5                add two seeds; after a report they count as a look
 
-python -m ablations run NAME --until decided --max-hours 2     a study with seeds=Looks(3, 6, 10, 16), look after look
+python -m ablations run NAME --until decided --max-hours 2     take the looks of seeds=Looks(3, 6, 10, 16) in turn
 
-python -m ablations run xl_recurrence --set training.steps=50  a quick look, with a report of its own
+python -m ablations run xl_recurrence --set training.steps=50  try a short run; it has a separate report
 
 python -m ablations run xl_recurrence --scale gpu --device cuda
 
-python -m ablations run xl_recurrence --scale gpu --devices 2  every run by two ranks, which torchrun starts
+python -m ablations run xl_recurrence --scale gpu --devices 2  train each run on two ranks, started by torchrun
 
 python -m ablations run xl_recurrence --launcher slurm --slurm partition=gpu --slurm gpus_per_node=1 --slurm time=2h
 
 python -m ablations run xl_recurrence --launcher ray --ray address=auto --ray cpus=2
 
-python -m ablations run xl_recurrence --runs s3://bucket/prefix   machines that come and go, and share no folder
+python -m ablations run xl_recurrence --runs s3://bucket/prefixkeep runs in an object store
 
-python -m ablations tune xl_recurrence --trials 16             every arm at its best, with the same budget
+python -m ablations tune xl_recurrence --trials 16             tune each arm with the same budget, then compare
 
-python -m ablations worker xl_recurrence                       on another machine, at any time: does runs that wait
+python -m ablations worker xl_recurrence                       take waiting runs, on any further machine
 
-python -m ablations wandb xl_recurrence                        a W&B sweep; its agents run: python -m ablations agent
+python -m ablations wandb xl_recurrence                        create a W&B sweep, for python -m ablations agent
 
-python -m ablations remark diet_masks                          its remarks on what disagrees, into what is published
+python -m ablations remark diet_masks                          publish the study's remarks on disagreements
 
-python -m ablations answers                                    what answers the questions, beside what is published
+python -m ablations answers                                    publish which comparisons answer the questions
 
-python -m ablations floors star_links                          floors of what was published before they were measured
+python -m ablations floors star_links                          publish floors that were measured later
 
-python -m ablations restore xl_memory                          the runs of what is published, for run to go on with
+python -m ablations restore xl_memory                          restore published runs, to add seeds or arms
 
-python -m ablations reproduce xl_recurrence                    a published run again by today's code, beside its value
+python -m ablations reproduce xl_recurrence                    repeat a published run with today's code
 
-python -m ablations new longer_memory                          a study of your own, from a commented skeleton
+python -m ablations new longer_memory                          write a study file with comments
 
-python -m ablations config xl_recurrence > mine.yaml           all of its config with docs, to change and fit
+python -m ablations config xl_recurrence > mine.yaml           write the config with all fields, to edit and fit
 
-python -m lit_transformers kinds                               what models, mixers, tasks and data can be chosen
+python -m lit_transformers kinds                               list models, mixers, tasks and data
 
-Exit status: 0 all is well, 1 runs or gates failed, 2 bad input, 130 or 143 stopped.
+Exit status: 0 success, 1 runs or gates failed, 2 bad input, 130 or 143 stopped.
 """
 
 app = typer.Typer(
@@ -130,17 +130,15 @@ app = typer.Typer(
 
 READING = ("answers", "config", "list", "new", "plan", "remark", "report", "show", "status")
 """The commands that only read, and import no plug-in of the project file but for a study of its folder."""
-Unmatched = Annotated[
-    bool, typer.Option("--unmatched", help="Give verdicts between arms whose matched budgets differ, too.")
-]
+Unmatched = Annotated[bool, typer.Option("--unmatched", help="Also judge arms whose matched budgets differ.")]
 Full = Annotated[bool, typer.Option("--full", help="Print every table of the report, not one screen.")]
 Power = Annotated[
     float | None,
-    typer.Option("--power", metavar="P", help="Say what more seeds would decide with a power such as 0.8."),
+    typer.Option("--power", metavar="P", help="Forecast the verdicts of more seeds at this power, e.g. 0.8."),
 ]
 Launcher = Annotated[
     LauncherName,
-    typer.Option("--launcher", help="Where runs are done: on this machine, or on a SLURM or Ray cluster."),
+    typer.Option("--launcher", help="Where runs execute: this machine, a SLURM cluster or a Ray cluster."),
 ]
 Slurm = Annotated[
     list[str] | None,
@@ -151,7 +149,7 @@ Ray = Annotated[
     typer.Option("--ray", metavar="NAME=VALUE", help="For Ray: address=auto, cpus=4, gpus=1, memory=8GiB. Repeatable."),
 ]
 PublishedIn = Annotated[
-    Path | None, typer.Option("--in", metavar="DIR", help="Where it is published.", show_default="published")
+    Path | None, typer.Option("--in", metavar="DIR", help="Folder of the publications.", show_default="published")
 ]
 PublishedArms = Annotated[
     list[str] | None,
@@ -159,17 +157,17 @@ PublishedArms = Annotated[
         "--arm", metavar="NAME", help="An arm by its name in the report. Repeatable.", show_default="the baseline"
     ),
 ]
-RepeatedSeeds = Annotated[int, typer.Option("--seeds", min=1, help="How many seeds of each arm, the first ones.")]
-WriteRepeated = Annotated[bool, typer.Option("--write", help="Also enter the result into what is published.")]
+RepeatedSeeds = Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each arm, from the first.")]
+WriteRepeated = Annotated[bool, typer.Option("--write", help="Also write the result into the publication.")]
 Devices = Annotated[
     int | None,
-    typer.Option("--devices", min=1, help="Ranks of a run, by torchrun: short for --set training.devices=..."),
+    typer.Option("--devices", min=1, help="Ranks per run, started by torchrun. Same as --set training.devices=..."),
 ]
 
 
 @app.command("list")
 def list_studies() -> None:
-    """All studies with their questions."""
+    """List all studies with their questions."""
     from ablations.show import study_list
 
     own = [catalog.headline(catalog.own_folder() / f"{name}.py") for name in catalog.own_names()]
@@ -178,7 +176,7 @@ def list_studies() -> None:
 
 @app.command()
 def show(study: Study) -> None:
-    """One study: its factors, levels, scales and the published numbers."""
+    """Show a study: factors, levels, scales and published numbers."""
     from ablations.show import study_view
 
     path = catalog.find(study)
@@ -190,7 +188,7 @@ def plan(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
     device: Device = None, workers: Workers = None, threads: Threads = None, power: Power = None,
 ) -> None:  # fmt: skip
-    """The runs with their parameters, FLOPs and estimated time; what more seeds would decide. Trains nothing."""
+    """Show the runs with parameters, FLOPs and estimated time; with --power, forecast verdicts. Train nothing."""
     from ablations.estimate import estimate
     from ablations.power import power_view
     from ablations.show import plan_view
@@ -214,7 +212,7 @@ def plan(
 def check(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, device: Device = None
 ) -> None:
-    """The gates of every arm: no leak from the future, padding ignored, every parameter trains. Takes seconds."""
+    """Check the gates of every arm: no leak from the future, padding ignored, every parameter trains. Takes seconds."""
     from ablations.show import gate_table
 
     planned = plan_for(study, runs, request_of(scale, changes, 1, device))
@@ -237,7 +235,7 @@ def run(
     until: Until = None, max_hours: MaxHours = None, callbacks: Callbacks = None, loggers: Loggers = None,
     full: Full = False,
 ) -> None:  # fmt: skip
-    """Train every arm and report. Finished runs are read, not repeated; stop it any time and run it again to go on."""
+    """Train every arm and report. Finished runs are reused. Stop at any time: the same command resumes."""
     of_this_machine = {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run}
     require_fitting(launcher, {"slurm": slurm, "ray": ray}, of_this_machine)
     deadline = deadline_of(until is not None, max_hours, seeds)
@@ -262,7 +260,7 @@ def status(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
     device: Device = None, storage: Storage = None,
 ) -> None:  # fmt: skip
-    """Where every run stands, who is at it, since when, and the time left."""
+    """Show the state of every run, its worker, and the time left."""
     from ablations.show import status_view
     from sweeps.status import bring_up_to_date, standings
 
@@ -273,7 +271,7 @@ def status(
     bring_up_to_date(rows, runs, active_runs)
     out.print(status_view(planned.plan, rows, active_runs))
     if storage is None and address_of(runs) and not all(row.state.over for row in rows):
-        out.print("what other machines do at this store is seen with a shared ledger: --storage", highlight=False)
+        out.print("give --storage to see the runs of other machines at this store", highlight=False)
 
 
 @app.command()
@@ -294,7 +292,7 @@ def report(
 
 @app.command()
 def remark(study: Study, folder: PublishedIn = None, scale: Scale = "demo", changes: Set = None) -> None:
-    """What the study says of its results, into what is published of it; no run is needed."""
+    """Write the study's remarks on its results into its publication. Needs no run."""
     from reports.publish import publish_remarks
 
     path = catalog.find(study)
@@ -305,7 +303,7 @@ def remark(study: Study, folder: PublishedIn = None, scale: Scale = "demo", chan
 
 @app.command()
 def answers(folder: PublishedIn = None) -> None:
-    """Which comparisons answer the questions of all that is published, beside results whose plans do not say it."""
+    """Write which comparisons answer the questions of published studies whose plans do not state it."""
     from reports.publish import PUBLISHED, published
     from reports.read.answers import write_answers
     from reports.read.results import read_results
@@ -315,12 +313,12 @@ def answers(folder: PublishedIn = None) -> None:
         name: catalog.load(catalog.find(plan.study)).answer for name, plan in plans.items() if plan.answer is None
     }
     path = write_answers(folder or PUBLISHED, {name: answer for name, answer in stated.items() if answer})
-    out.print(f"{path}; now all reports: python -m reports gallery --render", markup=False, soft_wrap=True)
+    out.print(f"{path}; next: python -m reports gallery --render", markup=False, soft_wrap=True)
 
 
 @app.command()
 def floors(study: Study, folder: PublishedIn = None, scale: Scale = "demo", changes: Set = None) -> None:
-    """What simple predictors reach on the data of a published study, into what is published of it without floors."""
+    """Measure the floors of a published study that has none, and write them into its publication."""
     from reports.publish import publish_floors
 
     path = catalog.find(study)
@@ -351,15 +349,15 @@ def clean(
 def restore(
     study: Study, folder: PublishedIn = None, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None
 ) -> None:  # fmt: skip
-    """The runs of a published study, but for their weights, to where run goes on with them: its next look, or arms that
-    are new. Only runs of today's code, configs and data are restored."""
+    """Restore published runs (without weights) so that `run` can add seeds or arms. Runs of other code, configs or data
+    are refused."""
     from ablations.restore import restore_published
     from reports.publish import PUBLISHED
 
     whole = whole_plan_for(study, runs, request_of(scale, changes, None, None))
     restored, known = restore_published((folder or PUBLISHED) / whole.folder, whole, runs)
     text = f"{restored} runs restored, {known - restored} were there"
-    out.print(f"{text}; now go on: {whole.plan.commands['run']}", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"{text}; next: {whole.plan.commands['run']}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -368,8 +366,8 @@ def reproduce(
     arms: PublishedArms = None, seeds: RepeatedSeeds = 1, write: WriteRepeated = False, workers: Workers = None,
     threads: Threads = None, storage: Storage = None, allowed: AllowedModules = None,
 ) -> None:  # fmt: skip
-    """Published runs again, by today's code and their own configs, beside what is published: nothing is taken over from
-    earlier runs. By default the baseline's first seed, with as many threads as it had."""
+    """Repeat published runs with today's code and compare. By default: the baseline's first seed, with the same number
+    of threads."""
     from ablations.reproduce import prepare_repetition
     from ablations.show import reproduction_view
     from reports.publish import publish_reproductions
@@ -402,14 +400,14 @@ def publication_of(study: Path, folder: Path | None, scale: str, changes: list[s
 
 def print_publication(page: Path) -> None:
     """Prints where a publication has changed, and how the index follows."""
-    out.print(f"{page}; now the index of all: python -m reports gallery", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"{page}; next: python -m reports gallery", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
 def new(name: Annotated[str, typer.Argument(help="The study's name, or the path of a .py file.")]) -> None:
-    """A commented skeleton of a study, ready to run."""
+    """Write a commented study file, ready to run."""
     path = catalog.write_new(name)
-    out.print(f"{path} is there; edit it, then: python -m ablations plan {name}", markup=False, soft_wrap=True)
+    out.print(f"{path} written; edit it, then: python -m ablations plan {name}", markup=False, soft_wrap=True)
 
 
 app.command()(config)

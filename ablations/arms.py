@@ -82,7 +82,7 @@ def _check_factor(name: str, levels: Mapping[str, Overrides], design: Design) ->
     if len(levels) < 2:
         raise ConfigError("a factor needs two levels or more", f"factors.{name}")
     if design == "leave_one_out" and len(levels) > 2:
-        raise ConfigError("what is left out is there or not: two levels", f"factors.{name}")
+        raise ConfigError("a part that is left out has two levels: present or absent", f"factors.{name}")
     first = next(iter(levels))
     if levels[first]:
         raise ConfigError(

@@ -381,7 +381,7 @@ MASKED = RunConfig(
 After half a minute of one core it knows the places of words, the topic of a row and which endings agree.
 """
 MASKED_NATS = Metric("val/nats", goal="minimize", label="nats per hidden symbol")
-MASKED_MARGIN = Margin(0.03, "less than a tenth of what agreement at a distance is worth")
+MASKED_MARGIN = Margin(0.03, "less than a tenth of the gain from agreement at a distance")
 
 PAIRS_ACCURACY = Metric(
     "val/pairs_accuracy",

@@ -45,13 +45,13 @@ ELEVEN_PASSES: Mapping[str, Any] = {"data.noise.epochs": 8, "training.steps": 12
 """Overrides of DENOISING that pretrain for eight passes, and measure after three more: with half of the updates, an arm
 that predicts few symbols is worse than the symbol before."""
 
-CONTINUED_NATS = Metric("val/nats", goal="minimize", label="nats per symbol of what is written")
+CONTINUED_NATS = Metric("val/nats", goal="minimize", label="nats per written symbol")
 
 DENOISING_GPU: Mapping[str, Any] = dict(BOOKS_GPU) | {"data.sentinels": 32, "data.noise.epochs": 40}
 """Overrides of DENOISING for the books of the Gutenberg project: of some 58 passes, the last third is fine-tuning."""
 
 DENOISING_SCALES = {
-    "demo": Scale(seeds=Looks(4, 8), margin=Margin(0.03, "less than a tenth of what agreement at a distance is worth")),
+    "demo": Scale(seeds=Looks(4, 8), margin=Margin(0.03, "less than a tenth of the gain from agreement at a distance")),
     "gpu": Scale(overrides=DENOISING_GPU, margin=Margin(0.02, "a hundredth of the loss of a piece")),
     "paper": Scale(
         overrides=dict(BERT_BASE) | {"data.sentinels": 128, "data.noise.epochs": 800},

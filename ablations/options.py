@@ -45,44 +45,57 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Override a path of all arms, e.g. model.dim=64. Repeatable."),
 ]
-Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.", show_default="the study's own")]
+Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="Seeds per arm.", show_default="the study's own")]
 Until = Annotated[
     Literal["decided"] | None,
     typer.Option("--until", help="Take one planned look after another until all comparisons are decided."),
 ]
 MaxHours = Annotated[
-    float | None, typer.Option("--max-hours", metavar="H", help="With --until: stop after H hours, to go on later.")
+    float | None,
+    typer.Option("--max-hours", metavar="H", help="With --until, stop after H hours."),
 ]
-Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda: short for --set training.device=...")]
+Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda. Same as --set training.device=...")]
 Workers = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Runs at a time.", show_default="one a core or GPU")
+    int | None, typer.Option("--workers", min=1, help="Number of runs at a time.", show_default="one per core or GPU")
 ]
 Threads = Annotated[
     int | None,
-    typer.Option("--threads", min=1, help="Threads a run.", show_default="OMP_NUM_THREADS, else cores / workers"),
+    typer.Option("--threads", min=1, help="Threads per run.", show_default="OMP_NUM_THREADS, else cores / workers"),
 ]
 Retry = Annotated[
-    bool, typer.Option("--retry-failed", help="Try again what failed by itself, not only what was killed.")
+    bool,
+    typer.Option("--retry-failed", help="Also retry runs that failed by themselves."),
 ]
 TimeLimit = Annotated[
     str | None,
-    typer.Option("--time-limit", metavar="TIME", help="What a run may take, 2h: then it fails, with a checkpoint."),
+    typer.Option(
+        "--time-limit",
+        metavar="TIME",
+        help="Maximum time per run, e.g. 2h. A run over the limit fails and keeps its checkpoint.",
+    ),
 ]
 MemoryLimit = Annotated[
-    str | None, typer.Option("--memory-limit", metavar="SIZE", help="What a run may hold, 4GiB: with more it fails.")
+    str | None,
+    typer.Option(
+        "--memory-limit", metavar="SIZE", help="Maximum memory per run, e.g. 4GiB. A run over the limit fails."
+    ),
 ]
 MemoryPerRun = Annotated[
     str | None,
     typer.Option(
-        "--memory-per-run", metavar="SIZE", help="What a run needs: so many at a time.", show_default="estimated"
+        "--memory-per-run",
+        metavar="SIZE",
+        help="Memory that one run needs; as many runs as fit start at a time.",
+        show_default="estimated",
     ),
 ]
 Wandb = Annotated[
     Literal["disabled", "offline", "online"],
-    typer.Option("--wandb", help="Sends every run to Weights & Biases; costs each run about a second."),
+    typer.Option("--wandb", help="Log every run to Weights & Biases; takes about a second per run."),
 ]
 WithMixer = Annotated[
-    bool, typer.Option("--with-mixer-space", help="Search what an arm's mixer declares too: windows, ranks, blocks.")
+    bool,
+    typer.Option("--with-mixer-space", help="Also search the knobs of an arm's mixer: windows, ranks, blocks."),
 ]
 TRIALS = 12
 """Trials of each arm, where nothing else is asked for."""
@@ -130,7 +143,7 @@ def ends_when_stopped() -> Iterator[None]:
     try:
         yield
     except Stopped as stop:
-        out.print("stopped; run the same command to go on", style="yellow")
+        out.print("stopped; run the same command to resume", style="yellow")
         raise typer.Exit(128 + stop.number) from None
 
 

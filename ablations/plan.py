@@ -383,7 +383,7 @@ def _require_effects(configs: dict[str, Config], runner: Runner) -> None:
     baseline, *others = configs
     for name in others:
         if runner.changes_nothing(configs[name], configs[baseline]):
-            raise ConfigError("computes what the baseline computes: what it overrides does nothing here", name)
+            raise ConfigError("computes the same as the baseline: its overrides have no effect here", name)
 
 
 def _with_references(plan: Plan, configs: dict[str, Config], runner: Runner) -> Plan:

@@ -25,7 +25,7 @@ def restore_published(directory: Path, whole: PlannedStudy, runs: Path) -> tuple
     known = recorded.keys() & whole.plan.by_key()
     if not known:
         commits = sorted({str(commit) for one in recorded.values() if (commit := one.environment.get("commit"))})
-        remedy = f"check out commit {' or '.join(commits)} to go on with them, or run" if commits else "run"
+        remedy = f"check out commit {' or '.join(commits)} to use them, or run" if commits else "run"
         raise ConfigError(
             f"none of its {len(recorded)} runs has today's code, config and data; {remedy} the study anew",
             str(directory),

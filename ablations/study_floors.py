@@ -77,7 +77,7 @@ def _floors(
     def measured(key: str, arms: tuple[str, ...]) -> Floors:
         start = time.monotonic()
         try:
-            with console.status(f"floors of {plan.study}: what simple predictors reach"):
+            with console.status(f"measuring the floors of {plan.study}"):
                 floors = Floors(key, call_forked(runner, measure, runner, configs[key], plan.metric.name))
         except Exception as error:  # whatever it is, it is no reason not to train
             floors = Floors(key, reason=first_fault(error))

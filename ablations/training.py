@@ -121,7 +121,7 @@ class Stopped(KeyboardInterrupt):
     """A signal stopped the runs; what they had done is kept."""
 
     def __init__(self, number: int) -> None:
-        super().__init__("stopped; run it again to go on")
+        super().__init__("stopped; run it again to resume")
         self.number = number
         """Of the signal."""
 

@@ -41,10 +41,11 @@ Trials = Annotated[
     typer.Option("--trials", min=1, help="Trials of each arm.", show_default=f"{TRIALS}, unless --tokens"),
 ]
 Tokens = Annotated[
-    int | None, typer.Option("--tokens", min=1, help="Training tokens of each arm; what pruning saves buys trials.")
+    int | None,
+    typer.Option("--tokens", min=1, help="Training tokens per arm. Pruned trials leave tokens to others."),
 ]
 Prune = Annotated[
-    bool, typer.Option("--prune/--no-prune", help="End trials early that lag behind the median of those before.")
+    bool, typer.Option("--prune/--no-prune", help="End a trial early if it lags behind the median of earlier trials.")
 ]
 
 
@@ -55,10 +56,10 @@ def tune(
     storage: Storage = None, time_limit: TimeLimit = None, memory_limit: MemoryLimit = None,
     memory_per_run: MemoryPerRun = None,
 ) -> None:  # fmt: skip
-    """Tune every arm alike, then train the winners over the study's seeds and report.
+    """Tune every arm with the same budget, then train the winners over the study's seeds and report.
 
-    Each arm searches the same space (learning rate, warm-up, dropout) with the same budget, by TPE, on the validation
-    split; the report is of the test split. Stop it at any time and run it again to go on.
+    Each arm searches the same space (learning rate, warm-up, dropout) by TPE on the validation split. The report uses
+    the test split. Stop at any time: the same command resumes.
     """
     from ablations.show import tuning_table
     from ablations.tuning import prepare, tuned_plan
@@ -68,7 +69,10 @@ def tune(
     if trials and tokens:
         raise ConfigError("a budget is of trials or of tokens, not of both", "--trials")
     if storage is None and address_of(runs):
-        out.print("a search goes on here alone; on other machines with a shared ledger: --storage", highlight=False)
+        out.print(
+            "this search uses this machine only; to share it, give --storage",
+            highlight=False,
+        )
     budget = Budget(tokens=tokens) if tokens else Budget(trials or TRIALS)
     tuning = prepare(study, request_of(scale, changes, seeds, device), runs, own=with_mixer_space)
     if tokens and not all(arm.price for arm in tuning.arms):

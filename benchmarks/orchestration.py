@@ -123,7 +123,7 @@ def shown(cost: StudyTime, count: int, workers: int) -> Table:
 def main(
     runs: Annotated[int, typer.Option("--runs", min=2, help="How many runs.")] = 12,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Updates of each run.")] = 100,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Runs at a time.")] = 2,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Number of runs at a time.")] = 2,
     name: Annotated[str | None, typer.Option("--json", help=JSON_HELP)] = None,
 ) -> None:
     """Time a study of equal small runs, and what it spends besides them."""

@@ -17,21 +17,21 @@ from claims.text import filled, pages, unmeasured
 from lit_transformers.cli.commands import run_command
 from lit_transformers.records.files import write_text
 
-HELP = """Numbers in README and docs: where each comes from, and whether the code has changed since it was measured.
+HELP = """Check and measure the numbers in README and docs.
 
-Every number stands between marks that name a claim; its results are in claims/results, with commands and commit.
+Every number stands between marks that name a claim. Results, commands and commits are in claims/results.
 """
 EXAMPLES = """Examples:
 
-python -m claims status              which claims are older than the code on their path; measures nothing
+python -m claims status              list claims that are older than the code
 
-python -m claims measure             measure those again, then put the numbers into the text
+python -m claims measure             measure these again, and update the text
 
-python -m claims measure multi30k    one of them, whether it is older or not
+python -m claims measure multi30k    measure one claim
 
-python -m claims write               put what was measured into the text
+python -m claims write               write measured numbers into the text
 
-Exit status: 0 all is well, 1 some claim is older than the code, 2 bad input or a measurement that failed.
+Exit status: 0 success, 1 a claim is older than the code, 2 bad input or a failed measurement.
 """
 app = typer.Typer(
     help=HELP, epilog=EXAMPLES, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
@@ -41,7 +41,7 @@ out, err = Console(), Console(stderr=True)
 
 @app.command()
 def status() -> None:
-    """Lists every claim with its commit, its date, and whether the code on its path has changed since."""
+    """List every claim with its commit and date, and whether its code has changed since."""
     older = older_than_code()
     show_standings(older)
     raise typer.Exit(int(bool(older)))
@@ -49,10 +49,10 @@ def status() -> None:
 
 @app.command()
 def measure(
-    names: Annotated[list[str] | None, typer.Argument(help="Claims; without any, those older than the code.")] = None,
-    folder: Annotated[Path | None, typer.Option("--in", help="Where runs go; without it they are removed.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Claims. Default: those older than the code.")] = None,
+    folder: Annotated[Path | None, typer.Option("--in", help="Folder for the runs. Default: a temporary one.")] = None,
 ) -> None:
-    """Measures claims again by their commands, and puts the numbers into the text; what fails stays as it was."""
+    """Measure claims again and update the text. A failed measurement changes nothing."""
     selected = [claim_of(name) for name in names or ()]
     if not names:
         selected = older_than_code()
@@ -68,7 +68,7 @@ def measure(
 
 @app.command()
 def write() -> None:
-    """Puts what was measured into README and docs, and says what they have marks for that was not measured."""
+    """Write measured numbers into README and docs, and list marks without a measurement."""
     values = values_of(CLAIMS) | benchmark_tables()
     for page in pages():
         text = page.read_text(encoding="utf-8")

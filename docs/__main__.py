@@ -16,7 +16,7 @@ from lit_transformers.records.files import write_text
 
 ROOT = Path(__file__).parents[1]
 app = typer.Typer(
-    help="The site of the documentation, and the code blocks of its pages.",
+    help="Build the documentation, and run the code blocks of its pages.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -26,12 +26,10 @@ out, err = Console(), Console(stderr=True)
 
 @app.command()
 def build(
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where the site is written.")] = Path("site"),
-    gallery: Annotated[
-        bool, typer.Option(help="Also the interactive page of every published study, which takes a minute.")
-    ] = True,
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Folder to write into.")] = Path("site"),
+    gallery: Annotated[bool, typer.Option(help="Include the page of every published study (takes a minute).")] = True,
 ) -> None:
-    """Builds the site; open its index.html, without any server."""
+    """Build the site. Open index.html; no server needed."""
     from docs.site import GALLERY
     from docs.site import build as build_site
     from reports.gallery import write_site
@@ -46,7 +44,7 @@ def build(
 
 @app.command()
 def picture() -> None:
-    """Draws the terminal that the README shows, from what is published of the demo."""
+    """Draw the terminal picture of the README from the published demo."""
     from docs.pictures import write_terminal
 
     out.print(str(write_terminal(ROOT)), markup=False, highlight=False, soft_wrap=True)
@@ -54,12 +52,12 @@ def picture() -> None:
 
 @app.command()
 def outputs(
-    pages: Annotated[list[Path], typer.Argument(help="Pages of docs.")],
+    pages: Annotated[list[Path], typer.Argument(help="Pages to run.")],
     folder: Annotated[
-        Path | None, typer.Option("--in", metavar="DIR", help="Where they run; without it, in one that is removed.")
+        Path | None, typer.Option("--in", metavar="DIR", help="Folder to run them in. Default: a temporary one.")
     ] = None,
 ) -> None:
-    """Runs the code blocks of pages and puts what they print into the pages, below each that shows it."""
+    """Run the code blocks of pages, and write their output below those that show it."""
     for page in pages:
         text = page.read_text(encoding="utf-8")
         with TemporaryDirectory(prefix="docs-") as temporary:

@@ -112,11 +112,9 @@ def assemble(source: Path, site: Path, root: Path) -> None:
     for name, text in pages.items():
         write_text(source / "reference" / f"{name}.md", text + "\n")
     configs = [name for name in pages if name not in (*reference.PROGRAMS, "study")]
-    introduction = (
-        "Every field of a run's config, with what it is, what it takes and its default, by the path at which it stands."
-    )
+    introduction = "Every field of a run's config: its meaning, values and default, by its path."
     write_text(source / "reference" / "configs.md", contents("The fields of a run", introduction, configs))
-    introduction = "What `--help` says of each command."
+    introduction = "The `--help` of each command."
     write_text(source / "reference" / "commands.md", contents("Commands", introduction, reference.PROGRAMS))
     with (source / "published" / "README.md").open("a", encoding="utf-8") as gallery:
         gallery.write("\n```{toctree}\n:hidden:\n:glob:\n\n*/report\n```\n")

@@ -93,7 +93,7 @@ def fit(
             print(stop, file=sys.stderr)
             raise SystemExit(143) from None
         except LoaderDied as death:
-            print(f"{death}; run again to go on from the last checkpoint", file=sys.stderr)
+            print(f"{death}; run again to resume from the last checkpoint", file=sys.stderr)
             raise SystemExit(1) from None
     if not is_first_rank():
         raise SystemExit(record["outcome"] != "finished")

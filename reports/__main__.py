@@ -21,30 +21,30 @@ from reports.read.results import read_results
 from reports.read.study import ReportError
 from sweeps.options import Runs
 
-HELP = """What studies have found: published, compared, and made again from their results alone.
+HELP = """Publish, compare and render the results of studies.
 
-A report is made from one file, results.jsonl, that holds all runs of a study; it needs neither their folders nor torch.
+A report needs one file: results.jsonl, which holds all runs of a study. It needs neither the run folders nor torch.
 """
 
 EXAMPLES = """Examples:
 
-python -m reports publish xl_recurrence             keep a study's results and its report.md in the repository
+python -m reports publish xl_recurrence                                 write results and report.md into published/
 
-python -m reports withdraw xl_recurrence "REASON"   mark what is published as wrong, until it is published again
+python -m reports withdraw xl_recurrence "REASON"                       mark a publication as wrong
 
-python -m reports gallery                           an index over all published studies, beside their sources
+python -m reports gallery                                               write the index of all published studies
 
-python -m reports gallery --render                  the same, after a change of what tables look like
+python -m reports gallery --render                                      render all reports again, then the index
 
-python -m reports site                              every study as a page, CSV and LaTeX, with an index, to be browsed
+python -m reports site                                                  write every study as a page, CSV and LaTeX
 
-python -m reports report xl_recurrence              make the report again from its results
+python -m reports report xl_recurrence                                  render one report again
 
-python -m reports compare xl_recurrence runs2/studies/xl_recurrence     two studies, arm by arm
+python -m reports compare xl_recurrence runs2/studies/xl_recurrence     compare two studies arm by arm
 
-python -m reports compare 8d193d82e0b72ae0 b1b730320b6c1a21 --to difference.md     two runs
+python -m reports compare 8d193d82e0b72ae0 b1b730320b6c1a21 --to difference.md  compare two runs
 
-Exit status: 0 all is well, 2 bad input.
+Exit status: 0 success, 2 bad input.
 """
 
 app = typer.Typer(
@@ -56,7 +56,7 @@ app = typer.Typer(
 )
 out, err = SteadyConsole(), SteadyConsole(stderr=True)
 
-Folder = Annotated[Path, typer.Option("--in", metavar="DIR", help="Where studies are published.")]
+Folder = Annotated[Path, typer.Option("--in", metavar="DIR", help="Folder of the publications.")]
 Side = Annotated[str, typer.Argument(help="A run's key, a study's name, or the folder of either.")]
 
 
@@ -66,12 +66,12 @@ def publish(
     runs: Runs = Path("runs"),
     scale: Annotated[str, typer.Option("--scale", help="The scale that was run.")] = PLAIN_SCALE,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="What was changed. Repeatable.")
+        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="A change of that run. Repeatable.")
     ] = None,
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where studies are published.")] = PUBLISHED,
-    replace: Annotated[bool, typer.Option("--replace", help="Also in place of what is more complete.")] = False,
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Folder of the publications.")] = PUBLISHED,
+    replace: Annotated[bool, typer.Option("--replace", help="Also replace a more complete publication.")] = False,
 ) -> None:
-    """Results and report of a study, into a folder of its own. Names no machine, person or date."""
+    """Publish the results and the report of a study. Neither names a machine, person or date."""
     from reports.publish import publish as publish_study
 
     if (Path(study) / PLAN).is_file():
@@ -88,10 +88,10 @@ def publish(
 @app.command()
 def withdraw(
     study: Annotated[str, typer.Argument(help="The name of the folder of a published study.")],
-    reason: Annotated[str, typer.Argument(help="What is wrong with it, in a line.")],
+    reason: Annotated[str, typer.Argument(help="The fault, in one line.")],
     folder: Folder = PUBLISHED,
 ) -> None:
-    """Marks a published study as wrong: its report and the gallery give the reason in place of its answer."""
+    """Mark a published study as wrong. Its report and the gallery show the reason in place of the answer."""
     from reports.publish import withdraw as withdraw_study
 
     require_name(study, "study")
@@ -101,9 +101,9 @@ def withdraw(
 @app.command()
 def gallery(
     folder: Folder = PUBLISHED,
-    again: Annotated[bool, typer.Option("--render", help="First make every report again from its results.")] = False,
+    again: Annotated[bool, typer.Option("--render", help="First render every report again.")] = False,
 ) -> None:
-    """An index over all published studies: what was decided, what disagrees with its source, and what is open."""
+    """Write the index of all published studies: findings, disagreements with sources, open comparisons."""
     from reports.gallery import write_gallery
 
     with err.status("") as status:
@@ -118,7 +118,7 @@ def site(
         Path | None, typer.Option("--to", metavar="DIR", help="Where it is written.", show_default="site, in there")
     ] = None,
 ) -> None:
-    """Every published study as a page, CSV, LaTeX and SVG, and an index. Needs no server: open index.html."""
+    """Write every published study as a page, CSV, LaTeX and SVG, with an index. Open index.html; no server needed."""
     from reports.gallery import write_site
 
     with err.status("") as status:
@@ -149,7 +149,7 @@ def compare(
     folder: Folder = PUBLISHED,
     to: Annotated[Path | None, typer.Option("--to", metavar="FILE.md", help="Write it as Markdown, too.")] = None,
 ) -> None:
-    """Two runs or two studies: configs path by path, metrics with intervals, costs as ratios."""
+    """Compare two runs or two studies: configs path by path, metrics with intervals, costs as ratios."""
     from lit_transformers.records.files import write_text
     from reports.compare import compare as compare_sides
     from reports.compare import find_side, to_page

@@ -151,7 +151,7 @@ def configs(one: ComparedSide, other: ComparedSide, pairs: list[ComparedArm]) ->
     rows = [(Cell(_ALL), *map(Cell, line)) for line in everywhere] if len(pairs) > 1 else []
     for arm, lines in differing.items():
         rows += [(Cell(arm), *map(Cell, line)) for line in lines if len(pairs) == 1 or line not in everywhere]
-    return Table("configs", "What differs in the configs", columns, tuple(rows))
+    return Table("configs", "Differences between the configs", columns, tuple(rows))
 
 
 def _differing(pair: ComparedArm, seeds: bool) -> list[tuple[str, str, str]]:
@@ -269,7 +269,7 @@ def costs(one: ComparedSide, other: ComparedSide, pairs: list[ComparedArm]) -> T
             if mine is not None and theirs is not None:
                 texts = [Cell(plain(Cell(value), Column(title, kind))) for value in (mine, theirs)]
                 rows.append((Cell(title), Cell(pair.arm), *texts, *_multiple(cost_ratio(pair.second, pair.first, key))))
-    notes = ("Means over the runs that finished. Ratios of what was measured are those of runs of the same seed.",)
+    notes = ("Means over finished runs. Ratios of measured costs pair runs of the same seed.",)
     return Table("costs", "Costs", columns, tuple(rows), notes)
 
 

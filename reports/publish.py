@@ -96,7 +96,7 @@ def withdraw(directory: Path, reason: str) -> Path:
     where it cannot be written.
     """
     if not reason.strip():
-        raise ReportError(f"{directory}: a publication is withdrawn for a reason; say in a line what is wrong")
+        raise ReportError(f"{directory}: give the reason of the withdrawal in one line")
     return _publish_again(
         dataclasses.replace(_read_published(directory), withdrawn=" ".join(reason.split())), directory
     )
@@ -126,9 +126,7 @@ def _require_no_loss(new: Study, old: Study, folder: Path) -> None:
             "{} runs, {} arms and {} seeds have finished {}".format(*_finished_counts(study), where)
             for study, where in ((new, "here"), (old, "there"))
         )
-        raise ReportError(
-            f"{folder}: what is published is more complete: {', '.join(counts)}; publish it all the same by --replace"
-        )
+        raise ReportError(f"{folder}: the publication is more complete: {', '.join(counts)}; replace it with --replace")
 
 
 def _finished_counts(study: Study) -> tuple[int, int, int]:

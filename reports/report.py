@@ -30,31 +30,30 @@ REPORT, PAGE = "report.md", "page.html"
 PUBLIC_FORMATS = ("png",)
 """The formats of the figures of a publication."""
 METHOD = f"""\
-Differences are paired: the same seeds, data order and evaluation documents for both arms. The 95 % interval joins \
-the variance between seeds (Student's t with one degree of freedom fewer than seeds) and that between documents \
-({RESAMPLES:,} resamples, the same documents for all seeds and arms). In simulations it covers the truth 93 to 97 % \
-of the time at three and at five seeds, where a percentile bootstrap covers it about 75 and 85 %. Verdicts hold \
-after Holm's correction over all comparisons of the study, contrasts, main effects and interactions alike, so that \
-at most 5 % of studies in which nothing differs have any verdict; an interval that just excludes zero may still be \
-unresolved. The smallest detectable difference is what so many seeds show four times out of five at the level which \
-that correction asks for; the seeds needed are those that would show the observed difference as often, of what is \
-open at a look to come, with that look's share of the error. Arms whose \
-matched budgets, planned or measured, lie further apart than the study allows get no verdict."""
+Differences are paired: both arms share seeds, data order and evaluation documents. The 95 % interval combines the \
+variance between seeds (Student's t with one degree of freedom fewer than seeds) and between documents \
+({RESAMPLES:,} resamples, shared by all seeds and arms). In simulations it covers the truth 93 to 97 % of the time at \
+three and at five seeds, where a percentile bootstrap covers it about 75 and 85 %. Verdicts hold after Holm's \
+correction over all comparisons of the study (contrasts, main effects and interactions), so that at most 5 % of \
+studies without any difference have a verdict; an interval that just excludes zero may stay unresolved. The smallest \
+detectable difference is the one that this number of seeds detects with a power of 0.8 at the corrected level. The \
+seeds needed would detect the observed difference with the same power; for an open comparison, at a later look with \
+the look's share of the error. Arms whose matched budgets, planned or measured, differ by more than the study allows \
+get no verdict."""
 
 EQUALITY = """\
-A comparison is equal where its interval lies within plus and minus the margin that the study stated beforehand, also \
-if the interval excludes zero. Of several comparisons, those that are called better, worse or different are tested at \
-3 %, and those that are called equal at 2 %, each by Holm's procedure, so that at most 5 % of studies have any false \
-statement of either kind; a single comparison is tested at 5 % for both. The seeds needed are those for either \
-verdict."""
+A comparison is equal if its interval lies within plus and minus the margin that the study stated beforehand, also if \
+the interval excludes zero. Among several comparisons, the verdicts better, worse and different are tested at 3 % and \
+equal at 2 %, each by Holm's procedure, so that at most 5 % of studies have a false statement of either kind; a single \
+comparison is tested at 5 % for both. The seeds needed are for either verdict."""
 
 
 LOOKS = """\
-Looks at the results were planned at {planned} seeds an arm, and taken at {taken}. Every look has a share of the 5 % \
-that was fixed beforehand, and Holm's correction is applied at each (a group-sequential Holm procedure), so that at \
-most 5 % of studies have a false statement wherever they stop. A comparison that is decided at a look is shown as it \
-was then. Intervals are those of its look: they cover the truth at all looks together 95 % of the time or more, and \
-are wider than those of as many seeds from the start."""
+Looks at the results were planned at {planned} seeds per arm, and taken at {taken}. Every look has a share of the 5 % \
+that was fixed beforehand, and Holm's correction applies at each look (a group-sequential Holm procedure), so that at \
+most 5 % of studies have a false statement wherever they stop. A decided comparison keeps the result of its look. \
+Each interval belongs to its look: together they cover the truth at all looks 95 % of the time or more, and are wider \
+than intervals of the same number of seeds from the start."""
 
 
 def method(findings: Findings) -> list[str]:

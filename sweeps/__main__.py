@@ -16,29 +16,29 @@ from lit_transformers.cli.console import SteadyConsole
 from lit_transformers.cli.program import is_script, program_name
 from sweeps.options import Runs, Storage
 
-HELP = """Many machines, one ledger: who does what, in all studies, and a proxy for hundreds of workers."""
+HELP = """Watch the ledger that machines share, and serve it to hundreds of workers."""
 
-EXAMPLES = """Examples, for a study on several machines that share the folder of runs:
+EXAMPLES = """Examples, for machines that share the folder of runs:
 
-export LIT_TRANSFORMERS_STORAGE=postgresql+psycopg://me@db.example.org/ledger   what --storage would say
+export LIT_TRANSFORMERS_STORAGE=postgresql+psycopg://me@db.example.org/ledger   default of --storage
 
-python -m ablations run xl_recurrence --scale gpu      on one machine: train, then report
+python -m ablations run xl_recurrence --scale gpu                               on one machine: train, then report
 
-python -m ablations worker xl_recurrence --scale gpu   on any other, at any time: does runs that wait
+python -m ablations worker xl_recurrence --scale gpu                            on any other: take waiting runs
 
-python -m ablations status xl_recurrence --scale gpu   where every run stands, and who is at it
+python -m ablations status xl_recurrence --scale gpu                            show every run of one study
 
-python -m sweeps status                                who does what, in all studies
+python -m sweeps status                                                         show the runs in progress of all studies
 
-python -m sweeps serve --host 10.0.0.5 --port 13000    hundreds of workers: a proxy in front of the database,
+python -m sweeps serve --host 10.0.0.5 --port 13000                             start a proxy in front of the database
 
-python -m ablations worker xl_recurrence --storage grpc://10.0.0.5:13000   and a worker that goes through it
+python -m ablations worker xl_recurrence --storage grpc://10.0.0.5:13000        take waiting runs through the proxy
 
-A password belongs into ~/.pgpass or the environment, not on a command line. The folder of runs is best shared: a run
-whose worker died goes on from its checkpoint elsewhere. So it does in an object store, --runs s3://bucket/prefix. Where
-neither is shared, no run is done twice, and each machine keeps the records of its own.
+Keep passwords in ~/.pgpass or the environment, never on a command line. Share the folder of runs, or use an object
+store (--runs s3://bucket/prefix): a run whose worker died then resumes elsewhere from its checkpoint. Without either,
+no run is repeated, and each machine keeps its own records.
 
-Exit status: 0 all is well, 2 bad input, 130 or 143 stopped.
+Exit status: 0 success, 2 bad input, 130 or 143 stopped.
 """
 
 STUDY_COMMANDS = ("agent", "dashboard", "tune", "wandb", "worker")
@@ -66,25 +66,25 @@ app = typer.Typer(
 out = SteadyConsole()
 
 Host = Annotated[
-    str, typer.Option("--host", help="Where to listen. The proxy asks for no password: a private network.")
+    str, typer.Option("--host", help="Address to listen at. The proxy checks no password: use a private network.")
 ]
-Port = Annotated[int, typer.Option("--port", min=1, max=65535, help="Where to listen.")]
+Port = Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen at.")]
 
 
 @app.command()
 def status(runs: Runs = Path("runs"), storage: Storage = None) -> None:
-    """Who does what, since when, and the time left: every run that is in somebody's hands, of all studies."""
+    """Show the runs in progress of all studies, with their workers and the time left."""
     from sweeps.status import standings, work_table
 
     active_runs = standings(runs, storage)
     if active_runs:
         out.print(work_table(active_runs.values()))
-    out.print(f"{len(active_runs)} {'run' if len(active_runs) == 1 else 'runs'} at work", highlight=False)
+    out.print(f"{len(active_runs)} {'run' if len(active_runs) == 1 else 'runs'} in progress", highlight=False)
 
 
 @app.command()
 def serve(runs: Runs = Path("runs"), storage: Storage = None, host: Host = "localhost", port: Port = 13000) -> None:
-    """Stand in front of the ledger's database, so that hundreds of workers need no connection each."""
+    """Serve the ledger as a proxy, so that hundreds of workers share one connection to its database."""
     from sweeps.ledger.serve import serve as listen
 
     listen(runs, storage, host, port, lambda line: out.print(line, markup=False, highlight=False, soft_wrap=True))

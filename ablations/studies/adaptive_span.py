@@ -55,7 +55,7 @@ ABLATION = Ablation(
             "model.mixer.initial": 0.9,
             "model.mixer.penalty": 2e-6,
         },
-        Margin(0.04, "a tenth of what the second lag is worth, three times as far as the ramp reaches"),
+        Margin(0.04, "a tenth of the gain from the second lag, three times as far as the ramp reaches"),
         RELATIVE_TEXT,
         Looks(4, 8, 16, first_seed=8),
     )

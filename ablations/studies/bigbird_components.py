@@ -14,7 +14,7 @@ random blocks alone, 3 by windows alone, and all by global ones. The sum of what
 
 ABLATION = Ablation(
     question="Which of BigBird's random, window and global blocks does an encoder need?",
-    answer=["random blocks beside both", "random and window against random", "global blocks beside both"],
+    answer=["random blocks added to both", "random and window against random", "global blocks added to both"],
     source=Source("Zaheer et al. 2020", arxiv="2007.14062", table="1"),
     baseline=SUMS.override({"model.mixer": BigBirdConfig(block=16, random=1)}),
     factors={
@@ -37,8 +37,8 @@ ABLATION = Ablation(
         Contrast("random and window against all pairs", "blocks=random+window", "blocks=all"),
         Contrast("random and window against random", "blocks=random+window", "blocks=random"),
         Contrast("random and window against window", "blocks=random+window", "blocks=window"),
-        Contrast("global blocks beside both", "baseline", "blocks=random+window"),
-        Contrast("random blocks beside both", "baseline", "blocks=window+global"),
+        Contrast("global blocks added to both", "baseline", "blocks=random+window"),
+        Contrast("random blocks added to both", "baseline", "blocks=window+global"),
         Contrast("all three against all pairs", "baseline", "blocks=all"),
     ],
     published=Published(

@@ -83,7 +83,7 @@ ABLATION = Ablation(
                 "training.optimizer.learning_rate": 3e-3,
             },
             seeds=Looks(4, 8, 16, first_seed=8),
-            margin=Margin(0.07, "a tenth of what the second lag is worth, which lies in what was compressed"),
+            margin=Margin(0.07, "a tenth of the gain from the second lag, which lies in what was compressed"),
         ),
         "hour": Scale(overrides=without(MEMORY, TEXT), seeds=Looks(4, 8), margin=TEXT_MARGIN),
         "gpu": Scale(overrides=dict(GPU) | {"training.validate_every": None}),

@@ -15,7 +15,7 @@ from datamodules import (
 )
 
 ABLATION = Ablation(
-    question="Which noise teaches an encoder-decoder most for going on with a text?",
+    question="Which noise teaches an encoder-decoder most to continue a text?",
     source=Source("Lewis et al. 2020", arxiv="1910.13461", table="1"),
     baseline=DENOISING.override(ELEVEN_PASSES),
     factors={

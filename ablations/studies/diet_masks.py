@@ -46,6 +46,6 @@ ABLATION = Ablation(
     # steps alone, was not learned at all in a pilot.
     scales=character_scales(
         dict(LAGS_IN_SEGMENTS) | {"data.source": lags(9, 17), "training.steps": 600},
-        Margin(0.07, "a tenth of what the second lag is worth, which three layers of dilated masks do not see"),
+        Margin(0.07, "a tenth of the gain from the second lag, which three layers of dilated masks do not see"),
     ),
 )

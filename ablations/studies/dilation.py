@@ -31,7 +31,7 @@ ABLATION = Ablation(
     ),
     scales=character_scales(
         {**LAGS_IN_SEGMENTS, **RELATIVE, "model.mixer.window": 4},
-        Margin(0.04, "a tenth of what the second lag is worth, which four windows of 4 reach only with dilation"),
+        Margin(0.04, "a tenth of the gain from the second lag, which four windows of 4 reach only with dilation"),
         RELATIVE_TEXT,
     ),
 )

@@ -36,6 +36,6 @@ ABLATION = Ablation(
     ),
     scales=character_scales(
         dict(LAGS_IN_SEGMENTS) | {"training.steps": 500},
-        Margin(0.04, "a tenth of what the second lag is worth, which a single key of each head holds"),
+        Margin(0.04, "a tenth of the gain from the second lag, which a single key of each head holds"),
     ),
 )

@@ -42,6 +42,6 @@ ABLATION = Ablation(
     ),
     scales=character_scales(
         dict(LAGS_IN_SEGMENTS) | {"data.source": lags(2, 24), "model.mixer.convolution.kernel": (3, 3, 5, 5)},
-        Margin(0.04, "a tenth of what the second lag is worth, which is farther than all four convolutions reach"),
+        Margin(0.04, "a tenth of the gain from the second lag, which is farther than all four convolutions reach"),
     ),
 )

@@ -42,7 +42,7 @@ ABLATION = Ablation(
             overrides=LAGS,
             seeds=Looks(4, 8, 16, first_seed=8),
             leave_out=SELDOM,
-            margin=Margin(0.03, "less than a tenth of what the lag beyond a segment is worth"),
+            margin=Margin(0.03, "less than a tenth of the gain from the lag beyond a segment"),
         ),
         "hour": Scale(overrides=TEXT, seeds=Looks(4, 8), leave_out=SELDOM, margin=TEXT_MARGIN),
         "gpu": Scale(overrides=GPU),

@@ -42,12 +42,12 @@ ABLATION = Ablation(
     scales=leaving(
         character_scales(
             {**LAGS_IN_SEGMENTS, **RELATIVE},
-            Margin(0.04, "a tenth of what the second lag is worth"),
+            Margin(0.04, "a tenth of the gain from the second lag"),
             RELATIVE_TEXT,
         ),
         demo={"depth=16": "left to the larger scales"},
         hour={"depth=16": "left to the gpu and paper scales", "depth=8": "left to the gpu and paper scales"},
-        gpu={"depth=8": "what this scale's baseline has"},
+        gpu={"depth=8": "the value of this scale's baseline"},
         paper={"depth=8": "less than this scale's baseline has"},
     ),
 )

@@ -30,5 +30,5 @@ ABLATION = Ablation(
         metric="bits per dimension",
         claims=["Shared queries and keys do not do worse, and on enwik8 learn slightly faster."],
     ),
-    scales=character_scales(LAGS_IN_SEGMENTS, Margin(0.04, "a tenth of what the second lag is worth")),
+    scales=character_scales(LAGS_IN_SEGMENTS, Margin(0.04, "a tenth of the gain from the second lag")),
 )

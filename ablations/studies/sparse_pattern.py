@@ -83,7 +83,7 @@ ABLATION = Ablation(
             | {"data.source": PERIODIC, "data.segment_length": 128, "data.batch_size": 8, "training.steps": 600},
             seeds=Looks(4, 8),
             leave_out={"data=text": "asked at the scale hour: minutes do not teach more of text than short n-grams"},
-            margin=Margin(0.1, "less than a tenth of what there is to know, which all lies at one distance"),
+            margin=Margin(0.1, "less than a tenth of the possible gain, all of which lies at one distance"),
         ),
         "hour": Scale(overrides=MORE_STEPS, seeds=Looks(4, 8), leave_out=ONLY_AT_DEMO, margin=TEXT_MARGIN),
         "gpu": Scale(overrides=CHARACTERS_GPU, leave_out=ONLY_AT_DEMO),

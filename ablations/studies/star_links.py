@@ -25,7 +25,7 @@ ABLATION = Ablation(
     metric=SQUARED_ERROR,
     match=Match("tokens"),
     published=Published(
-        protocol="masked summation of 10 vectors among 200; a figure, whose numbers are not at hand",
+        protocol="masked summation of 10 vectors among 200; a figure, whose numbers are not available",
         metric="mean squared error",
         claims=["Without radial links far positions are not summed; without the ring local order is lost."],
     ),

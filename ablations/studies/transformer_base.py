@@ -10,7 +10,11 @@ from ablations.baselines import leaving
 from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES
 from lit_transformers.encodings.positions import LearnedConfig
 
-SAME, OTHER, LATER = "what this scale's baseline has", "too far from this scale's baseline", "left to the larger scales"
+SAME, OTHER, LATER = (
+    "the value of this scale's baseline",
+    "too far from this scale's baseline",
+    "left to the larger scales",
+)
 LEFT_OUT = {
     "demo": dict.fromkeys(("heads=4", "d_k=16", "depth=2", "dim=64", "width=256"), SAME)
     | dict.fromkeys(("heads=32", "dim=192", "dim=256", "dim=1024", "width=1024", "width=4096"), OTHER)

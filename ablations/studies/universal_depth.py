@@ -90,7 +90,9 @@ ABLATION = Ablation(
         metric="symbol accuracy",
         goal="maximize",
         cells=CELLS,
-        claims=["The paper's models are encoders with decoders; here one network reads the question and goes on."],
+        claims=[
+            "The paper's models are encoders with decoders; here one network reads the question and writes the answer."
+        ],
         remarks={
             "universal against transformer, copy": (
                 "The scale: the source asks for strings ten times as long as those of training, and there a plain "

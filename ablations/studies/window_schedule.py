@@ -34,7 +34,7 @@ ABLATION = Ablation(
     # A pilot of 2,000 updates: two of eight runs with equal windows were still learning the far lag at the end.
     scales=character_scales(
         {**LAGS_IN_SEGMENTS, **RELATIVE, "model.mixer.window": 32, "model.mixer.smallest": 2, "training.steps": 3000},
-        Margin(0.04, "a tenth of what the second lag is worth, which all three schedules reach in several layers"),
+        Margin(0.04, "a tenth of the gain from the second lag, which all three schedules reach in several layers"),
         RELATIVE_TEXT,
         Looks(4, 8, first_seed=8),
     ),

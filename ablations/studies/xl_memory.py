@@ -74,7 +74,7 @@ ABLATION = Ablation(
             # Each plan has an error of 5 %.
             seeds=Looks(8, 24, 48, first_seed=24),
             leave_out={"positions=learned_relative": "left to gpu"},
-            margin=Margin(0.07, "a quarter of what half of the places gain once memory reaches the second lag"),
+            margin=Margin(0.07, "a quarter of the gain of half of the positions once memory reaches the second lag"),
         ),
         "hour": Scale(
             overrides=dict(TEXT) | {"model.mixer.memory": 32},

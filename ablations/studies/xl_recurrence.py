@@ -81,7 +81,7 @@ ABLATION = Ablation(
             overrides=LAGS,
             seeds=4,
             leave_out=FOUR_ARMS,
-            margin=Margin(0.1, "less than a quarter of what the lag beyond a segment is worth"),
+            margin=Margin(0.1, "less than a quarter of the gain from the lag beyond a segment"),
         ),
         "hour": Scale(overrides=TEXT, seeds=Looks(4, 8), leave_out=FOUR_ARMS, margin=TEXT_MARGIN),
         "gpu": Scale(overrides=GPU),

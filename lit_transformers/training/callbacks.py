@@ -264,7 +264,7 @@ class Checkpointer(BetweenUpdates):
         if stopping:
             step = trainer.global_step
             place = "here" if self.saved_step == step else f"step {self.saved_step}"
-            raise Interrupted(f"stopped at step {step}; run again to go on from {place}")
+            raise Interrupted(f"stopped at step {step}; run again to resume from {place}")
 
     def _agreed(self, trainer: L.Trainer, vote: bool) -> bool:
         """Whether any rank votes yes, so that either all of them act or none does."""

@@ -276,7 +276,7 @@ def _why_unknown(study: Study, arms: Sequence[str]) -> str | None:
         return None
     most = max(shares.values())
     return (
-        f"trained too little: none has learned more than {most:.1%} of what can be known, and {LEAST:.0%} is the least"
+        f"trained too little: none has learned more than {most:.1%} of the known optimum, and {LEAST:.0%} is the least"
     )
 
 

@@ -158,9 +158,9 @@ def _value_text(value: Any) -> str:
 def _tuning(study: Study) -> str:
     tuning = study.plan.tuning
     if tuning is None:
-        return "none, the same hyperparameters for all arms but for what they vary"
+        return "none; all arms share the hyperparameters that they do not vary"
     budget = " and ".join(f"{value:,} {name}" for name, value in tuning.budget.items())
-    return f"each arm by a search of its own with {budget}" if budget else "each arm by a search of its own"
+    return f"each arm by a separate search with {budget}" if budget else "each arm by a separate search"
 
 
 def _selection(study: Study) -> str:

@@ -220,7 +220,7 @@ class _Reading:
             else:
                 raise ValueError(f"of no known kind: {plain['kind']!r}")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            self._note(f"{location}: damaged ({_reason(error)}); what it held counts as missing")
+            self._note(f"{location}: damaged ({_reason(error)}); its run counts as missing")
 
     def _note(self, note: str) -> None:
         self.notes.append(shortened(note))

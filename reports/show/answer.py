@@ -70,7 +70,7 @@ def _too_little_training(findings: Findings) -> Iterator[str]:
         mean, reachable = (fixed(value, findings.decimals) for value in values if value is not None)
         name = "the baseline" if arm == findings.study.plan.baseline else findings.study.plan.labels.alone(arm)
         reached = f"{name} reaches {mean} {findings.metric.title}"
-        yield f"Trained too little to answer: {reached}, and what anyone gets is {reachable} ({floor.name})."
+        yield f"Trained too little to answer: {reached}, and a simple predictor reaches {reachable} ({floor.name})."
 
 
 def _too_little_knowledge(findings: Findings) -> Iterator[str]:
@@ -83,7 +83,7 @@ def _too_little_knowledge(findings: Findings) -> Iterator[str]:
     name, _, learned = first.rpartition(" ")
     rest = [f"{len(shares) - len(names)} others less"] if len(shares) > len(names) else []
     text = _join_with_and([f"{name} has learned {learned}", *others, *rest])
-    yield f"Trained too little to answer: of what can be known, {text}; a comparison asks for {LEAST:.0%} of an arm."
+    yield f"Trained too little to answer: of the known optimum, {text}; a comparison needs an arm at {LEAST:.0%}."
 
 
 def _gaps(findings: Findings) -> Iterator[str]:
@@ -301,8 +301,10 @@ def _detectable_texts(findings: Findings, comparison: Comparison) -> Iterator[st
     if comparison.verdict != "unresolved" or comparison.detectable is None:
         return
     detectable = fixed(findings.as_printed(comparison.detectable), findings.difference_decimals)
-    yield f"so many seeds show a {'ratio' if findings.ratio else 'difference'} of {detectable} or more"
-    yield f"seeds needed for this one: {seeds_needed(comparison)}{_range(comparison)}"
+    kind = "ratio" if findings.ratio else "difference"
+    seeds = comparison.estimate.seeds if comparison.estimate else 0
+    yield f"{seeds} seeds can detect a {kind} of {detectable}"
+    yield f"this one would need {seeds_needed(comparison)}{_range(comparison)}"
 
 
 def costs_text(findings: Findings, comparison: Comparison, level: str = "95 % interval ") -> str:

@@ -48,7 +48,7 @@ def _arm_facts(arm: PlannedArm, record: Record | None, base: Record | None) -> I
         return
     if base is not None and base is not record:
         changed = list(differences(base.config, record.config))
-        yield _titled("What differs from the baseline", _changes_list(changed) if changed else escape("Nothing."))
+        yield _titled("Differences from the baseline", _changes_list(changed) if changed else escape("Nothing."))
     failed = [gate for gate in record.gates if not gate.passed]
     if record.gates:
         tally = f"{len(record.gates) - len(failed)} of {len(record.gates)} passed"

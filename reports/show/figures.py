@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("png", "svg")
-EFFECTS, EFFECTS_TITLE = "effects", "All effects beside the published ones"
+EFFECTS, EFFECTS_TITLE = "effects", "All effects next to the published ones"
 EFFECTS_CAPTION = """\
 Every comparison that has a published number: ours with its 95 % interval, and the published one. Both are the change \
 of the metric in per cent of the value of the arm compared with, which is the baseline where none is named; right is \
@@ -116,9 +116,9 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
         yield Drawing("learning_curves", "Learning curves", caption, figure)
     if recovered := recovered_bits(study):
         caption = (
-            "Bits recovered against distance: what an arm knows once its context is cut to so many symbols, at a "
-            "sample of positions. Lines that are dotted are what the symbols at the lags alone tell; others within the "
-            "context may tell a little about those beyond it."
+            "Bits recovered against distance: the knowledge of an arm whose context is cut to this length, at a sample "
+            "of positions. Dotted lines count the symbols at the lags alone; other symbols of the context may add a "
+            "little."
         )
         yield Drawing("distances", "Bits recovered against distance", caption, bits_against_distance(study, recovered))
     if comparisons := [c for c in findings.shown if c.estimate and c.estimate.interval]:
@@ -126,9 +126,9 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
         caption += " The band is the margin within which two are called equal." if findings.margin else ""
         yield Drawing("differences", "Paired differences", caption, differences(findings, comparisons))
     if points := cost_points(findings):
-        caption = f"Quality, with one standard deviation over seeds, beside cost; {RANKED}"
+        caption = f"Quality, with one standard deviation over seeds, with cost; {RANKED}"
         if battery := findings.battery:
-            caption = f"Mean accuracy over {battery.columns} with 95 % intervals, beside mean cost; {RANKED}"
+            caption = f"Mean accuracy over {battery.columns} with 95 % intervals, with mean cost; {RANKED}"
         yield Drawing("cost_quality", "Cost against quality", caption, cost_against_quality(findings, points))
     if costs := costs_by_length(findings):
         caption = "Cost against length: FLOPs of the forward pass for a token, were rows so long."

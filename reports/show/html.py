@@ -204,7 +204,7 @@ def _reproduce(study: Study) -> Iterator[Html]:
     facts += [("Data and fingerprint", "; ".join(data))] if data else []
     facts += [("Protocol", study.plan.protocol)] if study.plan.protocol else []
     if facts:
-        yield Html(element("h3", "Where and with what it was measured") + pairs(facts))
+        yield Html(element("h3", "Hardware and versions") + pairs(facts))
     keys = [
         (f"{study.plan.labels.alone(run.arm)}, seed {run.seed}", run.record.key)
         for run in study.runs

@@ -150,7 +150,7 @@ def open_comparisons(entries: Sequence[GalleryEntry], page: str) -> Table:
         "The seeds needed are those that would show, four times out of five, the observed difference or that it lies "
         "within the study's margin.",
     )
-    return Table("open", "Unresolved, and what it would take", columns, rows, notes)
+    return Table("open", "Unresolved comparisons", columns, rows, notes)
 
 
 def _open_row(entry: GalleryEntry, page: str) -> tuple[Cell, ...] | None:

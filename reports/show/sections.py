@@ -47,7 +47,7 @@ OF_CHAINS: Sequence[tuple[str, str, Kind]] = (
 )
 """Costs of the runs of a study in which some start from others."""
 
-SHARE = "Of what can be known"
+SHARE = "Share of the known optimum"
 """How far a value has come from that of who knows nothing to the best possible one."""
 
 MOST_INTERACTIONS = 12
@@ -119,7 +119,7 @@ def known(findings: Findings) -> Table:
     by_data = findings.study.plan.references_by_data
     columns = (
         *([Column("Data")] if len(by_data) > 1 else []),
-        Column("What a model knows"),
+        Column("Model"),
         Column("Value", "number", findings.metric.title, findings.decimals),
         Column(SHARE, "percent"),
     )
@@ -133,7 +133,7 @@ def known(findings: Findings) -> Table:
         for data, references in by_data.items()
         for reference in references
     )
-    return Table("known", "What can be known", columns, rows, unit=findings.metric.title)
+    return Table("known", "Reference losses", columns, rows, unit=findings.metric.title)
 
 
 def floors(findings: Findings) -> Table:
@@ -156,8 +156,8 @@ def floors(findings: Findings) -> Table:
         for arm, floors in by_arm.items()
         for floor in floors.values
     )
-    notes = ("They learn from the data that the baseline reads and know nothing of what the study asks about.",)
-    return Table("floors", "What simple predictors reach", columns, rows, notes, unit)
+    notes = ("Floors learn from the data of the baseline, without the mechanisms of the study.",)
+    return Table("floors", "Floors: simple predictors", columns, rows, notes, unit)
 
 
 def context(findings: Findings) -> Table:
@@ -173,7 +173,7 @@ def context(findings: Findings) -> Table:
         "The baseline's first run, measured again at a sample of positions with all but the last symbols cut off. "
         "Nothing is trained. ± is the standard error over positions.",
     )
-    return Table("context", "What the baseline gains from its context", columns, rows, notes, "bits per symbol")
+    return Table("context", "Gain of the baseline from its context", columns, rows, notes, "bits per symbol")
 
 
 def floor_text(findings: Findings) -> str:
@@ -231,19 +231,17 @@ def _about_shares(findings: Findings) -> Iterator[str]:
         return
     without = [label(arm) for arm, known in shares.items() if known.interval is None]
     none = f"; there is none for {', '.join(without)}" if without else ""
-    yield f"Beside the share of what can be known stands half of its 95 % interval, over seeds and documents{none}."
+    yield f"± is half of the 95 % interval, over seeds and documents{none}."
     above = {arm: known.interval for arm, known in shares.items() if known.share > 1}
     certain = [label(arm) for arm, interval in above.items() if interval and interval.low > 1]
     other = [label(arm) for arm, interval in above.items() if not interval or interval.low <= 1]
     if other:
         yield (
-            f"More than 100 %, as far as can be told by chance: {', '.join(other)}. The best possible value is that of "
-            "all that the source may give, and what is measured is a sample of it."
+            f"More than 100 %, within chance: {', '.join(other)}. The optimum holds for all that "
+            "the source may give; the measurement is a sample."
         )
     if certain:
-        yield (
-            f"More than 100 %, and not by chance: {', '.join(certain)}. Look for what the data or the metric give away."
-        )
+        yield (f"More than 100 %, and not by chance: {', '.join(certain)}. Look for a leak in the data or the metric.")
 
 
 def _share_cell(references: Sequence[Reference], value: float | str | None) -> Cell:
@@ -394,7 +392,7 @@ def costs(study: Study) -> Table:
     hardware = environments(study, "hardware")
     notes = [f"Measured on {'; '.join(hardware)}."] if hardware else []
     if any(cell.spread is not None for row in rows.values() for cell in row.values()):
-        notes.insert(0, "Means over runs; ± is the standard deviation of what was measured.")
+        notes.insert(0, "Means over runs; ± is the standard deviation of measured costs.")
     return Table("costs", "Cost", columns, cells if filled else (), tuple(notes))
 
 
@@ -436,7 +434,7 @@ def published(findings: Findings) -> Table:
         *(f"The source claims: {claim}" for claim in plan.published.claims),
     )
     source = f" in {plan.source.title}" if plan.source else ""
-    return Table("published", f"Published{source}, beside ours", columns, rows, notes)
+    return Table("published", f"Published{source}, next to ours", columns, rows, notes)
 
 
 def _printed_decimals(cells: Iterable[PublishedCell]) -> int:
@@ -497,4 +495,4 @@ def _relative_excess(value: float | None, target: float | None) -> float | None:
 def left_out(study: Study) -> Table:
     """Returns a table of the levels and arms that this scale does not run, with the reasons."""
     rows = tuple((Cell(name), Cell(reason)) for name, reason in study.plan.omissions.items())
-    return Table("left_out", "Left out at this scale", (Column("Arm"), Column("Reason")), rows)
+    return Table("left_out", "Omitted at this scale", (Column("Arm"), Column("Reason")), rows)

@@ -83,7 +83,7 @@ class Table:
         """Returns the table with its first ``most`` rows and a note on those that are omitted."""
         if self.most is None or len(self.rows) <= self.most:
             return self
-        note = f"{len(self.rows) - self.most} smaller ones are left away; the CSV holds all {len(self.rows)}."
+        note = f"{len(self.rows) - self.most} smaller ones are omitted; the CSV holds all {len(self.rows)}."
         return replace(self, rows=self.rows[: self.most], notes=(*self.notes, note))
 
     @property
@@ -178,7 +178,7 @@ def to_rich(table: Table, width: int = 100) -> RichTable:
     headings = table.headings()
     omitted = [heading for index, heading in enumerate(headings) if index not in indices]
     rendered.caption = Text(
-        "\n".join([*table.notes, *([f"Left away for room: {', '.join(omitted)}."] if omitted else [])])
+        "\n".join([*table.notes, *([f"Columns hidden at this width: {', '.join(omitted)}."] if omitted else [])])
     )
     for index in indices:
         column = table.columns[index]

@@ -39,5 +39,5 @@ def tuned(study: Study, decimals: int) -> Table:
         for name, arm in tuning.arms.items()
     )
     search_split, report_split = tuning.selected_on, tuning.reported_on
-    note = f"The best of many trials on {search_split} flatters; what is compared was measured on {report_split}."
-    return Table("tuning", "What was found by tuning", columns, rows, (note,))
+    note = f"The best of many trials on {search_split} flatters; the comparison was measured on {report_split}."
+    return Table("tuning", "Tuned values", columns, rows, (note,))

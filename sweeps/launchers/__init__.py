@@ -1,1 +1,1 @@
-"""Where runs are done: on this machine, or on a SLURM or Ray cluster."""
+"""Where runs execute: this machine, a SLURM cluster or a Ray cluster."""

@@ -374,7 +374,7 @@ def _return_to_ledger(state: _Launch, job: _Job, status: int | None) -> None:
     elif state.stopped_by is None:
         state.stops[key] = state.stops.get(key, 0) + 1
         if state.stops[key] > MAX_STOPS:
-            row.state, row.reason = State.FAILED, f"stopped from outside {MAX_STOPS + 1} times; run again to go on"
+            row.state, row.reason = State.FAILED, f"stopped from outside {MAX_STOPS + 1} times; run again to resume"
 
 
 def _resume_killed(state: _Launch, job: _Job, reason: str) -> None:
@@ -386,7 +386,7 @@ def _resume_killed(state: _Launch, job: _Job, reason: str) -> None:
         return
     state.ledger.release(job.claim, "killed")
     row.state = State.WAITING
-    state.board.say(f"{row.ticket.arm}, seed {row.ticket.seed}: {reason}; it goes on")
+    state.board.say(f"{row.ticket.arm}, seed {row.ticket.seed}: {reason}; it restarts")
 
 
 def _close_by_record(state: _Launch, row: Row) -> bool:

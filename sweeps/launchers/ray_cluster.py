@@ -242,7 +242,7 @@ class _Driver:
 
     def _lost(self) -> NoReturn:
         raise ConfigError(
-            f"the cluster has ended; run the same command to go on, its head is gone (Ray's words: {self._log})",
+            f"the cluster has ended (its head is gone); run the same command to resume (Ray's words: {self._log})",
             self._place,
         )
 
@@ -337,7 +337,11 @@ def _warn_of_size(watch: _RayWatch, rows: list[Row]) -> None:
         count = sum(all(node.get(name, 0) >= amount for name, amount in task.bundle.items()) for node in watch.nodes)
         if count < task.nodes:
             text = ", ".join(f"{name} {amount:g}" for name, amount in task.bundle.items())
-            lack = "no node has what a run needs" if task.nodes == 1 else f"a run needs {task.nodes} nodes, not {count}"
+            lack = (
+                "no node has the resources that a run needs"
+                if task.nodes == 1
+                else f"a run needs {task.nodes} nodes, not {count}"
+            )
             watch.board.say(f"{lack} ({text}{' each' * (task.nodes > 1)}); runs wait for nodes that join")
             return
 
@@ -367,7 +371,7 @@ def _update(watch: _RayWatch, driver: _Driver, rows: list[Row]) -> None:
             write_failure(watch.runs, row.ticket, row.reason, resumable=True)
         elif not watch.ends[key] or watch.unseen[key] > 1:
             if watch.ends[key]:
-                watch.board.say(f"{row.ticket.arm}, seed {row.ticket.seed}: {watch.reasons[key]}; it goes on")
+                watch.board.say(f"{row.ticket.arm}, seed {row.ticket.seed}: {watch.reasons[key]}; it restarts")
             driver.send(_task(watch, row))
             watch.submitted.add(key)
             row.taken += 1

@@ -142,7 +142,9 @@ def launch_on_slurm(
                 break
             time.sleep(LOOK_SECONDS)
         if watch.stopped_by is not None:
-            board.say(f"the jobs go on without this command; scancel {' '.join(_array_ids(watch.jobs))} ends them")
+            board.say(
+                f"the jobs continue without this command; to end them: scancel {' '.join(_array_ids(watch.jobs))}"
+            )
     return Summary(rows, watch.stopped_by)
 
 

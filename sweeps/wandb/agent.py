@@ -77,7 +77,7 @@ def _from_file(name: str | None) -> dict[str, Plain]:
         return {path: entry["value"] for path, entry in contents.items() if path != "wandb_version"}
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         raise ConfigError(
-            f"cannot be read as W&B's parameters, {{path: {{value: ...}}}}; it is what {FILE} names", name
+            f"cannot be read as W&B's parameters, {{path: {{value: ...}}}}; {FILE} names this file", name
         ) from None
 
 

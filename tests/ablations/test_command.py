@@ -290,7 +290,7 @@ def test_a_run_that_is_stopped_says_how_to_go_on(study: Path, tmp_path: Path) ->
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: everyone hears it
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "stopped; run the same command to go on" in output
+    assert "stopped; run the same command to resume" in output
     assert main(words[3:]) == 0
     assert finishes(tmp_path / "runs") == [1] * 3
 

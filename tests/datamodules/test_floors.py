@@ -1,4 +1,4 @@
-"""What simple predictors reach: equal to slow ones, in the unit of the metric, on what a run trains on and measures."""
+"""Floors: simple predictors: equal to slow ones, in the unit of the metric, on what a run trains on and measures."""
 
 from __future__ import annotations
 

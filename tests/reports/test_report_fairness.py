@@ -112,7 +112,7 @@ def test_evaluation_tuning_selection_and_hardware_stand_under_the_results(tmp_pa
     write_product(tmp_path, {})
     assert table(tmp_path, "results").notes[-1] == (
         "Evaluation: segment length 32, memory 32. "
-        "Tuning: none, the same hyperparameters for all arms but for what they vary. "
+        "Tuning: none; all arms share the hyperparameters that they do not vary. "
         "Selection: none, the last weights are measured on the validation split. Hardware: 2 CPU cores. "
         "Code: torch 2.13.0."
     )
@@ -131,7 +131,7 @@ def test_what_differs_between_arms_is_said_so_and_a_search_is_told(tmp_path: Pat
     change_records(tmp_path, OFF, "protocol", memory=0)
     line = provenance(load_study(tmp_path, "xl_recurrence"))
     assert "segment length 32, memory 32 or 0 by arm." in line
-    assert "Tuning: each arm by a search of its own with 20 trials." in line
+    assert "Tuning: each arm by a separate search with 20 trials." in line
     assert "Selection: hyperparameters on the validation split, reported on test." in line
 
 
@@ -149,7 +149,7 @@ def test_what_each_search_found_is_a_table_that_results_carry(tmp_path: Path) ->
     assert [cell.value for cell in rows[ON][1:6]] == [20, 7, 1, 3_000_000, 2.5]
     assert rows[OFF][6].value == "none finished" and rows[OFF][5].value is None
     page = (tmp_path / "out" / "page.html").read_text()
-    assert "What was found by tuning" in page and "what is compared was measured on test" in page
+    assert "Tuned values" in page and "what is compared was measured on test" in page
 
 
 def test_people_see_main_effects_and_the_largest_interactions_and_the_csv_holds_all(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_people_see_main_effects_and_the_largest_interactions_and_the_csv_holds_
     sizes = [abs(float(str(row[1].value))) for row in effects.rows[8:]]
     assert len(effects.rows) == 8 + 16 and sizes == sorted(sizes, reverse=True)
     markdown = to_markdown(effects.shortened())
-    assert "4 smaller ones are left away; the CSV holds all 24." in markdown
+    assert "4 smaller ones are omitted; the CSV holds all 24." in markdown
     names = [plain(row[0], effects.columns[0]) for row in effects.shortened().rows]
     assert len(names) == 20 and all(": " in name for name in names[:8])
     assert to_csv([effects]).count("\neffects,") == 24 * 7
@@ -177,7 +177,7 @@ def test_what_can_be_known_stands_beside_what_each_arm_knows(tmp_path: Path) -> 
         ["nothing", "3.0000", "0.00%"],
         ["all", "1.0000", "100.00%"],
     ]
-    share = results.headings().index("Of what can be known")
+    share = results.headings().index("Share of the known optimum")
     for row in results.rows:
         assert isinstance(row[1].value, float) and row[share].value == pytest.approx((3 - row[1].value) / 2)
 
@@ -200,7 +200,7 @@ def test_a_share_of_what_can_be_known_has_an_interval_and_more_than_all_is_expla
         for seed in range(seeds):
             write_run(tmp_path, arm, seed, (1.99 + 0.1 * (seed - 1)) * BYTES * math.log(2))
     results = table(tmp_path, "results")
-    cell = results.rows[0][results.headings().index("Of what can be known")]
+    cell = results.rows[0][results.headings().index("Share of the known optimum")]
     assert isinstance(cell.value, float) and (cell.spread is None) == (seeds == 1)
     if cell.spread is not None:
         half = stats.t.ppf(0.975, 2) * 0.1 / math.sqrt(3) / (3 - best)

@@ -140,7 +140,7 @@ def section(text: str, title: str) -> str:
 def test_the_index_opens_with_what_was_decided_what_disagrees_and_what_is_open(folder: Path) -> None:
     entries = read_entries(folder)
     text, page = to_gallery_markdown(entries), to_gallery_html(entries)
-    titles = ["Findings", "Disagreements", "Open", "All effects beside the published ones", "Comparisons by system"]
+    titles = ["Findings", "Disagreements", "Open", "All effects next to the published ones", "Comparisons by system"]
     assert re.findall(r"^## (.*)", text, re.MULTILINE)[:5] == titles
     decided = section(text, "Findings")
     row = r"\[xl\\_recurrence\]\(xl_recurrence/report.md\) \| recurrence on vs off \| -0\.\d+ \(-0\.\d+ to -0\.\d+\)"

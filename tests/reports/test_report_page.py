@@ -193,7 +193,7 @@ def test_what_does_not_match_is_printed_and_not_judged(tmp_path: Path) -> None:
 def test_a_level_that_is_left_out_is_named_once_for_all_of_its_arms(tmp_path: Path) -> None:
     arms = ["recurrence=on positions=shaw", "recurrence=off positions=shaw", "recurrence=half positions=relative"]
     write_product(tmp_path, {}, left_out=[{"arm": arm, "reason": "too long"} for arm in arms])
-    table = report(tmp_path)[0].partition("## Left out at this scale")[2].partition("##")[0]
+    table = report(tmp_path)[0].partition("## Omitted at this scale")[2].partition("##")[0]
     assert [line.split("|")[1].strip() for line in table.splitlines() if "too long" in line] == [
         "positions=shaw",
         "recurrence=half",
@@ -216,8 +216,8 @@ def test_runs_of_different_libraries_or_machines_are_pointed_out(tmp_path: Path)
 def test_an_unresolved_difference_says_what_it_would_take(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.02}, noise=0.05, contrasts=CONTRASTS)
     page, _ = report(tmp_path)
-    assert "unresolved; so many seeds show a difference of 0." in page
-    assert "seeds needed for this one: " in page
+    assert "unresolved; 3 seeds can detect a difference of 0." in page
+    assert "this one would need " in page
 
 
 def test_an_unknown_study_is_one_line(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_narrow_terminal_leaves_details_away_and_says_so() -> None:
     assert "2.00 KiB" in printed(TABLE, 100)
     narrow = printed(TABLE, 76)
     assert "2.00 KiB" not in narrow and "-0.50 to 0.25" in narrow
-    assert "Left away for room: Memory." in narrow
+    assert "Columns hidden at this width: Memory." in narrow
 
 
 def test_a_heading_is_folded_before_a_number_parts_from_its_unit() -> None:

@@ -134,7 +134,7 @@ def test_a_failed_run_is_repeated_only_when_asked(tmp_path: Path) -> None:
 def test_a_run_killed_from_outside_goes_on_by_itself(tmp_path: Path, fault: str, reason: str) -> None:
     run_tickets, console = tickets(1, fault=fault), Console(file=StringIO(), width=300)
     assert states(go(tmp_path / "runs", run_tickets, console=console)) == [State.FINISHED]
-    assert f"plain, seed 0: {reason}; it goes on" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"plain, seed 0: {reason}; it restarts" in console.file.getvalue()  # type: ignore[attr-defined]
     assert metrics(tmp_path / "runs", run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
 
 

@@ -131,7 +131,7 @@ class TestOnACluster:
             with when((leak.directory(runs) / "checkpoint.ckpt").exists, limit_memory):
                 later, _ = go(runs, [leak, *tickets(1)], running.address)
         assert states(summary) == [State.FINISHED] * 2
-        assert "died; it goes on" in output
+        assert "died; it restarts" in output
         assert [finishes(runs, ticket) for ticket in waiting] == [1, 1]
         assert metrics(runs, waiting) == never_interrupted(tmp_path / "quiet", waiting)
         assert states(later) == [State.FAILED, State.FINISHED] and later.rows[0].reason == "out of memory"
@@ -191,7 +191,7 @@ class TestOnACluster:
                 later, output = go(spread_runs, spread, running.address, nodes=2, cpus=2)
         assert states(summary) + states(later) == [State.FINISHED] * 2
         assert nodes[0] in nodes[1] and len(nodes[1]) == 2
-        assert output.count("died; it goes on") == 1
+        assert output.count("died; it restarts") == 1
         assert finishes(runs, together[0]) == finishes(spread_runs, spread[0]) == 1
         assert metrics(runs, together) == never_interrupted(tmp_path / "quiet", together)
         assert metrics(spread_runs, spread) == metrics(runs, together)

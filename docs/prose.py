@@ -1,0 +1,131 @@
+"""The lint of the project's English: banned forms, and the rate of clauses that begin with "what".
+
+It reads the pages of the documentation without their code, the docstrings of commands and configs, which ``--help`` and
+``config`` print, and every string of the code that holds words: messages, plans, reports, pages.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["BANNED", "WHAT_CLAUSES", "Finding", "Passage", "findings", "passages", "rate_of_what"]
+
+PACKAGES = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "claims", "benchmarks", "docs")
+"""The packages whose strings a person may read."""
+WHAT_CLAUSES = 2.5
+"""The most clauses with "what" in a thousand words of the pages, and of the strings."""
+BANNED: Mapping[str, str] = {
+    r"go(?:es|ing)? on|went on": "resume, or continue",
+    r"beside": "next to, with, or as well as",
+    r"told|(?:be|is|are|was|were|been) asked": "given, known or studied",
+    r"left away": "omitted",
+    r"so many": "n",
+    r"of (?:its|their|his|our|your) own": "its own X, or separate",
+    r"where it was": "name the place",
+    r"in all(?=[,.;:)]|$)": "in total",
+    r"at hand": "available",
+}
+"""Patterns of forms that plain English avoids, with what to write in their place."""
+_BANNED = [(re.compile(rf"\b(?:{form})\b", re.IGNORECASE), better) for form, better in BANNED.items()]
+_WHAT = re.compile(r"\bwhat(?:ever)?\b[^?.]*+(?!\?)", re.IGNORECASE)
+"""A clause with "what" that is no question."""
+_WORD = re.compile(r"[A-Za-z][A-Za-z'-]+")
+_FENCE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
+_MARKUP = re.compile(r"<!--.*?-->|``[^`]+``|`[^`\n]+`|\]\([^)]*\)|https?://\S+", re.DOTALL)
+
+
+class Passage(NamedTuple):
+    """Words that a person reads: the file and line at which they begin, and the text without code."""
+
+    file: Path
+    line: int
+    text: str
+
+
+class Finding(NamedTuple):
+    """A banned form, where it stands, and what to write in its place."""
+
+    file: Path
+    line: int
+    form: str
+    better: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.form!r}: write {self.better}"
+
+
+def passages(root: Path) -> Iterator[Passage]:
+    """Yields everything that a person reads of the checkout at ``root``."""
+    for page in (root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))):
+        yield from _of_page(page.relative_to(root), page.read_text(encoding="utf-8"))
+    for package in PACKAGES:
+        for module in sorted((root / package).rglob("*.py")):
+            yield from _of_module(module.relative_to(root), module.read_text(encoding="utf-8"))
+
+
+def findings(read: Sequence[Passage]) -> Iterator[Finding]:
+    """Yields every banned form of the passages."""
+    for passage in read:
+        for form, better in _BANNED:
+            for match in form.finditer(passage.text):
+                line = passage.line + passage.text.count("\n", 0, match.start())
+                yield Finding(passage.file, line, match.group(), better)
+
+
+def rate_of_what(read: Sequence[Passage]) -> float:
+    """Returns the clauses with "what" in a thousand words; questions do not count."""
+    words = sum(len(_WORD.findall(passage.text)) for passage in read)
+    clauses = sum(len(_WHAT.findall(passage.text)) for passage in read)
+    return 1000 * clauses / max(1, words)
+
+
+def _of_page(file: Path, text: str) -> Iterator[Passage]:
+    """Yields the prose of a page as one passage, in which code is blank, so that lines keep their numbers."""
+    for code in (_FENCE, _MARKUP):
+        text = code.sub(lambda match: re.sub(r"[^\n]+", " ", match.group()), text)
+    yield Passage(file, 1, text)
+
+
+def _of_module(file: Path, source: str) -> Iterator[Passage]:
+    """Yields the strings of a module that hold several words, and the docstrings that a command prints."""
+    tree = ast.parse(source)
+    docstrings = {id(node): is_printed for node, is_printed in _docstrings(tree)}
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in inside and docstrings.get(id(node), True):
+                yield from _of_string(file, node.lineno, text)
+            case ast.JoinedStr():
+                parts = (part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+                yield from _of_string(file, node.lineno, "".join(map(str, parts)))
+
+
+def _of_string(file: Path, line: int, text: str) -> Iterator[Passage]:
+    if len(_WORD.findall(text)) >= 3 and " " in text:
+        yield Passage(file, line, _MARKUP.sub(" ", text))
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[ast.Constant, bool]]:
+    """Yields the docstrings, those below assignments included, and whether a command prints them: the help of commands,
+    and the documentation of configs, which are classes with a ``kind`` or a name in Config."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list):
+            continue
+        for place, statement in enumerate(body):
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str()) as constant):
+                    yield constant, place == 0 and _is_printed(node)
+
+
+def _is_printed(node: ast.AST) -> bool:
+    match node:
+        case ast.FunctionDef(decorator_list=decorators):
+            return any("command" in ast.unparse(one) or "callback" in ast.unparse(one) for one in decorators)
+        case ast.ClassDef(name=name):
+            return name.endswith("Config")
+    return False
