@@ -149,6 +149,7 @@ def _counts_tokens(study: Study) -> bool:
 
 
 def curve_title(findings: Findings, name: str) -> str:
+    """Returns the title of a curve with its unit."""
     if name == findings.metric.name:
         title = f"{findings.metric.title} ({name.partition('/')[0]})" if "/" in name else findings.metric.title
         return label(title)

@@ -19,7 +19,7 @@ from reports.show.answer import leading, sentence
 from reports.show.curves import SETTLED, band, curve_title, falls_early, load_curves, progress_title
 from reports.show.markup import Html, details, element, name_of
 from reports.show.names import name_comparisons
-from reports.show.screen import Scale
+from reports.show.screen import IntervalScale
 from reports.show.tables import fixed, interval_text
 
 __all__ = ["MOST_ROWS", "curve_chart", "interval_chart", "seed_values"]
@@ -53,7 +53,7 @@ def interval_chart(findings: Findings) -> Html:
     shown = [one for one in ordered if one.estimate is not None]
     if not shown:
         return Html()
-    names, scale = name_comparisons(findings.study.plan, shown), Scale.of(shown).wider()
+    names, scale = name_comparisons(findings.study.plan, shown), IntervalScale.of(shown).wider()
     rows = [_row(findings, one, names.levels[one.name], scale) for one in shown]
     further = f"{len(rows) - MOST_ROWS} more comparisons"
     return element(
@@ -68,7 +68,7 @@ def interval_chart(findings: Findings) -> Html:
     )
 
 
-def _row(findings: Findings, comparison: Comparison, name: str, scale: Scale) -> Html:
+def _row(findings: Findings, comparison: Comparison, name: str, scale: IntervalScale) -> Html:
     verdict = comparison.verdict or "none"
     doubt = _doubt(findings, comparison)
     return element(
@@ -103,7 +103,7 @@ def _effect(findings: Findings, comparison: Comparison) -> str:
     return f"{text} ({interval_text(*map(findings.as_printed, estimate.interval), decimals)})"
 
 
-def _strip(findings: Findings, comparison: Comparison, scale: Scale) -> Html:
+def _strip(findings: Findings, comparison: Comparison, scale: IntervalScale) -> Html:
     """Returns the drawing of one row: the margin as a band, zero, the interval, and a point for each seed."""
     estimate = comparison.estimate
     assert estimate is not None
@@ -130,7 +130,7 @@ def _writer(findings: Findings) -> Callable[[float], str]:
     return lambda value: fixed(findings.as_printed(value), findings.difference_decimals + 1)
 
 
-def _axis(findings: Findings, scale: Scale) -> Html:
+def _axis(findings: Findings, scale: IntervalScale) -> Html:
     """Returns the values at the ends of the scale, and zero where it has room, below the rows."""
     low, high = (f"{findings.as_printed(end):.3g}" for end in (scale.low, scale.high))
     no_difference = "1" if findings.ratio else "0"

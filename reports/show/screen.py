@@ -17,7 +17,7 @@ from reports.show.answer import headline, leading
 from reports.show.names import name_comparisons
 from reports.show.tables import VERDICT_STYLES, fixed, interval_text
 
-__all__ = ["LINES", "Scale", "screen"]
+__all__ = ["LINES", "IntervalScale", "screen"]
 
 LINES = 28
 """The lines of a screen; the path of the report follows."""
@@ -35,7 +35,7 @@ _COSTS = ("flops_per_token", "seconds")
 _EFFECT = ("Change", "95 % interval")
 
 
-class Scale(NamedTuple):
+class IntervalScale(NamedTuple):
     """The scale of the bars: the values at their ends, and the margin within which a difference counts as equal."""
 
     low: float
@@ -43,7 +43,7 @@ class Scale(NamedTuple):
     margin: float
 
     @classmethod
-    def of(cls, comparisons: Iterable[Comparison]) -> Scale:
+    def of(cls, comparisons: Iterable[Comparison]) -> IntervalScale:
         """Returns the scale that shows zero, every interval and the margin."""
         values, margin = [0.0], 0.0
         for one in comparisons:
@@ -52,7 +52,7 @@ class Scale(NamedTuple):
                 values += [one.estimate.difference, *(one.estimate.interval or ())]
         return cls(min(*values, -margin), max(*values, margin), margin)
 
-    def wider(self) -> Scale:
+    def wider(self) -> IntervalScale:
         """Returns the scale with some room at both ends, for marks that have a size."""
         room = 0.04 * (self.high - self.low)
         return self._replace(low=self.low - room, high=self.high + room)
@@ -185,7 +185,7 @@ def _table(rows: Sequence[_Row], width: int, most: int) -> list[Text]:
     room -= len(_GAP) + cost if cost else 0
     names = min(room, int(_NAME_SHARE * width), max(len(row.name) for row in rows))
     bar = min(_LONGEST_BAR, room - names - len(_GAP)) if verdict else 0
-    scale = Scale.of(row.comparison for row in rows if row.comparison)
+    scale = IntervalScale.of(row.comparison for row in rows if row.comparison)
     lines = list[Text]()
     for number, row in enumerate(rows):
         name, *further = BreakableName(row.name).lines(names)

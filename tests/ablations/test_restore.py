@@ -43,7 +43,7 @@ def test_what_is_restored_is_what_was_published_and_the_study_takes_its_next_loo
 ) -> None:
     published, runs = tmp_path / "published/memory" / RESULTS, tmp_path / "second"
     assert restore(study, runs) == 0
-    assert "6 runs restored, 0 were there; now go on: python -m ablations run" in capsys.readouterr().out
+    assert "6 runs restored, 0 were there; next: python -m ablations run" in capsys.readouterr().out
     publish(runs, "memory", tmp_path / "again")
     assert (tmp_path / "again/memory" / RESULTS).read_bytes() == published.read_bytes()
     assert b'"documents":{' in published.read_bytes() and b'"curves":{"' in published.read_bytes()
@@ -70,5 +70,5 @@ def test_runs_of_other_code_are_refused_in_one_line_with_the_commit_that_has_the
     study.write_text(STUDY.replace("RunConfig()", "RunConfig().override({'training.steps': 21})"))
     assert restore(study, tmp_path / "second") == 2
     message = capsys.readouterr().err
-    assert "none of its 6 runs has today's code, config and data; check out commit 0123abc to go on with" in message
+    assert "none of its 6 runs has today's code, config and data; check out commit 0123abc to use them" in message
     assert len(message.splitlines()) == 1 and not [*(tmp_path / "second").rglob(RECORD)]

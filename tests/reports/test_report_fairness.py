@@ -185,9 +185,9 @@ def test_what_can_be_known_stands_beside_what_each_arm_knows(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("best", "seeds", "note"),
     [
-        (2.0, 3, "More than 100 %, as far as can be told by chance: "),
+        (2.0, 3, "More than 100 %, within chance: "),
         (2.5, 3, "More than 100 %, and not by chance: "),
-        (2.5, 1, "More than 100 %, as far as can be told by chance: "),
+        (2.5, 1, "More than 100 %, within chance: "),
         (1.0, 3, None),
     ],
 )
@@ -206,7 +206,7 @@ def test_a_share_of_what_can_be_known_has_an_interval_and_more_than_all_is_expla
         half = stats.t.ppf(0.975, 2) * 0.1 / math.sqrt(3) / (3 - best)
         assert cell.spread == pytest.approx(half, rel=1e-3)
     notes = " ".join(results.notes)
-    assert "Beside the share of what can be known stands half of its 95 % interval" in notes
+    assert "± is half of the 95 % interval" in notes
     assert ("there is none for" in notes) == (seeds == 1)
     assert note in notes if note else "More than 100 %" not in notes
 

@@ -470,4 +470,4 @@ def test_what_was_withdrawn_gives_its_reason_in_place_of_its_answer_until_it_is_
     shutil.rmtree(runs / key_of(OFF, 2))  # what is wrong may be replaced by less of what is right
     assert "Withdrawn" not in publish(runs, "xl_recurrence", folder).read_text()
     assert main(["withdraw", "xl_recurrence", " ", "--in", str(folder)]) == 2
-    assert "say in a line what is wrong" in capsys.readouterr().err
+    assert "give the reason of the withdrawal in one line" in capsys.readouterr().err

@@ -21,7 +21,7 @@ from reports.show.answer import headline
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 CONTRAST = [{"name": "recurrence on vs off", "arm": ON, "against": OFF}]
 SOURCE = {"protocol": "p", "metric": "perplexity", "cells": [{"arm": ON, "value": 26.8}, {"arm": OFF, "value": 29.0}]}
-MARGIN = {"size": 0.1, "reason": "a small part of what can be known"}
+MARGIN = {"size": 0.1, "reason": "a small part of the known optimum"}
 
 
 def findings(runs: Path, nothing: float, effects: dict[str, float], data: dict[str, Any] | None = None) -> Findings:
@@ -41,9 +41,9 @@ def test_arms_that_have_all_learned_next_to_nothing_are_not_equal_but_trained_to
     study = findings(tmp_path, 2.58, {"off": 0.03})
     [contrast] = [one for one in study.comparisons if one.kind == "contrast"]
     assert contrast.verdict is None and contrast.reason is not None
-    assert contrast.reason.startswith("trained too little: none has learned more than 5.7% of what can be known")
+    assert contrast.reason.startswith("trained too little: none has learned more than 5.7% of the known optimum")
     text = headline(study)
-    assert text.startswith("Trained too little to answer: of what can be known, the baseline has learned 5.7%")
+    assert text.startswith("Trained too little to answer: of the known optimum, the baseline has learned 5.7%")
     assert "Equal" not in text and "a comparison asks for 25% of an arm." in text
     [judged] = judge_comparisons(study)
     assert judged.agreement == "not asked"

@@ -119,7 +119,7 @@ def test_seeds_that_were_added_by_hand_cost_what_the_report_says(tmp_path: Path)
     assert comparison.verdict == "worse" and comparison.level == pytest.approx(0.025)
     result = find(load_study(tmp_path, "xl_recurrence"))
     page = markdown(result, all_tables(result), {})
-    assert "Looks at the results were planned at 3 seeds an arm, and taken at 3, 6. Every look has a share" in page
+    assert "Looks at the results were planned at 3 seeds per arm, and taken at 3, 6. Every look has a share" in page
 
 
 def test_the_seeds_that_a_verdict_takes_are_those_of_a_look_to_come_at_its_own_share(tmp_path: Path) -> None:

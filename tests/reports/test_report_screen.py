@@ -12,7 +12,7 @@ from study_on_disk import name_of, product_arms, write_product
 from reports.read.results import read_results
 from reports.read.study import load_study
 from reports.report import RESULTS, find, print_report
-from reports.show.screen import LINES, Scale, screen
+from reports.show.screen import LINES, IntervalScale, screen
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 STUDIES = sorted(path.parent.name for path in PUBLISHED.glob(f"*/{RESULTS}"))
@@ -48,9 +48,9 @@ def test_a_bar_shows_zero_the_margin_and_the_interval_in_their_order(tmp_path: P
     write_product(tmp_path, {"off": 0.4}, contrasts=None)
     findings = find(load_study(tmp_path, "xl_recurrence"))
     one = next(one for one in findings.comparisons if one.verdict == "worse")
-    bar = Scale.of([one])._replace(low=-0.5, high=0.5, margin=0.1).bar(one, 41).plain
+    bar = IntervalScale.of([one])._replace(low=-0.5, high=0.5, margin=0.1).bar(one, 41).plain
     assert bar.index("░") == 16 and bar.index("│") == 20 and bar[36] == "●"
-    assert Scale(0.0, 0.0, 0.0).bar(None, 5).plain == " " * 5
+    assert IntervalScale(0.0, 0.0, 0.0).bar(None, 5).plain == " " * 5
 
 
 def test_what_has_no_verdict_is_named_with_its_reason(tmp_path: Path) -> None:

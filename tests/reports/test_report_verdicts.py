@@ -196,7 +196,7 @@ def test_every_format_says_equal_and_why(tmp_path: Path) -> None:
     assert "differences,1,off vs on,Verdict,,equal,,,," in to_csv(tables)
     assert f"Equal: within $\\pm$0.1; {REASON}." in to_latex(table) and "& equal &" in to_latex(table)
     assert 'class="equal"' in to_html(table)
-    assert "is equal where its interval lies within plus and minus the margin" in markdown(result, tables, {})
+    assert "is equal if its interval lies within plus and minus the margin" in markdown(result, tables, {})
 
 
 def test_the_headline_counts_what_is_equal(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def test_status_of_all_studies_names_study_arm_and_worker(tmp_path: Path, capsys
     ledger.claim(Ticket("key", "recurrence=off", 4, {}), "xl_recurrence")
     assert sweeps(["status", "--runs", str(tmp_path)]) == 0
     output = capsys.readouterr().out
-    assert "xl_recurrence" in output and "recurrence=off" in output and "1 run at work" in output
+    assert "xl_recurrence" in output and "recurrence=off" in output and "1 run in progress" in output
     ledger.close()
 
 
