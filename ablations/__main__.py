@@ -157,11 +157,15 @@ PublishedArms = Annotated[
         "--arm", metavar="NAME", help="An arm by its name in the report. Repeatable.", show_default="the baseline"
     ),
 ]
-RepeatedSeeds = Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each arm, from the first.")]
+RepeatedSeeds = Annotated[
+    int, typer.Option("--seeds", metavar="N", min=1, help="Number of seeds of each arm, from the first.")
+]
 WriteRepeated = Annotated[bool, typer.Option("--write", help="Also write the result into the publication.")]
 Devices = Annotated[
     int | None,
-    typer.Option("--devices", min=1, help="Ranks per run, started by torchrun. Same as --set training.devices=..."),
+    typer.Option(
+        "--devices", metavar="N", min=1, help="Ranks per run, started by torchrun. Same as --set training.devices=..."
+    ),
 ]
 
 

@@ -37,6 +37,7 @@ Scale = Annotated[
     str,
     typer.Option(
         "--scale",
+        metavar="NAME",
         help="demo: minutes on a CPU; hour: on text, where a study has it; gpu: one GPU; paper: as published.",
         autocompletion=completed_from(lambda: SCALES),
     ),
@@ -45,7 +46,9 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Override a path of all arms, e.g. model.dim=64. Repeatable."),
 ]
-Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="Seeds per arm.", show_default="the study's own")]
+Seeds = Annotated[
+    int | None, typer.Option("--seeds", metavar="N", min=1, help="Seeds per arm.", show_default="the study's own")
+]
 Until = Annotated[
     Literal["decided"] | None,
     typer.Option("--until", help="Take one planned look after another until all comparisons are decided."),
@@ -54,13 +57,18 @@ MaxHours = Annotated[
     float | None,
     typer.Option("--max-hours", metavar="H", help="With --until, stop after H hours."),
 ]
-Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda. Same as --set training.device=...")]
+Device = Annotated[
+    str | None, typer.Option("--device", metavar="NAME", help="auto, cpu or cuda. Same as --set training.device=...")
+]
 Workers = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Number of runs at a time.", show_default="one per core or GPU")
+    int | None,
+    typer.Option("--workers", metavar="N", min=1, help="Number of runs at a time.", show_default="one per core or GPU"),
 ]
 Threads = Annotated[
     int | None,
-    typer.Option("--threads", min=1, help="Threads per run.", show_default="OMP_NUM_THREADS, else cores / workers"),
+    typer.Option(
+        "--threads", metavar="N", min=1, help="Threads per run.", show_default="OMP_NUM_THREADS, else cores / workers"
+    ),
 ]
 Retry = Annotated[
     bool,

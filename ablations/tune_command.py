@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 Trials = Annotated[
     int | None,
-    typer.Option("--trials", min=1, help="Trials of each arm.", show_default=f"{TRIALS}, unless --tokens"),
+    typer.Option("--trials", metavar="N", min=1, help="Trials of each arm.", show_default=f"{TRIALS}, unless --tokens"),
 ]
 Tokens = Annotated[
     int | None,
-    typer.Option("--tokens", min=1, help="Training tokens per arm. Pruned trials leave tokens to others."),
+    typer.Option("--tokens", metavar="N", min=1, help="Training tokens per arm. Pruned trials leave tokens to others."),
 ]
 Prune = Annotated[
     bool, typer.Option("--prune/--no-prune", help="End a trial early if it lags behind the median of earlier trials.")

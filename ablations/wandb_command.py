@@ -26,7 +26,7 @@ Method = Annotated[
     Literal["grid", "bayes", "random"],
     typer.Option("--method", help="grid: arms by seeds, one sweep. bayes, random: a search, a sweep for each arm."),
 ]
-Trials = Annotated[int, typer.Option("--trials", min=1, help="Trials of each arm, where it is a search.")]
+Trials = Annotated[int, typer.Option("--trials", metavar="N", min=1, help="Trials of each arm, where it is a search.")]
 Searching = Annotated[
     bool, typer.Option("--search", help="A trial: with the seed of trials, measured on the validation split.")
 ]

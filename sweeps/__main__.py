@@ -68,7 +68,7 @@ out = SteadyConsole()
 Host = Annotated[
     str, typer.Option("--host", help="Address to listen at. The proxy checks no password: use a private network.")
 ]
-Port = Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen at.")]
+Port = Annotated[int, typer.Option("--port", metavar="N", min=1, max=65535, help="Port to listen at.")]
 
 
 @app.command()

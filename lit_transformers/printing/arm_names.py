@@ -11,14 +11,14 @@ from rich.text import Text
 
 __all__ = ["BreakableName"]
 
-_PART = re.compile(r"[^=_/+,\s]*[=_/+,\s]*")
+_PART = re.compile(r"[^=_/+,.\s]*[=_/+,.\s]*")
 _WORD = re.compile(r"\S*\s*")
 
 
 @final
 class BreakableName:
     """A name that a table breaks at spaces where its column is narrow, and a word that is longer than the column after
-    ``=``, ``_``, ``/``, ``+`` or a comma."""
+    ``=``, ``_``, ``/``, ``+``, a dot or a comma."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -9,7 +9,6 @@ import csv
 import io
 import math
 import re
-import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -187,7 +186,7 @@ def to_rich(table: Table, width: int = 100) -> RichTable:
         least = widths[index] - _GAP
         extra = max(0, min(spare, len(headings[index]) - least))
         spare -= extra
-        heading = "\n".join(textwrap.wrap(headings[index], least + extra))
+        heading = "\n".join(BreakableName(headings[index]).lines(least + extra))
         rendered.add_column(Text(heading), justify=justify, overflow="fold", no_wrap=index == 0)
     for row in table.rows:
         # Without this, names would be broken within words on a narrow terminal.

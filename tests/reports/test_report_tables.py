@@ -150,3 +150,9 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 )
 def test_numbers_read_in_their_units(kind: str, value: float, text: str) -> None:
     assert plain(Cell(value), Column("x", kind)) == text  # type: ignore[arg-type]
+
+
+def test_a_path_in_a_heading_is_broken_after_a_dot() -> None:
+    columns = (Column("Arm"), *(Column(f"training.optimizer.{name}_of_steps") for name in ("warmup", "decay")))
+    text = printed(Table("tuning", "Tuned", columns, ((Cell("a"), Cell("1"), Cell("2")),)), 50)
+    assert "training.optimizer." in text and "warmup_of_steps" in text and "optimize\n" not in text
