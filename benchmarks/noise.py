@@ -30,7 +30,7 @@ def measure(study: Study) -> dict[str, Any]:
     without a margin."""
     plan = study.plan
     if plan.metric.margin is None:
-        raise ValueError(f"{plan.study} states no margin, so nothing says what has to be decided")
+        raise ValueError(f"{plan.study} states no margin, so no difference is known to matter")
     margin = plan.metric.margin.size
     comparisons = [one for one in compare(study, []) if one.kind == "contrast"]
     rows = [row(study, one, margin) for one in comparisons if one.estimate and one.estimate.variances]

@@ -106,7 +106,7 @@ def split(spans: Sequence[Span], begun: float, ended: float, workers: int) -> St
 
 def shown(cost: StudyTime, count: int, workers: int) -> Table:
     """A table of the parts of a study's time, beside the goals."""
-    table = Table("", "seconds", "goal", title="what a study costs besides its runs", title_justify="left")
+    table = Table("", "seconds", "goal", title="the cost of a study besides its runs", title_justify="left")
     allowed = max(GOAL_SHARE * cost.wall, GOAL_SECONDS * count)
     table.add_row("the study, on the clock", f"{cost.wall:.1f}", "")
     table.add_row("its runs' own work, summed", f"{cost.work:.1f}", "")

@@ -128,7 +128,7 @@ def speakers_of(
         return [row[1:] for row in generated.tolist()]
 
     if any({len(row) for row in generate()} != {longest} for generate in (our_output, their_output)):
-        raise RuntimeError("a row ended before the longest: what was said is not as much on both sides")
+        raise RuntimeError("a row ended before the longest: the two sides did not write equally much")
     return our_output, their_output
 
 

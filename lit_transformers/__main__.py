@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lit_transformers.inference.lines import LineWriter
 
 app = typer.Typer(
-    help="One model at a time: train a run again, measure a checkpoint, let it write, or exchange weights.",
+    help="Train, evaluate and use one model at a time, and exchange weights with other libraries.",
     no_args_is_help=True,
     add_completion=is_script("lit_transformers"),
     pretty_exceptions_enable=False,
@@ -30,30 +30,30 @@ app = typer.Typer(
 READING = ("config", "import", "init", "kinds", "schema")
 """The commands that only read, and import no plug-in that is not typed."""
 Assignments = Annotated[
-    list[str] | None, typer.Option("--set", help="path=value of the run's config; may be given again.")
+    list[str] | None, typer.Option("--set", help="Override a path of the run's config, e.g. model.dim=64. Repeatable.")
 ]
-BatchTokens = Annotated[int, typer.Option(min=1, help="Symbols of a batch; fewer take less memory.")]
+BatchTokens = Annotated[int, typer.Option(min=1, help="Symbols per batch. Fewer take less memory.")]
 LineWindow = Annotated[
-    int | None, typer.Option(min=1, help="Lines read before any is written.", show_default="1000; 1 from a terminal")
+    int | None, typer.Option(min=1, help="Lines to read before writing.", show_default="1000; 1 from a terminal")
 ]
 
 
 @app.command()
 def fit(
-    run: Annotated[Path, typer.Argument(help="The run.yaml of a run, or one written by hand.")],
+    run: Annotated[Path, typer.Argument(help="The run.yaml of a run, or your own.")],
     directory: Annotated[
         Path | None,
-        typer.Option("--to", help="Where to: an empty folder, or the run's own.", show_default="beside RUN"),
+        typer.Option("--to", help="An empty folder, or the folder of the run.", show_default="the folder of RUN"),
     ] = None,
     changes: Assignments = None,
     callbacks: Callbacks = None,
     loggers: Loggers = None,
     allowed: AllowedModules = None,
 ) -> None:
-    """Trains the run that RUN describes, or goes on with it from its checkpoint; a model with a class_path is of any
+    """Train the run that RUN describes, or resume it from its checkpoint. With a class_path, RUN may train any
     LightningModule.
 
-    A file of somebody else may name classes of this library, torch and Lightning; other modules have to be allowed.
+    RUN may name classes of this library, torch and Lightning. Allow other modules with --allow-module.
 
     Example: python -m lit_transformers fit runs/3f2a9c0e11d2b470/run.yaml --to /tmp/again
     """
@@ -111,7 +111,7 @@ def evaluate(
     changes: Assignments = None,
     allowed: AllowedModules = None,
 ) -> None:
-    """Measures a trained model, also by another protocol.
+    """Evaluate a trained model, with its own or another protocol.
 
     Example: python -m lit_transformers evaluate runs/KEY/checkpoint.ckpt --set 'task.evaluation={mixer.memory: 512}'
     """
@@ -128,19 +128,21 @@ def evaluate(
 @app.command()
 def generate(
     checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a run.")],
-    prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "",
-    length: Annotated[int, typer.Option(min=1, help="Symbols to write.")] = 256,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest symbol.")] = 0.8,
-    top_k: Annotated[int, typer.Option(min=0, help="Sample among so many; 0 for all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Sample among the fewest that reach this probability.")] = 1.0,
-    beams: Annotated[int, typer.Option(min=1, help="More than 1: beam search instead of sampling.")] = 1,
+    prompt: Annotated[str, typer.Option(help="First words of the text.")] = "",
+    length: Annotated[int, typer.Option(min=1, help="Symbols to generate.")] = 256,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="Sampling temperature; 0 takes the likeliest symbol.")
+    ] = 0.8,
+    top_k: Annotated[int, typer.Option(min=0, help="Sample among the K likeliest symbols; 0: all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Sample among the likeliest symbols of this total probability.")] = 1.0,
+    beams: Annotated[int, typer.Option(min=1, help="Hypotheses of a beam search; 1: sample instead.")] = 1,
     memory: Annotated[
-        int | None, typer.Option(min=0, help="Tokens remembered.", show_default="memory and segment")
+        int | None, typer.Option(min=0, help="Tokens of memory.", show_default="memory and segment")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of sampling.")] = 0,
     allowed: AllowedModules = None,
 ) -> None:
-    """Writes on from a prompt.
+    """Continue a prompt.
 
     Example: python -m lit_transformers generate runs/KEY/checkpoint.ckpt --prompt "def "
     """
@@ -163,30 +165,26 @@ def write_lines(
     checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a run of the task seq2seq.")],
     beams: Annotated[
         int | None,
-        typer.Option(min=1, help="Hypotheses of a beam search; 1: greedy.", show_default="as the run was measured"),
+        typer.Option(
+            min=1, help="Hypotheses of a beam search; 1: greedy.", show_default="as in the evaluation of the run"
+        ),
     ] = None,
     length_penalty: Annotated[
         float | None,
         typer.Option(
             min=0.0,
-            help="0 prefers short lines; 0.6 is the usual. Of a beam search alone.",
-            show_default="as the run was measured",
+            help="Length penalty of a beam search: 0 prefers short lines, 0.6 is usual.",
+            show_default="as in the evaluation of the run",
         ),
     ] = None,
     batch_tokens: BatchTokens = 4096,
     window: LineWindow = None,
     overlong: Annotated[
         Literal["cut", "refuse"],
-        typer.Option(
-            help="Lines longer than those of training: cut to that length, or left empty, with exit status 1."
-        ),
+        typer.Option(help="Lines longer than in training: cut them, or leave their output empty and exit with 1."),
     ] = "cut",
-    source: Annotated[
-        str | None, typer.Option("--from", help="Refuse a checkpoint that reads another language.")
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option("--to", help="Refuse a checkpoint that writes another language.")
-    ] = None,
+    source: Annotated[str | None, typer.Option("--from", help="Required language of the input.")] = None,
+    target: Annotated[str | None, typer.Option("--to", help="Required language of the output.")] = None,
     allowed: AllowedModules = None,
 ) -> None:
     """Writes to standard output what the model makes of every line of standard input."""
@@ -238,16 +236,16 @@ def write_all(writer: LineWriter) -> None:
     raise SystemExit(1 if writer.counts.refused else 0)
 
 
-TRANSLATE = """Translates standard input, line by line: as many lines come out as went in, in their order.
+TRANSLATE = """Translate standard input line by line, in order.
 
-What became of the lines is told at the end: how many were empty (and stay so), cut, refused, or had unknown symbols.
+A summary on standard error counts the lines that were empty, cut or refused, and those with unknown symbols.
 
 Example: python -m lit_transformers translate runs/KEY/checkpoint.ckpt --from en --to fr < in.txt > out.txt
 """
-SUMMARIZE = """Summarizes standard input: one document a line, one summary a line, in their order.
+SUMMARIZE = """Summarize standard input: one document per line, one summary per line, in order.
 
-A document with line ends of its own must be put into one line first. What became of the lines is told at the end: how
-many were empty (and stay so), cut, refused, or had unknown symbols.
+Join the lines of a document first. A summary on standard error counts the documents that were empty, cut or refused,
+and those with unknown symbols.
 
 Example: python -m lit_transformers summarize runs/KEY/checkpoint.ckpt < documents.txt > summaries.txt
 """
@@ -257,27 +255,26 @@ app.command("summarize", help=SUMMARIZE)(write_lines)
 
 @app.command()
 def predict(
-    checkpoint: Annotated[
-        Path, typer.Argument(help="The checkpoint.ckpt of a run that classifies texts, or gives them a number.")
-    ],
+    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a classification or regression run.")],
     lines: Annotated[
         Literal["text", "json"],
-        typer.Option(help='Read lines as text, two with a tab between them, or as JSON: {"text": ...}, or a list.'),
+        typer.Option(
+            help='Format of a line: text (a tab separates two texts), or JSON such as {"text": ...} or a list.'
+        ),
     ] = "text",
     batch_tokens: BatchTokens = 4096,
     window: LineWindow = None,
     overlong: Annotated[
         Literal["cut", "refuse"],
-        typer.Option(help="Lines longer than those of training: cut to that length, or null, with exit status 1."),
+        typer.Option(help="Lines longer than in training: cut them, or write null and exit with 1."),
     ] = "cut",
     allowed: AllowedModules = None,
 ) -> None:
-    """Predicts the class or the number of every line of standard input, and writes a JSON line for each, in order.
+    """Predict the class or the number of every line of standard input; write one JSON line for each, in order.
 
-    A class is {"label": ..., "probabilities": {...}} with the labels of training, a number {"value": ...}; both are
-    null for an empty line. Probabilities are those of the network, and are not calibrated. A masked_lm that was trained
-    with data.relation predicts the relation of two texts, as JSON {"first": ..., "second": ...}. At the end,
-    standard error counts the lines that were empty, cut or refused, and the unknown symbols.
+    A class is {"label": ..., "probabilities": {...}}, a number {"value": ...}; an empty line gives null. Probabilities
+    are not calibrated. A masked_lm that was trained with data.relation predicts the relation of two texts, given as
+    {"first": ..., "second": ...}. A summary on standard error counts empty, cut and refused lines, and unknown symbols.
 
     Example: python -m lit_transformers predict runs/KEY/checkpoint.ckpt < reviews.txt > labels.jsonl
     """
@@ -310,19 +307,22 @@ NAMES = ", ".join(get_args(Architecture))
 @app.command("import")
 def import_weights(
     source: Annotated[
-        str, typer.Argument(help="A folder of Hugging Face, or the name of a model on its hub.", metavar="PATH|NAME")
+        str,
+        typer.Argument(
+            help="A folder in the format of transformers, or a model on the Hugging Face hub.", metavar="PATH|NAME"
+        ),
     ],
-    directory: Annotated[Path, typer.Argument(help="Where to: a new folder.", metavar="DIR")],
+    directory: Annotated[Path, typer.Argument(help="A new folder.", metavar="DIR")],
     architecture: Annotated[
         Architecture | None,
-        typer.Option(help=f"For an old config.json that does not name it: {NAMES}.", metavar="ARCHITECTURE"),
+        typer.Option(help=f"The architecture, if config.json does not name it: {NAMES}.", metavar="ARCHITECTURE"),
     ] = None,
 ) -> None:
-    """Reads a network's weights from a folder of Hugging Face, for runs that start from them.
+    """Import weights from a folder of transformers, as the start of runs.
 
-    DIR receives config.yaml, with the fields model, task and start of a run.yaml, the weights as weights.safetensors,
-    and the files of the tokenizer. A line is printed for each part that starts anew or is left out; what has no place
-    here is refused by its name, and nothing is written. Pickled weights are read without executing them.
+    DIR receives config.yaml (the fields model, task and start of a run.yaml), weights.safetensors and the files of the
+    tokenizer. A line is printed for each part that starts anew or is omitted. Weights without a place in the model are
+    refused by name, and nothing is written. Pickled weights are read without executing them.
 
     Example: python -m lit_transformers import google/electra-small-generator starts/electra
 
@@ -340,23 +340,22 @@ def export_weights(
     checkpoint: Annotated[
         Path, typer.Argument(help="The checkpoint.ckpt of a run, or the folder of an import.", metavar="CHECKPOINT")
     ],
-    directory: Annotated[Path, typer.Argument(help="Where to: a new folder.", metavar="DIR")],
+    directory: Annotated[Path, typer.Argument(help="A new folder.", metavar="DIR")],
     architecture: Annotated[
         Architecture | None,
         typer.Option(
-            help=f"What to write: {NAMES}.",
+            help=f"The architecture to write: {NAMES}.",
             metavar="ARCHITECTURE",
-            show_default="that of the import, or one that has the network's parts",
+            show_default="of the import, or one that fits the network",
         ),
     ] = None,
     allowed: AllowedModules = None,
 ) -> None:
-    """Writes a network's weights as a folder that transformers reads: AutoModel.from_pretrained(DIR).
+    """Export weights to a folder that transformers reads: AutoModel.from_pretrained(DIR).
 
-    A network that computes something else than the architecture does is refused, by the fields in which they differ.
-    The tokenizer of a run is written too, where it is WordPiece, BPE or a pretrained one, with the special symbols of
-    the run's rows, and config.json names these. The config.json of an import goes out as it came in, and a line is
-    printed for each field that had to change.
+    A network that differs from the architecture is refused, with the fields that differ. A WordPiece, BPE or pretrained
+    tokenizer is written too, with the special symbols of the run's rows. The config.json of an import is kept, and a
+    line is printed for each field that had to change.
 
     Example: python -m lit_transformers export runs/KEY/checkpoint.ckpt exported/bert --architecture bert
     """
@@ -372,21 +371,23 @@ def convert_weights(
     checkpoint: Annotated[
         Path, typer.Argument(help="The folder of an import, or the checkpoint.ckpt of a run.", metavar="CHECKPOINT")
     ],
-    directory: Annotated[Path, typer.Argument(help="Where to: a new folder.", metavar="DIR")],
+    directory: Annotated[Path, typer.Argument(help="A new folder.", metavar="DIR")],
     changes: Annotated[
-        list[str] | None, typer.Option("--set", help="path=value, all below model; may be given again.")
+        list[str] | None,
+        typer.Option("--set", help="Override a path below model, e.g. model.mixer=window. Repeatable."),
     ] = None,
     length: Annotated[
-        int | None, typer.Option(min=1, help="Symbols of the longest row.", show_default="as many as before")
+        int | None, typer.Option(min=1, help="Symbols of the longest row.", show_default="unchanged")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the weights that start anew.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of new weights.")] = 0,
     allowed: AllowedModules = None,
 ) -> None:
-    """Makes a trained network the start of another one: with another mixer, for longer rows.
+    """Convert a trained network into the start of another one: with another mixer, or for longer rows.
 
-    What both networks have is copied, the table of positions is repeated up to the new length, and projections of
-    global tokens start as those of all tokens. DIR is what import writes. A line is printed for each part that starts
-    anew, starts as another one, or is left out. Of another kind of mixer, what both kinds have stays as it was.
+    Weights that both networks have are copied. The table of positions is repeated up to the new length, and projections
+    of global tokens start as copies of the projections of all tokens. DIR has the format of an import. A line is
+    printed for each part that starts anew, starts as a copy, or is omitted. A new mixer keeps the fields that both
+    kinds have.
 
     Example: python -m lit_transformers convert starts/bert starts/long --set model.mixer=big_bird --length 4096
 
@@ -404,9 +405,9 @@ def convert_weights(
 
 @app.command()
 def kinds(
-    path: Annotated[str | None, typer.Argument(help="A place in a run's config, such as data.generator.")] = None,
+    path: Annotated[str | None, typer.Argument(help="A path of a run's config, such as data.generator.")] = None,
 ) -> None:
-    """Says what a run may be made of: the kinds of model, mixer, task, data and the rest, by their path in the config.
+    """List the kinds of model, mixer, task, data and other parts, by their path in the config.
 
     Example: python -m lit_transformers kinds model.mixer
     """
@@ -426,13 +427,13 @@ app.command()(schema)
 
 @app.command("check-plugin")
 def check_plugin(
-    plugin: Annotated[str, typer.Argument(help="A file or module with parts of your own.", metavar="FILE")],
+    plugin: Annotated[str, typer.Argument(help="The file or module of the plug-in.", metavar="FILE")],
 ) -> None:
-    """Checks every part of a plug-in as those of this library are: leaks, padding, segments, gradients, fields, FLOPs.
+    """Check every part of a plug-in as the parts of this library are checked: leaks, padding, segments, gradients,
+    fields, FLOPs.
 
-    Of an encoding, an objective, an optimizer, a data set or any other part what it can be wrong in is checked, and the
-    line of what failed says the way out. The defaults of a config are checked, or what the plug-in lists as CASES.
-    Exits with status 1 where a check failed.
+    Every kind of part has its checks; the line of a failed check says how to mend it. The checks use the defaults of a
+    config, or the CASES of the plug-in. Exit status 1 if a check failed.
 
     Example: python -m lit_transformers check-plugin my_parts.py
     """
@@ -449,9 +450,9 @@ def check_plugin(
 
 @app.command()
 def init(
-    directory: Annotated[Path, typer.Argument(help="Where to: a folder, new or without these files.")] = Path(),
+    directory: Annotated[Path, typer.Argument(help="A folder, new or without these files.")] = Path(),
 ) -> None:
-    """Writes a small project of your own: a mixer, a data set, a study that compares, a test, and how to run them.
+    """Write a small project: a mixer, a data set, a study, a test, and a README.
 
     Example: python -m lit_transformers init my_project
     """

@@ -458,7 +458,7 @@ def table(abstract: type[C], *concrete: type[C], implied: str = "") -> dict[str,
 def register(kinds: dict[str, type[C]], config: type[C]) -> None:
     """Adds a kind to a table, which may be defined outside of this library."""
     if not config.kind or config.kind in kinds:
-        raise TypeError(f"the kind of {config.__name__} needs a name of its own")
+        raise TypeError(f"the kind of {config.__name__} needs a separate name")
     kinds[config.kind] = config
     config.kinds = {}  # a concrete config is no abstract one, though it inherits from it
 

@@ -26,7 +26,7 @@ def test_a_console_whose_reader_is_gone_ends_nothing_and_says_so(capfd: pytest.C
         console = SteadyConsole(file=file)
         for _ in range(3):
             console.print("a line")
-    assert capfd.readouterr().err == "nobody reads the output any more; what was begun goes on\n"
+    assert capfd.readouterr().err == "nobody reads the output any more; the work continues\n"
 
 
 def test_ctrl_c_during_imports_is_one_line() -> None:

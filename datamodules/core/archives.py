@@ -21,7 +21,7 @@ __all__ = ["HIDDEN", "members"]
 
 HIDDEN = "hidden files left out"
 REPLACED = "files left out that the archive holds again further on"
-BROKEN_LINKS = "links left out to what the archive does not hold"
+BROKEN_LINKS = "links omitted whose targets the archive does not hold"
 NESTED = "archives within an archive left out"
 DEVICES = "pipes and devices left out"
 LONGEST_LINK = 4096

@@ -144,7 +144,7 @@ def require_regular(path: Path) -> None:
     if not stat.S_ISREG(mode):
         nouns = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
         noun = nouns.get(stat.S_IFMT(mode), "a device")
-        raise DataError(f"{path}: {noun}, and only regular files are read; copy what is to be read into a file")
+        raise DataError(f"{path}: {noun}, and only regular files are read; copy the data into a file")
 
 
 def is_hidden(name: str) -> bool:
@@ -176,7 +176,7 @@ def damage(path: Path) -> Iterator[None]:
     except (EOFError, OSError, lzma.LZMAError, zlib.error, tarfile.TarError, BadZipFile) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
-            f"{path}: cannot be read, damaged or not what its name says ({reason}); fetch it again"
+            f"{path}: cannot be read, damaged or of another format than its name says ({reason}); fetch it again"
         ) from None
 
 
@@ -339,7 +339,7 @@ def parquet_rows(member: Member, column: str | None = None) -> Iterator[dict[str
         raise DataError(f"{member.name}: damaged parquet ({' '.join(str(error).split())}); fetch it again") from None
     except (ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"{member.name}:{row + 1}: holds what cannot be read ({reason}); correct the file") from None
+        raise DataError(f"{member.name}:{row + 1}: holds an unreadable line ({reason}); correct the file") from None
 
 
 def _require_short_rows(batch: Any, name: str, first: int) -> None:

@@ -224,7 +224,7 @@ class Characters(Tokenizer, kind="characters"):
 
 
 class WordsConfig(TokenizerConfig, kind="words"):
-    """The words of the train split between white space; a line end is a word of its own, <eos>.
+    """The words of the train split between white space; a line end is the word <eos>.
 
     minimum  rarer words become <unk>
     size     number of words, the most frequent ones, with <unk> and <eos>; None for all
@@ -286,7 +286,7 @@ class BPEConfig(TokenizerConfig, kind="bpe"):
     """Byte-level byte-pair encoding (arXiv:1508.07909; over bytes as in GPT-2), learned on the train split.
 
     size        number of pieces, the 256 bytes included
-    train_bytes the merges are learned on the first documents of the train split, about so many bytes
+    train_bytes the merges are learned on about so much text: the first documents of the train split, in bytes
     """
 
     builds: ClassVar[str | None] = "bpe"
@@ -364,7 +364,7 @@ class WordPieceConfig(TokenizerConfig, kind="wordpiece"):
 
     size        number of pieces, [UNK] included, which stands for a word with a character that was never seen
     lowercase   whether text is lower-cased and loses its accents, as for the uncased models of BERT
-    train_bytes the pieces are learned on the first documents of the train split, about so many bytes
+    train_bytes the pieces are learned on about so much text: the first documents of the train split, in bytes
     """
 
     builds: ClassVar[str | None] = "pieces"
@@ -397,7 +397,7 @@ def _word_pieces(pieces: Mapping[str, int], lowercase: bool) -> Any:
 
 
 class PretrainedTokenizerConfig(TokenizerConfig, kind="pretrained"):
-    """A tokenizer that somebody else has trained, with special symbols of its own, [CLS], [SEP] and [MASK] or <s>, </s>
+    """A tokenizer that somebody else has trained, with its special symbols, [CLS], [SEP] and [MASK] or <s>, </s>
     and <mask>, which are used as they are.
 
     path  a tokenizer.json of Hugging Face, or a vocab.txt of BERT, in which a line is a piece, and which is uncased

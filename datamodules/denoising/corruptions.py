@@ -63,9 +63,9 @@ class Corrupted(NamedTuple):
 
 
 class CorruptionConfig(Config):
-    """Base of every config of what is done to a text; the table CORRUPTIONS lists the kinds.
+    """Base of every corruption of a text; the table CORRUPTIONS lists the kinds.
 
-    ``placed``: whether targets begin at positions of their own.
+    ``placed``: whether targets begin at given positions.
     """
 
     placed: ClassVar[bool] = False
@@ -109,7 +109,7 @@ class CorruptionConfig(Config):
 
 
 class WholeTargetConfig(CorruptionConfig):
-    """Base of what is done where the target is the whole row."""
+    """Base of corruptions whose target is the whole row."""
 
     def damaged(self, text: PlainText, symbols: DenoisingSymbols, chance: np.random.Generator) -> PlainText:
         """Returns the row as the encoder reads it, with the places where sentences begin if these stay whole."""
@@ -180,7 +180,7 @@ class TokenDeletionConfig(WholeTargetConfig, kind="token_deletion"):
 
 
 class TextInfillingConfig(WholeTargetConfig, kind="text_infilling"):
-    """Each of several spans becomes a single [MASK], whatever its length; one of length 0 is a [MASK] where nothing is
+    """Each of several spans becomes a single [MASK], of any length; one of length 0 is a [MASK] where nothing is
     missing (arXiv:1910.13461, section 2.2).
 
     Lengths are drawn until they add up to as many symbols as the rate asks for, and the last one is cut. Spans do not
@@ -273,9 +273,9 @@ class DeshufflingConfig(WholeTargetConfig, kind="deshuffling"):
 
 
 class ComposedConfig(WholeTargetConfig, kind="composed"):
-    """One thing is done after another (arXiv:1910.13461, section 2.2: text infilling and sentence permutation).
+    """Several corruptions in turn (arXiv:1910.13461, section 2.2: text infilling and sentence permutation).
 
-    members  what is done, in order; a permutation of sentences comes first, for nothing else keeps them whole
+    members  the corruptions, in order; a permutation of sentences comes first, for nothing else keeps them whole
     """
 
     members: tuple[CorruptionConfig, ...] = (SentencePermutationConfig(), TextInfillingConfig())
@@ -285,9 +285,9 @@ class ComposedConfig(WholeTargetConfig, kind="composed"):
             yield "members are two or more; set noise to the one alone"
         for number, member in enumerate(self.members):
             if not isinstance(member, WholeTargetConfig):
-                yield f"members.{number}: {member.kind} decides what is written, and cannot be one of several"
+                yield f"members.{number}: {member.kind} decides the target, and cannot be one of several"
             elif number and member.permutes:
-                yield f"members.{number}: {member.kind} must come first, for what is before it keeps no sentence whole"
+                yield f"members.{number}: {member.kind} must come first; others keep no sentence whole"
 
     @property
     def permutes(self) -> bool:

@@ -53,12 +53,12 @@ class SpanCorruptionConfig(CorruptionConfig, kind="span_corruption"):
     (arXiv:1910.10683, sections 3.1.4 and 3.3.4).
 
     All ways to divide the hidden symbols into spans are equally likely, and so are all ways to place these apart from
-    each other. In the code of T5 a row begins with what is visible and ends with a span.
+    each other. In the code of T5 a row begins with visible symbols and ends with a span.
 
     rate     the share of symbols that are hidden, rounded to a number, which is at least 1
     mean     the mean length of the spans, which decides how many there are. None: places are drawn one by one, and
              those that follow each other are a span (section 3.3.2: i.i.d., "replace spans"); T5 draws their number too
-    dropped  what is hidden leaves nothing behind, and is written without sentinels ("drop corrupted tokens")
+    dropped  hidden symbols leave nothing behind, and are written without sentinels ("drop corrupted tokens")
     """
 
     rate: Rate = 0.15
@@ -120,7 +120,7 @@ class SpanCorruptionConfig(CorruptionConfig, kind="span_corruption"):
 
 
 class PrefixTargetConfig(CorruptionConfig, kind="prefix_lm"):
-    """A row is divided at a random place: the encoder reads what is before it, the decoder writes the rest
+    """A row is divided at a random place: the encoder reads the first part, the decoder writes the rest
     (arXiv:1910.10683, section 3.3.1). Of a row of one symbol the encoder reads none."""
 
     def corrupt(self, text: PlainText, symbols: DenoisingSymbols, chance: np.random.Generator) -> Corrupted:
@@ -150,12 +150,12 @@ class CausalTargetConfig(CorruptionConfig, kind="lm"):
 
 
 class PhasesConfig(CorruptionConfig, kind="phases"):
-    """One thing in the first epochs, and another in all that follow: what is learned by one objective goes on to
-    another within a run, as a fine-tuning does. An evaluation measures the second one.
+    """One corruption in the first epochs and another one after them, within a run, as fine-tuning does. An evaluation
+    measures the second one.
 
-    first   what is done in the first ``epochs``
+    first   the corruption of the first ``epochs``
     epochs  passes over all rows
-    then    what is done after them
+    then    the corruption of later epochs
     """
 
     first: CorruptionConfig = CausalTargetConfig()
@@ -165,7 +165,7 @@ class PhasesConfig(CorruptionConfig, kind="phases"):
     def conflicts(self) -> Iterator[str]:
         for name, part in (("first", self.first), ("then", self.then)):
             if isinstance(part, PhasesConfig):
-                yield f"{name} is one thing, and cannot have phases of its own"
+                yield f"{name} is one corruption, and cannot have phases"
 
     @property
     def permutes(self) -> bool:

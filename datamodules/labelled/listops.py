@@ -30,12 +30,12 @@ AtLeastTwo = Annotated[int, Field(ge=2)]
 class ListOpsConfig(SyntheticConfig, kind="listops"):
     """[MAX 4 3 [MIN 2 3 ] 1 0 [MED 1 5 8 9 2 ] ] is 5: one of ten classes.
 
-    depth: number of levels, digits counted as one; arguments: the maximum of a list, which has at least two; shortest,
-    longest: symbols of an example. The defaults are those of the paper's published generator, which keeps what is
-    longer than 500 symbols and shorter than 2,000. It writes a parenthesis around every argument, which its reader
-    drops again; here there are none. SM is the sum modulo 10; MED of an even number of digits is the mean of the middle
-    two, cut to a whole number, as there. The classes are not balanced: always guessing the most frequent one is far
-    from 10 %.
+    depth: number of levels, digits counted as one; arguments: the maximum of a list, which has at least two;
+    shortest, longest: symbols of an example. The defaults are those of the paper's published generator, which keeps
+    examples longer than 500 symbols and shorter than 2,000. It writes a parenthesis around every argument, which
+    its reader drops again; here there are none. SM is the sum modulo 10; MED of an even number of digits is the
+    mean of the middle two, cut to a whole number, as there. The classes are not balanced: always guessing the most
+    frequent one is far from 10 %.
     """
 
     depth: AtLeastTwo = 10

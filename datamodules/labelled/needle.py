@@ -30,8 +30,8 @@ class NeedleConfig(SyntheticConfig, kind="needle"):
     is right in 5 of 8 examples, one needle suffices for 6 of 8, and the number of needles with value 1, read by a
     linear layer, for 7.5.
     noise: number of symbols that the other positions are drawn from; no needle is among them.
-    marked: what a pattern with marked global tokens sees from every position: the boundary that a row begins with, or
-    the needles.
+    marked: the tokens that a pattern with marked global tokens sees from every position: the boundary at the start of
+    a row, or the needles.
     """
 
     length: AtLeastTwo = 512

@@ -94,7 +94,7 @@ def _torch() -> Path:
     """Returns the folder of the installed torch. Raises DataError where its source is not there."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        raise DataError("source docstrings: the source of torch is not installed beside it")
+        raise DataError("source docstrings: the source of torch is not installed with it")
     return Path(spec.origin).parent
 
 

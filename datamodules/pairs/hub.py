@@ -61,7 +61,7 @@ class HubPairsConfig(TextPairsConfig, kind="hub"):
     train       the hub's names of the splits; where validation or test is None, its pairs are a share ``held_out`` of
     validation  the train split, chosen by a hash of the source
     test
-    pairs       the first pairs of each split, at most so many; None: all
+    pairs       the first pairs of each split, at most this number; None: all
     """
 
     name: str = "wmt14"

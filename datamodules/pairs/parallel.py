@@ -80,7 +80,7 @@ class ParallelConfig(TextPairsConfig, kind="parallel"):
         if not matching and split == "train":
             raise DataError(
                 f"{folder}: no files train{suffixes[0]} and train{suffixes[1]}; set data.source.path, "
-                "data.source.source, data.source.target or data.source.train to what is there"
+                "data.source.source, data.source.target or data.source.train to existing files"
             )
         return matching[0] if matching else None
 

@@ -77,7 +77,7 @@ class TextPairsConfig(PairsConfig):
         return self.usual
 
     def refusal(self, length: int) -> str | None:
-        return f"texts of pairs from {self.kind} are as long as they are, and nothing can be asked of {length} symbols"
+        return f"texts of pairs from {self.kind} have their own lengths, so no result for {length} symbols exists"
 
     def reach(self, length: int) -> Longest:
         return self.usual
@@ -95,7 +95,7 @@ def tokenizers_of(metadata: Mapping[str, Plain]) -> tuple[Tokenizer, Tokenizer]:
     Raises DataError where it holds none.
     """
     if metadata.get("tokenizer") is None:
-        raise DataError("the checkpoint keeps no tokenizer: what it was trained on is not text")
+        raise DataError("the checkpoint keeps no tokenizer, for it was not trained on text")
     target = tokenizer_from_dict(metadata["tokenizer"])
     return target if metadata["source_tokenizer"] is None else tokenizer_from_dict(metadata["source_tokenizer"]), target
 
@@ -161,7 +161,7 @@ class StoredPairs(Pairs):
         """Returns the error of a split without pairs, with what was read instead."""
         counts = [f"{self.corpus.count(other):,} in {other}" for other in SPLITS if other != split]
         counts += [f"{count:,} {reason}" for reason, count in self.corpus.left_out.items()]
-        remedy = "correct data.source.path, or what names the split or says how large it is"
+        remedy = "correct data.source.path, or the field that names the split or its size"
         return DataError(f"data.source: no pair in the split {split!r} ({', '.join(counts)}); {remedy}")
 
     def _documents(self, split: Split) -> IndexedDocuments:

@@ -18,7 +18,7 @@ Integers = npt.NDArray[np.int64]
 
 class AttentionMasksConfig(Config):
     """The share of rows that are read under each mask, up to a factor (arXiv:1905.03197, sections 2.3 and 2.4). The
-    mask of a row is drawn like its noise, from seed, epoch and ordinal, and what is hidden does not depend on it.
+    mask of a row is drawn like its noise, from seed, epoch and ordinal, and hidden symbols do not depend on it.
 
     bidirectional   every symbol sees every other
     left_to_right   each sees those before it, and itself

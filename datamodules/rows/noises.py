@@ -72,9 +72,9 @@ class NoiseConfig(Config):
     rate       the share of a row's symbols that are predicted, rounded to a number, which is at least 1
     unchanged  the share of the predicted symbols that stay as they are
     replaced   the share that become another symbol, drawn uniformly, or by chance the same; the rest becomes [MASK]
-    variants   dynamic noise (None) is drawn anew in every epoch; static noise returns after so many epochs, as ten
-               variants did over the forty epochs of BERT (arXiv:1907.11692, section 4.1), and with it returns what
-               else is drawn for a row: the segments of a pair and their relation
+    variants   dynamic noise (None) is drawn anew in every epoch; static noise returns after this number of epochs, as
+               ten variants did over the forty epochs of BERT (arXiv:1907.11692, section 4.1), and so do
+               the segments of a pair and their relation
     """
 
     rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
@@ -155,7 +155,7 @@ class MaskTokensConfig(NoiseConfig, kind="mask_tokens"):
 
     whole_words  words are hidden as a whole, in random order, each that still fits into the number of predictions, so
                  that there may be fewer; where the shortest word of a row does not fit, one word is hidden all the
-                 same. What becomes of each of its symbols is drawn by itself. This is the whole word masking of the
+                 same. Each of its symbols is masked, replaced or kept separately. This is the whole word masking of the
                  code of BERT of May 2019
     """
 
@@ -178,9 +178,9 @@ class MaskSpansConfig(NoiseConfig, kind="mask_spans"):
     """Spans of whole words are hidden, and all symbols of a span are treated alike, as in SpanBERT (arXiv:1907.10529,
     section 3.1). Where words cannot be known from symbols, each symbol counts as a word.
 
-    The number of words of a span has a geometric distribution. It lies anywhere where so many words of one segment,
-    none of them hidden, follow one another; a span that fits nowhere is shortened. The last one ends where there are as
-    many predictions as the rate asks for.
+    The number of words of a span has a geometric distribution. It lies anywhere where that number of words of one
+    segment, none of them hidden, follow one another; a span that fits nowhere is shortened. The last one ends
+    with the number of predictions of the rate.
 
     p        the parameter of the geometric distribution: the share of spans of one word, but for those too long
     longest  the most words of a span: longer ones are drawn again, so that with p 0.2 and 10 the mean is 3.8

@@ -13,7 +13,7 @@ __all__ = ["MaskNgramsConfig", "MaskPhrasesConfig"]
 
 class MaskNgramsConfig(NoiseConfig, kind="mask_ngrams"):
     """N-grams of whole words are hidden, as in ALBERT (arXiv:1909.11942, section 4.1): n words with a probability that
-    is proportional to 1 / n. What becomes of each symbol is drawn by itself, as in the authors' code.
+    is proportional to 1 / n. Each symbol is masked, replaced or kept separately, as in the authors' code.
 
     They are placed as spans are (``MaskSpansConfig``): anywhere, none upon another, and the last one is cut. Where
     words cannot be known from symbols, each symbol counts as a word.
@@ -40,12 +40,12 @@ class MaskNgramsConfig(NoiseConfig, kind="mask_ngrams"):
 
 class MaskPhrasesConfig(NoiseConfig, kind="mask_phrases"):
     """Given phrases are hidden as a whole, as in the stages of ERNIE (arXiv:1904.09223, section 3.2): all symbols of
-    one, or none. What becomes of each symbol is drawn by itself.
+    one, or none. Each symbol is masked, replaced or kept separately.
 
     Phrases, and words that belong to none, are hidden in random order, each that still fits into the number of
     predictions; where the shortest one does not fit, one is hidden all the same.
 
-    phrases  what is hidden as a whole
+    phrases  the phrases, each hidden as a whole
     others   whether words are hidden that belong to no phrase; without, nothing is predicted of a row without a phrase
     """
 

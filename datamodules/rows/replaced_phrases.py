@@ -14,12 +14,12 @@ __all__ = ["ReplacePhrasesConfig"]
 
 
 class ReplacePhrasesConfig(MaskTokensConfig, kind="replace_phrases"):
-    """Given phrases are replaced by others of the same type, and whether each was is predicted from what stands beside
-    it (arXiv:1912.09637, section 2.1). Of the symbols that belong to none, some are hidden as by ``mask_tokens``; the
+    """Given phrases are replaced by others of the same type, and whether each was is predicted from its neighbours
+    (arXiv:1912.09637, section 2.1). Of the symbols that belong to none, some are hidden as by ``mask_tokens``; the
     paper hides 5 %: set rate.
 
     The other phrase is drawn uniformly among those of the same type and, unlike in the paper, as many symbols, so that
-    the length of a row tells nothing. One that has no such other is not asked for, and is not hidden either.
+    the length of a row tells nothing. A phrase without such another is neither predicted nor hidden.
 
     phrases   the phrases by type
     swapped   the probability that a phrase is replaced where the one before it was not; of two phrases that follow each

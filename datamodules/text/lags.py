@@ -38,7 +38,7 @@ Groups = frozenset[frozenset[int]]
 class LagsConfig(SourceConfig, kind="lags"):
     """Random documents in which each symbol repeats the one ``lag`` places before, for one of several lags.
 
-    A document is a stretch of a stationary sequence: what its first symbols repeat came before it and is not in it.
+    A document is a stretch of a stationary sequence: the symbols that its first ones repeat are not part of it.
 
     symbols             number of different symbols, all equally frequent
     lags, shares        the distances, rising, and the share of symbols that repeat the symbol at each; the rest is free

@@ -38,12 +38,12 @@ class EvaluationConfig(Config):
     """How a model is evaluated: part of the protocol, so recorded with every number.
 
     segment_length, batch_size  None: as in training
-    stride      the next row starts so many symbols later; below segment_length, each symbol is scored once, with more
-                context, and every row starts from an empty state. None: segment_length
-    documents   only the first documents, at most so many
-    bytes       only the first documents, as many as together reach so many bytes
+    stride      symbols from the start of a row to the next one; below segment_length, each symbol is scored once, with
+                more context, and every row starts from an empty state. None: segment_length
+    documents   only the first documents, at most this number
+    bytes       only the first documents that together reach this number of bytes
     last        the last of these: whole, so that a long one goes far beyond, which is printed; cut, where the bytes end
-    split       what validation reads; testing reads test
+    split       the split of validation; testing reads test
     """
 
     segment_length: Positive | None = None

@@ -66,7 +66,7 @@ class FileRecord(NamedTuple):
 
 
 class RecordError(DataError):
-    """A record without a text that is asked for: one that may be left out."""
+    """A record without a required text, which may be left out."""
 
 
 class RecordsConfig(Config):
@@ -75,17 +75,17 @@ class RecordsConfig(Config):
 
     path        relative to LIT_DATA or to the working folder
     header      whether the first line of a table names its columns; None: it does, unless all columns are numbers
-    separator   what divides the columns of a table; None: a comma for .csv, a tab for .tsv. Any other file is read as a
-                table where it is set
+    separator   the character between columns of a table; None: a comma for .csv, a tab for .tsv. Any other file is
+                read as a table where it is set
     quoting     whether the cells of a table may stand in quotes, which are then no part of them; None: they may, but
                 between tabs only where all cells with quotes are as a program writes them that quotes cells (pandas)
-    records     the path of a list in each record of JSON or parquet, each item of which is a record of its own; in it,
+    records     the path of a list in each record of JSON or parquet, each item of which is a record; in it,
                 ``parent`` is the record around it
     splits      folders: by the folder or file names (train, validation, test). hash: by a hash of the text that is read
                 (of a pair the source), so that equal ones share a split; of nested records by that around them
     validation  the fraction for validation, of a split by hash
     test        the fraction for the test, of a split by hash
-    incomplete  a record without a text that is asked for, or with an empty one: refuse is an error that names its line,
+    incomplete  a record without a required text, or with an empty one: refuse is an error that names its line,
                 leave_out leaves it out, and counts it
     """
 

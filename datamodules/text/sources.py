@@ -182,7 +182,7 @@ class FilesConfig(SourceConfig, kind="files"):
 
     path    relative to LIT_DATA or to the working folder
     column  the field of JSON lines, or the column of parquet, that holds the text
-    splits  hash: by a hash of each document's name, and of records by what they say, so that equal ones share a split;
+    splits  hash: by a hash of each document's name, and of the contents of records, so that equal ones share a split;
             where path is one file of text, which would be in one split as a whole, it is cut in order. folders: by the
             folder or file names (train, validation, test). order: the first bytes of every file are for training, the
             next for validation, the last for test, as enwik8 is used

@@ -29,7 +29,7 @@ GENERATED = 64
 
 
 class TextDataConfig(DataConfig):
-    """What is read, and the tokenizer of its symbols."""
+    """A source of text and the tokenizer of its symbols."""
 
     source: SourceConfig = StdlibConfig()
     tokenizer: TokenizerConfig = BytesConfig()

@@ -21,8 +21,8 @@ Sublayer = Literal["mixer", "cross", "feedforward"]
 class AdapterConfig(Config, ABC):
     """Base of every adapter's config; the table ADAPTERS lists the kinds.
 
-    At its start a network with adapters computes what it does without them. The weights of the network learn beside
-    those of its adapters unless training freezes them.
+    At the start of training, adapters do not change the output of a network. The weights of the network learn together
+    with its adapters unless training freezes them.
     """
 
     @abstractmethod

@@ -27,8 +27,8 @@ DOWN, UP = ".adapter.down", ".adapter.up"
 @final
 class LowRankConfig(AdapterConfig, kind="low_rank"):
     """rank: of the product B A that is added to a map. alpha: the product is multiplied by alpha / rank, so that the
-    rate of learning suits other ranks too. dropout: of what A reads. maps: the maps that have one, by their role in a
-    mixer (query, key, value, output), cross mixers included, or in a feed-forward (up, gate, down); the paper
+    rate of learning suits other ranks too. dropout: of the inputs of A. maps: the maps that have one, by their role
+    in a mixer (query, key, value, output), cross mixers included, or in a feed-forward (up, gate, down); the paper
     has query and value. Maps that layers share share their adapters."""
 
     rank: Annotated[Positive, Width] = 8

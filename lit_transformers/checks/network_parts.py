@@ -204,7 +204,7 @@ def _check_flops(case: MixerConfig) -> str:
 
 SMALL_STEP = 1e-4
 """The largest change of a weight in an update that is to show what learns; a larger one would silence a ReLU."""
-ADAPTED = ", with adapters beside its maps, whose FLOPs LinearMap.flops has"
+ADAPTED = ", with adapters on its maps, whose FLOPs LinearMap.flops has"
 
 
 def adapt_maps(sublayer: nn.Module) -> int:
@@ -331,7 +331,7 @@ def _finite_or_refused(
 
     refusals: the errors that refuse it. of: what is computed, in words. Raises Broken with the remedy otherwise.
     """
-    longer = f"rows of {4 * SHORTEST} tokens, where it was built for {SHORTEST}"
+    longer = f"rows of {4 * SHORTEST} tokens, but it was built for {SHORTEST}"
     try:
         values = compute()
     except refusals as error:
@@ -381,7 +381,7 @@ def places_longer_rows(case: PositionsConfig) -> str:
     """Checks that positions beyond those it was built for give finite vectors, or are refused."""
     positions = case.build(Shape(DIM, HEADS, SHORTEST)).eval()
     places = torch.arange(4 * SHORTEST)[None]
-    remedy = "raise PositionError with what to set"
+    remedy = "raise PositionError, and name the field to set"
     return _finite_or_refused(lambda: positions.vectors(0, places, torch.float32), (PositionError,), "vectors", remedy)
 
 

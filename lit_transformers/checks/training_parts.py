@@ -51,7 +51,7 @@ def checks(case: Config) -> PartChecks:
             yield "vectors are not decayed", lambda: vectors_are_not_decayed(case)
             yield "follows groups", lambda: groups_are_followed(case)
             yield "gradients of zero", lambda: stays_finite(case)
-            yield "goes on as if never stopped", lambda: goes_on_as_if_never_stopped(case)
+            yield "resumes as if never stopped", lambda: goes_on_as_if_never_stopped(case)
             yield (
                 "every field has an effect",
                 lambda: require_effects(case, partial(_trainings_alike, "optimizer"), "training"),
@@ -60,7 +60,7 @@ def checks(case: Config) -> PartChecks:
             warm = case.override({"warmup": WARMUP})
             yield "finite at every step", lambda: factors_are_finite(case)
             yield "warms up to its peak", lambda: warms_up_to_its_peak(case)
-            yield "goes on as if never stopped", lambda: follows_from_the_step(case)
+            yield "resumes as if never stopped", lambda: follows_from_the_step(case)
             yield (
                 "every field has an effect",
                 lambda: require_effects(warm, partial(_trainings_alike, "schedule"), "training"),
@@ -116,7 +116,7 @@ def every_parameter_is_stepped(case: OptimizerConfig) -> str:
     if sorted(in_groups) != sorted(names):
         missing = ", ".join(name for key, name in names.items() if key not in in_groups) or "none"
         raise Broken(
-            f"missing in its groups: {missing}; give it what trained(network) or decay_groups(network, ...) returns"
+            f"missing in its groups: {missing}; give it the result of trained(network) or decay_groups(network, ...)"
         )
     _step(network, optimizer)
     still = [
@@ -125,7 +125,7 @@ def every_parameter_is_stepped(case: OptimizerConfig) -> str:
         if parameter.requires_grad and torch.equal(parameter, old)
     ]
     if broken := not_finite(dict(network.named_parameters())):
-        raise Broken(f"a step makes {', '.join(broken)} infinite or no number; keep what divides away from 0")
+        raise Broken(f"a step makes {', '.join(broken)} infinite or no number; keep divisors away from 0")
     if still:
         raise Broken(f"a step leaves {', '.join(still)} as they are; step every parameter that has a gradient")
     return f"{len(names)} tensors"
@@ -189,8 +189,8 @@ def groups_are_followed(case: OptimizerConfig) -> str:
         moved = {name for name, was, now in zip(names.values(), old, _weights(task), strict=True) if not was.equal(now)}
         if moved != learning:
             raise Broken(
-                f"update {number} moves or leaves what it should not, such as {min(moved ^ learning)}; read lr of each "
-                "group in every step, and leave parameters without a gradient as they are"
+                f"update {number} moves or leaves the wrong parameters, such as {min(moved ^ learning)}; read lr of "
+                "each group in every step, and leave parameters without a gradient as they are"
             )
     return f"{len(optimizer.param_groups)} groups"
 
@@ -203,7 +203,7 @@ def stays_finite(case: OptimizerConfig) -> str:
         for number in range(2):
             _step(network, optimizer, number, scale)
         if not all(weight.isfinite().all() for weight in _weights(network)):
-            raise Broken(f"weights are not finite after gradients of {scale:g}; add an epsilon to what divides")
+            raise Broken(f"weights are not finite after gradients of {scale:g}; add an epsilon to the divisor")
     return "finite"
 
 
@@ -263,7 +263,7 @@ def follows_from_the_step(case: ScheduleConfig) -> str:
     steps = range(50)
     forward = [case.factor(step, 50) for step in steps]
     if [case.factor(step, 50) for step in reversed(steps)][::-1] != forward:
-        raise Broken("the factor depends on what was computed before, which no checkpoint holds; compute it from step")
+        raise Broken("the factor depends on earlier calls, which no checkpoint holds; compute it from step")
     return "equal factors"
 
 
@@ -290,7 +290,7 @@ def ends_at_its_limit(case: DecodingConfig) -> str:
             f"outputs have {[*map(len, decoded.symbols)]} symbols, and limits are {limits}; end rows at limits"
         )
     if any(not 0 < symbol < VOCABULARY for row in decoded.symbols for symbol in row):
-        raise Broken("an output holds the boundary, or what is no symbol; cut rows before the boundary")
+        raise Broken("an output holds the boundary, or a number that is no symbol; cut rows before the boundary")
     if not decoded.scores.isfinite().all():
         raise Broken(f"scores are {decoded.scores.tolist()}; return log-probabilities")
     return f"{max(map(len, decoded.symbols))} symbols at most"
@@ -301,9 +301,7 @@ def cache_changes_nothing(case: DecodingConfig) -> str:
     network, source, mask = _decoder()
     outputs = [decode(network, source, mask, case.override({"cache": c, "extra": 3}), 0).symbols for c in (True, False)]
     if outputs[0] != outputs[1]:
-        raise Broken(
-            "with a cache it decodes other symbols than without; after a choice, call take with what was chosen"
-        )
+        raise Broken("with a cache it decodes other symbols than without; after a choice, call take with the choice")
     return "equal outputs"
 
 

@@ -23,4 +23,4 @@ class SteadyConsole(Console):
             os.close(nowhere)
         if not self.stderr:
             with suppress(OSError):
-                print("nobody reads the output any more; what was begun goes on", file=sys.stderr, flush=True)
+                print("nobody reads the output any more; the work continues", file=sys.stderr, flush=True)

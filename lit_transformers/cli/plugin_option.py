@@ -11,7 +11,7 @@ from lit_transformers.plugins import add_plugins, leave_out_project, load_plugin
 
 __all__ = ["with_plugins", "without_plugins"]
 
-HELP = "A file or module with parts of your own: mixers, data, tasks. Repeatable."
+HELP = "A file or module with your mixers, data or tasks. Repeatable."
 
 
 def with_plugins(command: Any, load: bool = False, reading: Collection[str] = ()) -> Any:

@@ -30,8 +30,8 @@ class PositionsConfig(Config):
     """Base of every config of added positions; the table POSITIONS lists the kinds.
 
     restart: "segment" counts from zero in every training segment (the naive way with recurrence, arXiv:1901.02860
-    section 3.3), whatever the lengths of the calls; "document" counts on through the document.
-    offset: in training every row counts from a random number of its own, from 0 to this one, so that positions beyond
+    section 3.3), for calls of any length; "document" counts on through the document.
+    offset: in training every row counts from a separate random number between 0 and this one, so that positions beyond
     the longest row are learned too (arXiv:1807.03819, section 3.2). It is meant for rows that are whole sequences.
     """
 
@@ -103,7 +103,7 @@ class Sinusoidal(Positions):
 class LearnedConfig(PositionsConfig, kind="learned"):
     """A learned vector for each position (Devlin et al. 2019, arXiv:1810.04805, section 3).
 
-    per_layer: every layer has a table of its own (Al-Rfou et al. 2018, arXiv:1808.04444, section 3.3), not the first
+    per_layer: every layer has its own table (Al-Rfou et al. 2018, arXiv:1808.04444, section 3.3), not the first
     alone. max_length: size of a table; None for the length of a training segment.
     """
 

@@ -19,8 +19,8 @@ LONG_BASE = 160_000.0
 
 class RotaryConfig(EncodingConfig, kind="rotary"):
     """base: the slowest wavelength is 2 pi base; unrotated: the share of each head's channels that is not rotated.
-    long_every: one in so many layers, from the first on, has the base ``long_base``, as those have that see the whole
-    row between layers with a window (arXiv:2412.13663, section 2.1.2: 3 and 160,000); None: all have the same."""
+    long_every: one in ``long_every`` layers, from the first on, has the base ``long_base``, as the layers that see the
+    whole row between layers with a window (arXiv:2412.13663, section 2.1.2: 3 and 160,000); None: all have the same."""
 
     base: PositiveFloat = 10_000.0
     unrotated: Fraction = 0.0

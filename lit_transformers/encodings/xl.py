@@ -21,8 +21,8 @@ class XLConfig(EncodingConfig, kind="xl"):
     """biases: whether layers share u and v or have their own; clamp_length: longer distances are treated as this one.
 
     content_bias and position_bias switch the terms of u and of v on and off (Shaw et al. have neither).
-    segments: how many segments of a row are told apart, 0 for none: a term of the score says whether query and key are
-    of the same one (arXiv:1906.08237, section 2.5). What memory holds counts as the first, as in XLNet's code.
+    segments: number of segments of a row that scores distinguish, 0 for none: a term of the score says whether query
+    and key are of the same one (arXiv:1906.08237, section 2.5). Memory counts as the first, as in XLNet's code.
     """
 
     biases: Literal["shared", "per_layer"] = "shared"
@@ -35,7 +35,7 @@ class XLConfig(EncodingConfig, kind="xl"):
         if self.biases == "per_layer" and not (self.content_bias or self.position_bias):
             yield "without content_bias and position_bias there is nothing for layers to own; write biases: shared"
         if self.segments == 1:
-            yield "one segment cannot be told from another; set segments to 0, 2 or more"
+            yield "a single segment is no distinction; set segments to 0, 2 or more"
 
     @property
     def tells_segments(self) -> bool:

@@ -54,7 +54,7 @@ def local_folder(source: str) -> Path:
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise ConfigError("is a file; name the folder that holds config.json beside the weights", source)
+        raise ConfigError("is a file; name the folder that holds config.json and the weights", source)
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -119,7 +119,7 @@ def parts(index: Path) -> list[Path]:
         raise ConfigError(f"is no list of the parts of weights: {first_line(error)}", str(index)) from None
     for name in names:
         if name != Path(name).name or not (index.parent / name).is_file():
-            raise ConfigError(f"names {name}, which is no file beside it", str(index))
+            raise ConfigError(f"names {name}, which is no file of that folder", str(index))
     return [index.parent / name for name in names]
 
 
@@ -138,7 +138,7 @@ def read_pickled(file: Path) -> dict[str, Tensor]:
     """
     try:
         if zipfile.is_zipfile(file) and (damaged := damaged_part(file)) is not None:
-            raise ValueError(f"its part {damaged} is not what was written")
+            raise ValueError(f"its part {damaged} has changed since it was written")
         with warnings.catch_warnings(action="ignore"):  # of pickles that torch did not write
             tensors = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # the type of the error varies with the damage

@@ -112,7 +112,7 @@ def _write(plain: Mapping[str, Plain], folder: Path, symbols: int, ends: bool) -
     model.no_truncation()
     model.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
     if [model.token_to_id(name) for name in names] != list(range(size, symbols)):
-        return f"tokenizer: left out, for it has a piece of its own called {' or '.join(names)}"
+        return f"tokenizer: omitted, for it has a piece called {' or '.join(names)}"
     special = special_names(model)
     if ends:
         model.post_processor = _sources(model, special)

@@ -124,7 +124,7 @@ def check_causality(probe: Probe, read: Callable[[Tensor], Tensor]) -> str:
         difference = read(original)[:, : t + 1] - read(changed)[:, : t + 1]
         worst = largest(worst, difference)
     if not is_small(worst):
-        raise Broken(f"symbols after t change what is said up to t by {worst:.3g}")
+        raise Broken(f"symbols after t change predictions up to t by {worst:.3g}")
     return f"largest change {worst:.1g}"
 
 
@@ -380,7 +380,7 @@ CAUSAL: dict[str, Callable[[Probe], str]] = {
 BIDIRECTIONAL: dict[str, Callable[[Probe], str]] = {
     "padding changes nothing": padding_is_not_read,
     "no future where causal": no_later_symbol_where_causal,
-    "predictions in order see what is before them": predictions_in_order_see_what_is_before_them,
+    "predictions in order see the symbols before them": predictions_in_order_see_what_is_before_them,
     "every parameter learns": every_parameter_of_an_encoder_learns,
 }
 

@@ -20,7 +20,7 @@ from lit_transformers.records.measure import Measure, maximized, minimized
 class AnswerSymbolsConfig(HeadConfig, kind="answer_symbols"):
     """Every target of a row that is not IGNORED is predicted.
 
-    label_smoothing: of the loss, not of what is measured (arXiv:1512.00567, section 7).
+    label_smoothing: of the training loss, not of reported losses (arXiv:1512.00567, section 7).
     """
 
     reads: ClassVar[Reads] = (StringDescription, PairDescription)

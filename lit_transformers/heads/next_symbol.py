@@ -140,7 +140,7 @@ class LayerSymbols(Head):
 
 
 class FutureSymbolConfig(HeadConfig, kind="future_symbol"):
-    """A symbol further ahead than the next one, by a softmax of its own (arXiv:1808.04444, section 3.4).
+    """A symbol further ahead than the next one, by a separate softmax (arXiv:1808.04444, section 3.4).
 
     steps: how many symbols after the next one; 1 is the paper's next-but-one character. Targets that are of another
     document are not predicted. loss: as of next_symbol.

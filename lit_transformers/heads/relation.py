@@ -21,8 +21,8 @@ from lit_transformers.records.measure import Measure, maximized, minimized
 class RelationConfig(HeadConfig, kind="relation"):
     """The relation is predicted from the first vector of a row through a map with tanh, the pooler of BERT's code.
 
-    detach: whether its loss trains the pooler and its output alone, so that they read what the network has learned from
-    other losses.
+    detach: whether its loss trains the pooler and its output alone, so that they read a network that other
+    losses have trained.
     """
 
     reads: ClassVar[Reads] = RowDescription

@@ -14,7 +14,7 @@ from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, Seg
 
 @final
 class DietConfig(ScoresConfig, kind="diet"):
-    """pattern: what a query sees in layer l, counted from 0:
+    """pattern: the keys that a query sees in layer l, counted from 0:
 
     dilated: ``taps`` keys (None for 3) at a distance of ``base``^l (None for 2) from one another, the query's own the
     last. dilated_memory: these, and those of all layers below. cascade: the last ``window`` (None for 4) times
@@ -48,7 +48,7 @@ class DietConfig(ScoresConfig, kind="diet"):
         return Promises(
             ("causal",),
             refusals={
-                "bidirectional": "its patterns are defined for what came before",
+                "bidirectional": "its patterns are defined for earlier positions",
                 "cross": "it slides along one sequence; across two there is no neighbourhood",
             },
         )

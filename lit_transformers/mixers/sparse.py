@@ -40,7 +40,7 @@ class SparseConfig(ScoresConfig, kind="sparse"):
         return Promises(
             ("causal",),
             refusals={
-                "bidirectional": "its two patterns are defined for what came before",
+                "bidirectional": "its two patterns are defined for earlier positions",
                 "cross": "it slides along one sequence; across two there is no neighbourhood",
             },
         )

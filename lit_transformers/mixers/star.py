@@ -21,7 +21,7 @@ from lit_transformers.precision import full_precision
 class StarConfig(MixerConfig, kind="star"):
     """cycles: how often satellites and relay are updated; ring: whether satellites see both neighbours; radial: whether
     they see the relay, which sees all of them; inputs: whether they see their own input (e_i) in each cycle; boundary:
-    what the ends see beyond themselves: the other end (the paper), a key and a value of zeros, or nothing; shared:
+    the neighbours beyond both ends: the other end (the paper), a key and a value of zeros, or nothing; shared:
     whether all cycles use the same weights; bias: whether the projections have one."""
 
     cycles: Annotated[Positive, Rounds] = 2

@@ -73,4 +73,4 @@ def set_aside(path: Path) -> Path:
         if not free_path.exists():
             path.rename(free_path)
             return free_path
-    raise ConfigError("too many damaged files beside it; delete them", str(path))
+    raise ConfigError("too many damaged copies of it; delete them", str(path))

@@ -48,13 +48,13 @@ class FileWeightsConfig(WeightSourceConfig, kind="file"):
 
 
 class MadeWeightsConfig(WeightSourceConfig):
-    """Base of the sources whose file of weights is made once, below LIT_CACHE, of what they name."""
+    """Base of the sources whose file of weights is made once, below LIT_CACHE, from the weights that they name."""
 
 
 class ImportedWeightsConfig(MadeWeightsConfig, kind="import"):
     """A folder of Hugging Face, which is read as the command import reads it.
 
-    path: that of the folder with config.json and the weights, relative to LIT_WEIGHTS or to the working folder.
+    path: the folder with config.json and the weights, relative to LIT_WEIGHTS or to the working folder.
     architecture: for a config.json that names no model_type.
     """
 
@@ -65,11 +65,11 @@ class ImportedWeightsConfig(MadeWeightsConfig, kind="import"):
 class ConvertedWeightsConfig(MadeWeightsConfig, kind="convert"):
     """The weights of another source for a network with changes, as the command convert makes them.
 
-    source: where they come from: a file, an import, or what was itself converted.
-    set: values at paths of a run's config, all below model: {"model.mixer": "window"}. What another kind of mixer has
-    too stays as it was.
-    length: symbols of the longest row; None for as many as before.
-    seed: that of the weights that start anew.
+    source: a file, an import, or another conversion.
+    set: values at paths of a run's config, all below model: {"model.mixer": "window"}. A new kind of
+    mixer keeps the fields that both kinds have.
+    length: symbols of the longest row; None: unchanged.
+    seed: of new weights.
     """
 
     source: WeightSourceConfig
@@ -90,7 +90,7 @@ class SameWeightsConfig(WeightSourceConfig, kind="network"):
 
 
 class StartConfig(Config):
-    """Where the weights come from that training starts from. What has no source starts as always.
+    """The weights that training starts from. Parts without a source are initialised as usual.
 
     A bare path is the file of all parts.
 

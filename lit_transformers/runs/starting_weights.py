@@ -249,9 +249,7 @@ def _optional(task: Task, sources: Mapping[str, StartingWeights]) -> set[str]:
             bare = task.model_config.override(dict.fromkeys(paths)).build(task.data)
         known = {f"network.{name}" for name in bare.state_dict()}
         if renamed := sorted(known - weights.keys()):
-            reason = (
-                f"gives {renamed[0]} another name, under which no weights fit; put it beside the weights that are there"
-            )
+            reason = f"gives {renamed[0]} another name, under which no weights fit; put it next to the other weights"
             raise ConfigError(reason, f"model.{paths[0]}")
         names |= weights.keys() - known
     return names

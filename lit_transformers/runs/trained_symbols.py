@@ -32,7 +32,7 @@ def symbols_of_checkpoint(contents: Mapping[str, Any], place: str) -> TrainedSym
     kept = TrainedSymbols.of(extra)
     if "labels" in extra or kept.tokenizer is not None:
         return kept
-    reason = "they are not what they were"
+    reason = "they have changed"
     try:
         data = DataConfig.from_dict(extra["config"].get("data", {})).build()
         if contents.get(type(data).__qualname__, {}).get("of") == data.identity():
@@ -40,7 +40,7 @@ def symbols_of_checkpoint(contents: Mapping[str, Any], place: str) -> TrainedSym
     except (DataError, ConfigError) as error:
         reason = str(error)
     raise ConfigError(
-        "was written before checkpoints held what their symbols stand for, and the data of its run do not tell it: "
+        "was written before checkpoints held the meaning of their symbols, and the data of its run do not tell it: "
         f"{reason}; put them back, or train anew",
         place,
     )
@@ -71,7 +71,7 @@ def read_with(
     if is_unknown or what_is_read(data.description) != what_is_read(description):
         raise ConfigError(
             f"{place} cannot tell whether symbols of {data.config.name} are those that it was trained on; set data "
-            "back, train anew, or say in trained_symbols() of your data what decides them",
+            "back, train anew, or return the symbols in trained_symbols() of your data",
             "data",
         )
     if content is None or content != data.content:

@@ -116,7 +116,7 @@ class WandbRun:
             action()
         except Exception as error:  # whatever the error, training continues
             self.run = None
-            _print_message(f"sending broke off, the run goes on without: {first_line(error)}")
+            _print_message(f"sending broke off, the run continues without: {first_line(error)}")
 
 
 class TrainingSender(Logger):
@@ -229,11 +229,11 @@ def _open(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbRu
         except Exception as error:
             wandb.teardown()  # or the next attempt inherits the state of this one
             reason, files = first_line(error).rstrip("."), directory / "wandb" / "offline-run-*"
-            _print_message(f"{reason}; the run goes on, written offline: wandb sync {files} uploads it")
+            _print_message(f"{reason}; the run continues, logged offline: wandb sync {files} uploads it")
     try:
         return _start(wandb_config._replace(mode="offline"), directory, record)
     except Exception as error:
-        _print_message(f"the run goes on without W&B: {first_line(error)}")
+        _print_message(f"the run continues without W&B: {first_line(error)}")
         return None
 
 

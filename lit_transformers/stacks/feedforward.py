@@ -52,8 +52,8 @@ class Transition(nn.Module, ABC):
 
 class FeedForwardConfig(TransitionConfig, kind="dense"):
     """gated: act(W x) times a second map V x of the same width (arXiv:2002.05202, equation 6: GLU with sigmoid,
-    Bilinear with identity, ReGLU, GEGLU, SwiGLU with silu). Its three matrices then hold what two of 4 dim do unless
-    a width is given: 8/3 dim (section 2).
+    Bilinear with identity, ReGLU, GEGLU, SwiGLU with silu). Without a given width its three matrices have 8/3 dim,
+    as many weights as two of 4 dim (section 2).
     chunks: pieces along time that are computed one after another, and again in the backward pass, so that one piece of
     the hidden layer is held at a time (arXiv:2001.04451, section 3); more than there are positions are as many.
     """
@@ -114,7 +114,7 @@ class SeparableConvolutionConfig(TransitionConfig, kind="separable_convolution")
 
     def require(self, mode: Mode) -> None:
         if mode == "permuted":
-            raise ConfigError("a convolution reads neighbours, whatever order is given; set it to dense", "feedforward")
+            raise ConfigError("a convolution reads neighbours and ignores the order; set it to dense", "feedforward")
 
 
 class SeparableConvolution(Transition):

@@ -24,7 +24,7 @@ class HaltingConfig(Config):
 
     combine: how the output is computed from the steps. "sum" is Graves' weighted sum, in which the last step gets the
     remaining weight, so that weights sum to one. "interpolation" is the listing of arXiv:1807.03819, appendix D, where
-    a step of weight w also scales what came before it by 1 - w: probabilities of 0.3 and 0.3 and a remainder of 0.4
+    a step of weight w also scales the earlier sum by 1 - w: probabilities of 0.3 and 0.3 and a remainder of 0.4
     count as 0.126, 0.18 and 0.4, and a position that never halts has no remainder.
     epsilon: a position halts where its probabilities would exceed 1 - epsilon; ponder: weight of the loss, which is
     the mean of steps plus remainder over real tokens (section 2.1); bias: initial bias of the halting unit.

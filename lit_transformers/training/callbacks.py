@@ -240,8 +240,8 @@ class Checkpointer(BetweenUpdates):
         torch.manual_seed(torch.initial_seed() + trainer.global_step * RANKS_AT_MOST + trainer.global_rank)
         if trainer.is_global_zero:
             print(
-                f"goes on at step {trainer.global_step} with {trainer.world_size} ranks after {before}: from here on "
-                f"dropout, and what else training draws, is not what {before} ranks would have drawn",
+                f"resuming at step {trainer.global_step} with {trainer.world_size} ranks after {before}: from here on "
+                f"dropout and other random draws differ from a run of {before} ranks",
                 flush=True,
             )
 

@@ -42,7 +42,9 @@ def verify(path: Path) -> None:
         raise ConfigError(f"is no checkpoint of a run, or a damaged one: {first_line(error)}", str(path)) from None
     if damaged is not None:
         remedy = "train again, or put a whole copy in its place"
-        raise ConfigError(f"is a damaged checkpoint, its part {damaged} is not what was written: {remedy}", str(path))
+        raise ConfigError(
+            f"is a damaged checkpoint, its part {damaged} has changed since it was written: {remedy}", str(path)
+        )
 
 
 def damaged_part(path: Path) -> str | None:

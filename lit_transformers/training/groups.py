@@ -32,10 +32,10 @@ class ParameterGroupConfig(Config):
     """How some of the parameters learn. Where several groups name a parameter, it belongs to the last one of these.
 
     parameters: by their roles, of which each has one at least: network, heads, embeddings, softmax, layers, layer 1
-    (the lowest one), layers 1-4, mixers, feedforwards, adapters, norms, biases, and what modules of plug-ins name.
+    (the lowest one), layers 1-4, mixers, feedforwards, adapters, norms, biases, and the roles of plug-ins.
     rate: a factor of the optimizer's learning rate. layer_decay: a further one for every layer that lies above, so that
     in a network of N layers the rate of layer k is multiplied by layer_decay^(N + 1 - k), that of embeddings by
-    layer_decay^(N + 1), and that of what stands above the layers by 1 (arXiv:1801.06146, section 3.2; the exponents are
+    layer_decay^(N + 1), and that of parts above the layers by 1 (arXiv:1801.06146, section 3.2; the exponents are
     those of arXiv:2106.08254). decay: weight decay of matrices, in place of the optimizer's, as that computes it;
     vectors keep theirs. from_step: the first update, counted from 0, in which they learn; before it they have no
     gradient, neither for the optimizer nor for ``clip``. frozen: whether they never learn. mode: eval, for modules that
@@ -56,9 +56,9 @@ class ParameterGroupConfig(Config):
         if self.rate == 0:
             yield "at a rate of 0 nothing learns; set frozen: true"
         if self.frozen and (self.rate, self.layer_decay, self.decay, self.from_step) != (1.0, 1.0, None, 0):
-            yield "what is frozen has no rate, no decay and no first step; drop them, or set frozen: false"
+            yield "frozen parameters have no rate, no decay and no first step; drop them, or set frozen: false"
         if self.mode == "eval" and not self.frozen:
-            yield "mode eval is for what is frozen; set frozen: true, or mode: train"
+            yield "mode eval is for frozen parameters; set frozen: true, or mode: train"
 
 
 FROZEN_NETWORK = ParameterGroupConfig(parameters=("network",), frozen=True, mode="eval")

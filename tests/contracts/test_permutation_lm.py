@@ -174,7 +174,7 @@ def failed(config: ModelConfig) -> list[str]:
     return [gate.name for gate in gates.check(config) if not gate.passed]
 
 
-GATE = "predictions in order see what is before them"
+GATE = "predictions in order see the symbols before them"
 
 
 @pytest.mark.parametrize("memory", [0, 6])

@@ -139,7 +139,7 @@ def test_a_family_without_gates_cannot_be_a_run(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_kind_is_registered_once(registered: None) -> None:
-    with pytest.raises(TypeError, match="DraftedConfig needs a name of its own"):
+    with pytest.raises(TypeError, match="DraftedConfig needs a separate name"):
         register(MODELS, DraftedConfig)
 
 

@@ -313,7 +313,7 @@ def test_runs_that_train_alike_share_their_training(config: PairDataConfig) -> N
 def refusals() -> Iterator[tuple[dict[str, Any], str]]:
     yield {"tokens_per_batch": 19}, "tokens_per_batch 19 does not hold one pair, of up to 20 tokens a side; make it 20"
     yield {"evaluation.tokens_per_batch": 19}, "evaluation.tokens_per_batch 19 does not hold one pair"
-    yield {"evaluation.lengths": [4]}, "evaluation.lengths 4: .* nothing can be asked of 4 symbols"
+    yield {"evaluation.lengths": [4]}, "evaluation.lengths 4: .* so no result for 4 symbols exists"
     yield {"evaluation.lengths": [4, 4]}, "evaluation: lengths names one twice"
     yield {"ratio": 0.5}, "ratio: "
     yield {"overlong": "leave"}, "overlong: "

@@ -104,7 +104,7 @@ def test_a_checkpoint_of_strings_describes_them_and_reads_no_text() -> None:
     data = config().build()
     assert config().description_from(data.checkpoint_metadata()) == data.description
     assert data.checkpoint_metadata()["languages"] is None
-    with pytest.raises(DataError, match="keeps no tokenizer: what it was trained on is not text"):
+    with pytest.raises(DataError, match="keeps no tokenizer, for it was not trained on text"):
         tokenizers_of(data.checkpoint_metadata())
 
 

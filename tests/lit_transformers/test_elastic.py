@@ -146,7 +146,7 @@ def test_other_random_numbers_are_told(tmp_path: Path) -> None:
     record = killed_and_gone_on(config, tmp_path)
     assert record["measured"]["ranks"][1]["drawn_anew"]
     [line] = [line for line in (tmp_path / "output.txt").read_text().splitlines() if "dropout" in line]
-    assert line.startswith("goes on at step") and "with 2 ranks after 4" in line
+    assert line.startswith("resuming at step") and "with 2 ranks after 4" in line
 
 
 def test_a_run_goes_on_whether_each_rank_holds_the_whole_network_or_a_part(tmp_path: Path) -> None:

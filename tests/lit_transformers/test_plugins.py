@@ -86,7 +86,7 @@ def test_what_is_registered_by_hand_is_registered_once(project: Path) -> None:
         file.write("\nregister(MIXERS, DecayConfig)\n")
     plugins.add_plugins(["my_parts.py"])
     plugins.load_plugins()
-    with pytest.raises(TypeError, match="needs a name of its own"):
+    with pytest.raises(TypeError, match="needs a separate name"):
         register(MIXERS, MIXERS["decay"])
 
 

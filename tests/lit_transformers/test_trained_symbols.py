@@ -381,7 +381,7 @@ def test_an_old_checkpoint_reads_as_the_data_of_its_run_tell_while_they_are_unch
     reviews(path, "pos")
     for read in (load, read_weights, evaluate):
         with pytest.raises(
-            ConfigError, match=r"before checkpoints held what their symbols stand for, .*; put them back"
+            ConfigError, match=r"before checkpoints held the meaning of their symbols, .*; put them back"
         ):
             read(checkpoint)
 

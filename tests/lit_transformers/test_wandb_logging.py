@@ -363,4 +363,4 @@ def test_sending_that_breaks_does_not_cost_the_run(
     monkeypatch.setattr(wandb.Run, "log", broken)
     assert fit(config, tmp_path, wandb_config=OFFLINE)["outcome"] == "finished"
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "W&B" in line]
-    assert "sending broke off, the run goes on without: the service went away" in line
+    assert "sending broke off, the run continues without: the service went away" in line

@@ -358,7 +358,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], Callable[[Path], None], str]] = {
     "a file cut in half": ({}, cut, "damaged or no file of weights"),
     "a pickle cut in half": ({}, cut_pickle, "damaged or no file of weights"),
     "code": ({}, pickle_surprise, "would execute code"),
-    "parts elsewhere": ({}, index_elsewhere, "names ../model.safetensors, which is no file beside it"),
+    "parts elsewhere": ({}, index_elsewhere, "names ../model.safetensors, which is no file of that folder"),
     "no weights": ({}, lambda folder: (folder / "model.safetensors").unlink(), "holds neither"),
     "no config": ({}, lambda folder: (folder / "config.json").unlink(), "has no config.json"),
     "a damaged config": ({}, cut_config, "cannot be read"),

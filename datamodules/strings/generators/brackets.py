@@ -18,10 +18,10 @@ class BracketsConfig(GeneratorConfig, kind="brackets"):
     """Dyck languages of bounded depth (Hewitt et al. 2020, arXiv:2010.07515, section 3): balanced strings of brackets.
 
     Where a bracket closes, its kind is to be predicted: that of the innermost open one. Whether one opens or closes is
-    not asked. All nestings of a length are equally frequent, and so are the kinds of each pair. 0 stands before the
+    not predicted. All nestings of a length are equally frequent, and so are the kinds of each pair. 0 stands before the
     brackets. The length is their number; an odd one has one bracket fewer, and a second 0 before them.
 
-    alphabet  number of kinds: symbol k opens what symbol k + alphabet closes
+    alphabet  number of kinds: symbol k opens, symbol k + alphabet closes
     depth     the largest number of open brackets
     """
 

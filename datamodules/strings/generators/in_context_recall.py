@@ -18,7 +18,7 @@ class InContextRecallConfig(GeneratorConfig, kind="in_context_recall"):
 
     A string is a sequence of keys, each followed by its value, which the string draws when the key comes first. Where a
     key comes again its value is to be predicted, symbol by symbol after the correct ones. The last pair always asks for
-    a key that the string has. The length is the number of inputs; zeros at the beginning fill what pairs leave.
+    a key that the string has. The length is the number of inputs; zeros at the beginning fill the rest.
 
     keys, values              number of symbols that keys consist of, and values; the sets are disjoint
     key_length, value_length  the longest key and the longest value, in symbols, of which none comes twice within a key

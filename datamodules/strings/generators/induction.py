@@ -13,9 +13,9 @@ __all__ = ["InductionConfig"]
 
 
 class InductionConfig(GeneratorConfig, kind="induction"):
-    """Induction: a symbol that has occurred once before is to be followed by what followed it there.
+    """Induction: when a symbol occurs for the second time, predict the symbol that followed its first occurrence.
 
-    This is what induction heads do (Olsson et al. 2022, arXiv:2209.11895). A string is ``length`` independent symbols;
+    Induction heads do this (Olsson et al. 2022, arXiv:2209.11895). A string is ``length`` independent symbols;
     wherever one comes for the second time, the symbol after its first occurrence is to be predicted, and nothing is
     where it comes for the first or a later time.
     """

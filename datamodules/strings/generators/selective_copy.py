@@ -16,7 +16,7 @@ __all__ = ["SelectiveCopyConfig"]
 class SelectiveCopyConfig(GeneratorConfig, kind="selective_copy"):
     """Selective copying (MAD, Poli et al. 2024, arXiv:2403.17844).
 
-    A string holds ``copied`` random symbols at random places, and 0 at all others. A symbol of its own follows, and
+    A string holds ``copied`` random symbols at random places, and 0 at all others. A separate symbol follows, and
     then as many zeros as there are symbols to copy, at which these are to be predicted in their order: no earlier
     answer is read. The length is that of the whole string. In the paper's published code the last symbol to copy always
     stands right before the question; here its place is random as well.

@@ -51,7 +51,7 @@ class AdaptiveSpanConfig(QKVConfig, kind="adaptive_span"):
         if self.learns == "fixed" and self.penalty:
             yield "a penalty moves no span that is fixed; set penalty: 0"
         if self.learns == "fixed" and self.share != "none":
-            yield "fixed spans are all the same, whatever share says; set share: none"
+            yield "fixed spans are all the same, so share has no effect; set share: none"
         if self.learns == "dynamic" and self.initial in (0, 1):
             yield f"a sigmoid never is {self.initial}: set initial between 0 and 1"
         if self.learns != "fixed" and self.ramp == 1:

@@ -18,7 +18,7 @@ from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Pro
 
 @final
 class DecayConfig(MixerConfig, kind="decay"):
-    """horizon: tokens after which an input counts 1/e of what it counted at first."""
+    """horizon: tokens after which the weight of an input has fallen to 1/e."""
 
     horizon: Annotated[Positive, Length] = 4
 
