@@ -1,7 +1,7 @@
-"""Pages of reference as Markdown: every field of every config, every command, and the fields of a study.
+"""Pages of reference as Markdown: fields of configs, commands, fields of a study, all studies, and all mechanisms.
 
-They say what ``python -m lit_transformers config`` and ``--help`` say, from the same sources: classes, their
-docstrings, and the options of commands.
+They are generated from the same sources as ``python -m lit_transformers config``, ``--help`` and
+``python -m ablations list``: classes, their docstrings, the options of commands, and the files of studies.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import typer
 from typer.core import TyperArgument
 
 import ablations
+from ablations import catalog
+from ablations.ablation import Source
 from lit_transformers.cli.commented_config import scalar, type_text
 from lit_transformers.cli.help_text import filled
 from lit_transformers.cli.plugin_option import with_plugins
@@ -26,18 +28,24 @@ from lit_transformers.config import Config, field_types, plain_of
 from lit_transformers.json_schema import REQUIRED, default_of, docs_of, leaf_schema, summary_of
 from lit_transformers.kinds import Place, parts, places
 from lit_transformers.lightning_runs.config import LightningRunConfig
+from lit_transformers.mixer import Mode
+from lit_transformers.mixers import MIXERS
 from lit_transformers.runs import RunConfig
 
-__all__ = ["PROGRAMS", "config_pages", "pages"]
+__all__ = ["OVERVIEWS", "PROGRAMS", "config_pages", "mechanisms_page", "pages", "studies_page"]
 
 ROOTS = (RunConfig, LightningRunConfig)
 PROGRAMS = ("ablations", "sweeps", "reports", "lit_transformers")
 """The packages that are commands."""
+OVERVIEWS = ("study", "studies", "mechanisms")
+"""The pages that are neither of a config nor of a command."""
+MODES: tuple[Mode, ...] = ("causal", "bidirectional", "permuted", "cross")
 
 
 def pages() -> dict[str, str]:
     """Returns all pages of reference by their name, without an ending."""
-    return {**config_pages(), **{program: command_page(program) for program in PROGRAMS}, "study": study_page()}
+    overviews = dict(zip(OVERVIEWS, (study_page(), studies_page(), mechanisms_page()), strict=True))
+    return {**config_pages(), **{program: command_page(program) for program in PROGRAMS}, **overviews}
 
 
 def config_pages() -> dict[str, str]:
@@ -171,6 +179,76 @@ def study_page() -> str:
     skeleton = (Path(ablations.__file__).parent / "skeleton.txt").read_text(encoding="utf-8")
     introduction = "This is the file that `python -m ablations new NAME` writes, with every field explained."
     return f"# The fields of a study\n\n{introduction}\n\n```python\n{skeleton}```"
+
+
+def studies_page() -> str:
+    """Returns the table of the studies of this suite: question, source and scales of each."""
+    rows = []
+    for name in catalog.names():
+        study = catalog.load(catalog.find(name))
+        scales = ", ".join(f"`{scale}`" for scale in study.scales)
+        rows.append((f"`{name}`", _prose(study.question), _source(study.source), scales))
+    introduction = (
+        "The studies that come with the suite, as `python -m ablations list` prints them. "
+        "`python -m ablations show STUDY` prints the arms of one."
+    )
+    return "\n\n".join(["# Studies", introduction, _table(("Study", "Question", "Source", "Scales"), rows)])
+
+
+def _source(source: Source | None) -> str:
+    """Returns title and table of a paper, with a link to it; nothing for a study without a paper."""
+    if source is None:
+        return ""
+    table = ""
+    if source.table is not None:
+        noun = ("tables " if " " in source.table else "table ") if source.table[0].isdigit() else ""
+        table = f", {noun}{source.table}"
+    return f"[{source.title}](https://arxiv.org/abs/{source.arxiv}){table}" if source.arxiv else source.title + table
+
+
+def mechanisms_page() -> str:
+    """Returns the promises of every mixer with its default fields, its refusals, and the kinds of all other parts."""
+    promises = {kind: config().promises() for kind, config in MIXERS.items()}
+    rows = [
+        (f"[`{kind}`](#{_label(MIXERS[kind])})", *("yes" * (mode in of.modes) for mode in MODES), "yes" * of.streams)
+        for kind, of in promises.items()
+    ]
+    refused = [
+        f"- `{kind}` cannot be {mode}: {_prose(reason)}"
+        for kind, of in promises.items()
+        for mode, reason in of.refusals.items()
+    ]
+    others: dict[tuple[str, ...], Place] = {}
+    for place in places(RunConfig):
+        if place.path.startswith(("model", "task")) and not {*place.kinds} & {*MIXERS}:
+            others.setdefault((*place.kinds,), place)
+    return "\n\n".join(
+        [
+            "# Mechanisms",
+            "A model is a tree of parts, and each part is a field: `model.mixer={kind: window, window: 64}`.",
+            "## Mixers",
+            "The promises of each mixer with its default fields. A mixer that streams reads a sequence in segments and "
+            "gives the outputs of one pass.",
+            _table(("`model.mixer`", *MODES, "streams"), rows),
+            "## Refusals",
+            "A mixer refuses the other modes with a reason:",
+            "\n".join(refused),
+            "## Other parts",
+            _table(
+                ("Field", "Kinds"),
+                [
+                    (f"`{place.path}`", ", ".join(f"[`{kind}`](#{_label(of)})" for kind, of in place.kinds.items()))
+                    for place in others.values()
+                ],
+            ),
+        ]
+    )
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Returns a table in Markdown."""
+    lines = [*head], ["---" for _ in head], *rows
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _prose(text: str) -> str:

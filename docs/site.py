@@ -20,15 +20,17 @@ from reports.report import PAGE, REPORT
 __all__ = ["GALLERY", "SiteError", "build"]
 
 GALLERY = Path("gallery")
+"""The folder of the site with the pages that ``python -m reports site`` makes."""
 CODE = re.compile(r"\]\(\.\./([\w/]+\.py)\)")
 """The addresses of files of code in a page below docs."""
-"""The folder of the site with the pages that ``python -m reports site`` makes."""
 CONTENTS = """
 ```{toctree}
 :hidden:
 :caption: Begin
 
 docs/quick_start
+docs/running
+docs/python
 docs/tutorials/first_study
 docs/tutorials/my_mixer
 docs/tutorials/my_head
@@ -39,6 +41,8 @@ docs/tutorials/my_parameter_groups
 docs/tutorials/stages
 docs/tutorials/my_cluster
 docs/ray
+docs/translation
+docs/pretraining
 docs/tutorials/reading_a_report
 docs/tutorials/statistics
 docs/trust
@@ -58,6 +62,8 @@ docs/reliability
 :hidden:
 :caption: Reference
 
+reference/studies
+reference/mechanisms
 reference/commands
 reference/study
 reference/configs
@@ -69,6 +75,7 @@ reference/configs
 
 docs/architecture
 docs/glossary
+docs/other_tools
 docs/decisions
 docs/gpu
 CONTRIBUTING
@@ -111,7 +118,7 @@ def assemble(source: Path, site: Path, root: Path) -> None:
     pages = reference.pages()
     for name, text in pages.items():
         write_text(source / "reference" / f"{name}.md", text + "\n")
-    configs = [name for name in pages if name not in (*reference.PROGRAMS, "study")]
+    configs = [name for name in pages if name not in (*reference.PROGRAMS, *reference.OVERVIEWS)]
     introduction = "Every field of a run's config: its meaning, values and default, by its path."
     write_text(source / "reference" / "configs.md", contents("The fields of a run", introduction, configs))
     introduction = "The `--help` of each command."

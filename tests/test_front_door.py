@@ -1,4 +1,4 @@
-"""The front door of the library: ``from lit_transformers import ...``."""
+"""The front door of the library: the README, and ``from lit_transformers import ...``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,38 @@ import pytest
 from foreign_module import Net
 
 import lit_transformers
+from docs.blocks import Block, blocks_of
 from lit_transformers import ConfigError, RunConfig, build_model, evaluate, fit, generate, load_checkpoint
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "own_text.yaml"
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT / "examples" / "own_text.yaml"
 SMALL = {
     "model.dim": 16, "model.heads": 2, "model.depth": 1, "data.segment_length": 16, "data.batch_size": 2,
     "data.source.piece": 64, "data.evaluation.bytes": 64, "training.steps": 2, "training.schedule.warmup": 0,
     "training.device": "cpu",
 }  # fmt: skip
+
+
+def blocks(page: str) -> list[Block]:
+    return blocks_of((ROOT / page).read_text(encoding="utf-8"), page)
+
+
+def test_the_readme_shows_the_study_of_the_first_tutorial_and_its_answer() -> None:
+    """The tutorial is run (``test_code_blocks``), and prints what the README shows."""
+    readme, tutorial = blocks("README.md"), blocks("docs/tutorials/first_study.md")
+    studies = [[block.text for block in page if block.file == "studies/how_far.py"] for page in (readme, tutorial)]
+    assert studies[0] == studies[1] and len(studies[0]) == 1
+    (answer,) = [block.output for block in readme if block.output is not None]
+    assert any(answer in (block.output or "") for block in tutorial), "copy it from docs/tutorials/first_study.md"
+    commands = "".join(block.text for block in readme if block.language == "sh")
+    assert {"make demo", "python -m ablations run how_far"} <= {
+        line.partition("#")[0].strip() for line in commands.splitlines()
+    }
+
+
+def test_the_readme_names_the_command_of_the_tests() -> None:
+    assert "`make test`" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert 'make test VENV="$VENV"' in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
 def test_the_example_of_ones_own_text_trains_and_is_loaded_measured_and_writes(tmp_path: Path) -> None:

@@ -14,10 +14,14 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from ablations import catalog
 from docs import reference, site
 from docs.pictures import TERMINAL, terminal_svg
 from lit_transformers.json_schema import config_schema
+from lit_transformers.mixers import MIXERS
 from lit_transformers.runs import RunConfig
+from lit_transformers.stacks import STACKS
+from lit_transformers.tasks import TASKS
 from reports.gallery import write_site
 from reports.show.html import ParentPage
 
@@ -124,6 +128,22 @@ def test_the_reference_of_commands_has_every_option() -> None:
     assert "  # a quick look, with a report of its own" in text
 
 
+def test_the_reference_has_every_mixer_with_its_promises() -> None:
+    text = reference.mechanisms_page()
+    assert "| [`window`](#config-WindowConfig) | yes | yes |  |  | yes |" in text
+    assert "- `linformer` cannot be causal: every projected key is made of all positions" in text
+    for kind in (*MIXERS, *TASKS, *STACKS):
+        assert f"[`{kind}`](#config-" in text, kind
+
+
+@pytest.mark.slow
+def test_the_reference_has_every_study_with_its_question(built: Path) -> None:
+    text = unescape(re.sub(r"<[^>]*>", "", (built / "reference" / "studies.html").read_text(encoding="utf-8")))
+    for name in catalog.names():
+        headline = catalog.headline(catalog.find(name))
+        assert f"{name}\n{headline.question}\n{headline.source}" in text, name
+
+
 def test_the_picture_of_the_terminal_is_that_of_what_is_published() -> None:
     """Its text; what draws it may change its shapes."""
     remedy = "draw it again by: python -m docs picture"
@@ -155,6 +175,8 @@ SHOWN = (
     "published/README.html",
     "published/everything/report.html",
     "reference/MixerConfig.html",
+    "reference/mechanisms.html",
+    "reference/studies.html",
     "reference/ablations.html",
 )
 

@@ -5928,6 +5928,22 @@ FAULTS = (
         ("tests/test_site.py::test_the_reference_has_every_field_of_every_config_with_its_default",),
     ),
     Fault(
+        "docs",
+        "the table of mixers says of none that it streams",
+        "docs/reference.py",
+        '"yes" * of.streams)',
+        '"yes" * of.constant_reach)',
+        ("tests/test_site.py::test_the_reference_has_every_mixer_with_its_promises",),
+    ),
+    Fault(
+        "docs",
+        "the README shows another study than the first tutorial",
+        "README.md",
+        '"segment_length": 32',
+        '"segment_length": 64',
+        ("tests/test_front_door.py::test_the_readme_shows_the_study_of_the_first_tutorial_and_its_answer",),
+    ),
+    Fault(
         "reports",
         "a report keeps silent about arms that ended early",
         "reports/judge/fairness.py",
