@@ -50,7 +50,7 @@ def hidden_from(
     keys. Several blocks in one that have equal masks share one mask."""
     start, far = 0, block.further
     if block.whole:
-        if key_mask is None and (far is None or not bool((far < 0).any())):
+        if key_mask is None and (far is None or not block.gaps):
             return None
         pattern = Band(None, None)
     elif key_mask is None and far is None and (first := pattern.first_hidden(block, offset)) is not None:

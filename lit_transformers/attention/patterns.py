@@ -17,6 +17,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from lit_transformers.host import HOST, sent
+
 BLOCK = 256
 """Queries in a block. This is within 10 % of the fastest of 64 to 1,024, at lengths 1,024 and 4,096 on one CPU core."""
 NARROW = 128
@@ -28,7 +30,7 @@ class QueryBlock(NamedTuple):
     """Queries first:stop:step against keys start:end:step and those listed in ``further``, none of them twice.
 
     first and stop count queries, the others keys. ``further`` is (n,), or (b, h, n) where rows or heads differ, with
-    -1 for no key. whole: every query sees all keys.
+    -1 for no key. gaps: whether it may hold -1. whole: every query sees all keys.
     times: the number of blocks that are combined in this one, each ``stride`` queries and keys after the one before;
     ``further`` is then (b, h, c, n).
     """
@@ -39,6 +41,7 @@ class QueryBlock(NamedTuple):
     end: int
     step: int = 1
     further: Int[Tensor, " n"] | Int[Tensor, "b h *c n"] | None = None
+    gaps: bool = True
     whole: bool = False
     times: int = 1
     stride: int = 0
@@ -55,7 +58,7 @@ class QueryBlock(NamedTuple):
         """Returns the block with ``further`` on a device, expanded to rows and heads unless it is one list for all."""
         if self.further is None:
             return self
-        further = self.further.to(device)
+        further = sent(self.further, device)
         is_shared = further.dim() == 1
         return self._replace(further=further if is_shared else further.expand(rows, heads, *further.shape[2:]))
 
@@ -249,10 +252,11 @@ class Summaries(Pattern):
         return blocks * self.width + (inside if self.local else max(0, inside - plain))
 
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
-        positions = torch.arange(keys)
-        summaries = positions[positions % self.size >= self.size - self.width]
+        starts, places = (torch.arange(n, device=HOST) for n in (keys // self.size, self.width))
+        summaries = (starts[:, None] * self.size + self.size - self.width + places).flatten()
         for first, stop, start in aligned(self.size, queries, offset):
-            yield QueryBlock(first, stop, start, offset + stop, further=summaries[summaries < start])
+            further = summaries[: start // self.size * self.width]
+            yield QueryBlock(first, stop, start, offset + stop, further=further)
 
 
 @final
@@ -261,6 +265,8 @@ class Marked(Pattern):
     """A band, and marked keys that are seen from everywhere, though not by earlier queries where ``causal``.
 
     marks (b, s); arXiv:2004.05150, section 3.1, "global attention", its columns. ``GlobalQueries`` is the other half.
+    columns: the keys that are marked in any row, in ascending order; None: ``blocks`` reads them from ``marks``, for
+    which the host waits.
     """
 
     complete = True
@@ -268,6 +274,7 @@ class Marked(Pattern):
     band: Band
     marks: Bool[Tensor, "b s"]
     causal: bool
+    columns: tuple[int, ...] | None = None
 
     def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         marked = self.marks[b, j]
@@ -278,7 +285,8 @@ class Marked(Pattern):
         return self.band.narrow
 
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
-        columns = self.marks.any(dim=0).nonzero().squeeze(1)
+        listed = marked_columns(self.marks) if self.columns is None else self.columns
+        columns = torch.tensor(listed, dtype=torch.long, device=HOST)
         for block in self.band.blocks(queries, keys, offset, size):
             allowed = columns[columns < offset + block.stop] if self.causal else columns
             yield block._replace(further=allowed[~block.holds(allowed)])
@@ -384,33 +392,54 @@ class Graph(Pattern):
         if self.planned:
             yield from self.planned
             return
-        inside = torch.arange(self.size, device=self.edges.device)
-        shared = self.edges.all(dim=1).all(dim=0).tolist()
-        for number in range(-(-queries // self.size)):
+        near = common_runs(self.edges.all(dim=1).all(dim=0))
+        others = self.edges & ~near
+        inside = torch.arange(self.size, device=others.device)
+        for number, run in zip(
+            range(-(-queries // self.size)), runs_read(near, others, keys // self.size), strict=False
+        ):
             first, stop = number * self.size, min((number + 1) * self.size, queries)
-            edges = self.edges[:, :, number]
-            low, high = common_run(shared[number], number)
-            start, end = low * self.size, min(high * self.size, keys)
-            others = edges.clone()
-            others[..., low:high] = False
-            most = int(others.sum(-1).max())
-            if most == 0:
-                yield QueryBlock(first, stop, start, end, whole=True)
+            block = QueryBlock(first, stop, run.low * self.size, min(run.high * self.size, keys), whole=True)
+            if run.most == 0:
+                yield block
                 continue
-            order = others.int().argsort(dim=-1, descending=True, stable=True)[..., :most]
-            listed = (order[..., None] * self.size + inside).masked_fill(~others.gather(-1, order)[..., None], -1)
+            further = others[:, :, number]
+            order = further.int().argsort(dim=-1, descending=True, stable=True)[..., : run.most]
+            listed = (order[..., None] * self.size + inside).masked_fill(~further.gather(-1, order)[..., None], -1)
             listed = listed.masked_fill(listed >= keys, -1).flatten(2)
-            yield QueryBlock(first, stop, start, end, further=listed, whole=True)
+            yield block._replace(further=listed, gaps=run.gaps)
 
 
-def common_run(shared: Sequence[bool], home: int) -> tuple[int, int]:
-    """Returns the longest run of shared blocks around ``home``, as low and high; empty where home is not shared."""
-    low = high = home
-    while high < len(shared) and shared[high]:
-        high += 1
-    while high > home and low > 0 and shared[low - 1]:
-        low -= 1
-    return low, high
+def marked_columns(marks: Bool[Tensor, "b s"]) -> tuple[int, ...]:
+    """Returns the keys that are marked in any row, in ascending order. The host waits once for a device."""
+    return tuple(marks.any(dim=0).to(HOST).nonzero().flatten().tolist())
+
+
+def common_runs(shared: Bool[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
+    """Returns for each block of queries (row) the longest run of shared blocks of keys around its own, True within the
+    run; empty where its own is not shared."""
+    gaps = (~shared).cumsum(dim=1)
+    return shared & shared.diagonal()[:, None] & (gaps == gaps.diagonal()[:, None])
+
+
+class BlockRun(NamedTuple):
+    """The run ``low:high`` of blocks of keys that all rows and heads share, for one block of queries; the most blocks
+    that are listed besides; and whether any row or head lists fewer, or a key that does not exist."""
+
+    low: int
+    high: int
+    most: int
+    gaps: bool
+
+
+def runs_read(near: Bool[Tensor, "n n"], others: Bool[Tensor, "b h n n"], whole: int) -> list[BlockRun]:
+    """Returns the run of each block of queries, given the blocks in it and those that are listed; ``whole``: how many
+    blocks of keys are whole. The host waits once for a device."""
+    low = torch.arange(len(near), device=near.device) - near.tril(-1).sum(dim=1)
+    counts = others.sum(dim=-1).flatten(0, 1)
+    gaps = (counts.amin(dim=0) < counts.amax(dim=0)) | others[..., whole:].flatten(0, 1).any(dim=-1).any(dim=0)
+    columns = torch.stack([low, low + near.sum(dim=1), counts.amax(dim=0), gaps.long()], dim=1)
+    return [BlockRun(low, high, most, bool(has_gaps)) for low, high, most, has_gaps in columns.tolist()]
 
 
 def aligned(size: int, queries: int, offset: int) -> Iterator[tuple[int, int, int]]:
@@ -445,7 +474,8 @@ def as_one(run: Sequence[QueryBlock]) -> QueryBlock:
         return run[0]
     lists = [block.further for block in run if block.further is not None]
     further = torch.stack(lists, dim=2) if lists else None
-    return run[0]._replace(further=further, times=len(run), stride=run[1].first - run[0].first)
+    gaps = any(block.gaps for block in run)
+    return run[0]._replace(further=further, gaps=gaps, times=len(run), stride=run[1].first - run[0].first)
 
 
 def visible(

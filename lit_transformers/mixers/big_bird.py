@@ -14,6 +14,7 @@ from torch import Tensor
 from lit_transformers.attention.executors import Inputs, attend, attend_flops
 from lit_transformers.attention.patterns import BLOCK, Graph
 from lit_transformers.config import Length, NonNegative, Positive, RandomSeed
+from lit_transformers.host import HOST, sent
 from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
 from lit_transformers.space import Choice, Interval, Space
@@ -133,8 +134,12 @@ def of_full_rows(sampler: GraphSampler, length: int, device: torch.device) -> Gr
     with torch.inference_mode(
         False
     ):  # otherwise a first pass in inference mode would cache tensors that cannot be trained with
-        graph = sampler.graph(torch.tensor([length], device=device), length)
-        return replace(graph, planned=tuple(graph.blocks(length, length, 0, BLOCK)))
+        graph = sampler.graph(torch.tensor([length], device=HOST), length)
+        blocks = graph.blocks(length, length, 0, BLOCK)
+        planned = tuple(
+            block._replace(further=None if block.further is None else sent(block.further, device)) for block in blocks
+        )
+        return replace(graph, edges=sent(graph.edges, device), planned=planned)
 
 
 def lengths(key_mask: Bool[Tensor, "b s"]) -> Int[Tensor, " b"]:

@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lit_transformers.host import HOST, sent
+
 MOST = 128
 """The largest number of buckets of one digit, where the config gives no number."""
 
@@ -37,7 +39,7 @@ def rotations(
     shape = (heads, channels, rounds, columns(counts))
     if seed is None:
         return torch.randn(shape, device=device)
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device)
+    return sent(torch.randn(shape, generator=torch.Generator().manual_seed(seed), device=HOST), device)
 
 
 @torch.no_grad()
