@@ -89,6 +89,8 @@ class Context(NamedTuple):
                          where a row is one segment
     reused               how many of the tokens of x, from the first on, memory takes; None: all
     backward             x holds the tokens in reverse, so that distances have the other sign; for "permuted" layers
+    start                the first position, where it is that of all rows and the positions after it follow one by one;
+                         None where the host does not know it without waiting for a device
     """
 
     positions: Int[Tensor, "b t"]
@@ -103,6 +105,7 @@ class Context(NamedTuple):
     segments: Int[Tensor, "b t"] | None = None
     reused: int | None = None
     backward: bool = False
+    start: int | None = None
 
 
 class QueryStream(NamedTuple):
@@ -139,7 +142,7 @@ class QueryStream(NamedTuple):
         positions, padding_mask, marked = (chosen(part) for part in (ctx.positions, ctx.padding_mask, ctx.marked))
         assert positions is not None
         return ctx._replace(
-            positions=positions, padding_mask=padding_mask, marked=marked, segments=chosen(ctx.segments)
+            positions=positions, padding_mask=padding_mask, marked=marked, segments=chosen(ctx.segments), start=None
         )
 
 

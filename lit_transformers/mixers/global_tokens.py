@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from lit_transformers.host import HOST
 from lit_transformers.mixer import Context
 
 
@@ -23,6 +24,14 @@ class GlobalTokens(NamedTuple):
         if marked is None:
             return torch.zeros_like(ctx.positions, dtype=torch.bool)
         return marked if ctx.padding_mask is None else marked & ctx.padding_mask
+
+    def columns(self, ctx: Context) -> tuple[int, ...] | None:
+        """Returns the places of global tokens in a segment, padding included, where the host knows them without waiting
+        for a device; else None."""
+        if ctx.start is None:
+            return None
+        marks = self.by_place(torch.arange(ctx.start, ctx.start + ctx.positions.size(1), device=HOST))
+        return None if marks is None else tuple(marks.nonzero().flatten().tolist())
 
     def by_place(self, positions: Int[Tensor, "*b t"]) -> Bool[Tensor, "*b t"] | None:
         """Returns which positions are global, or None where the data mark them."""

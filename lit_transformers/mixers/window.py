@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar, Literal, cast, final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lit_transformers.attention.executors import Inputs, attend, attend_heads, encoding_flops, heads_flops
-from lit_transformers.attention.patterns import Band, GlobalQueries, Marked, Pattern
+from lit_transformers.attention.patterns import Band, GlobalQueries, Marked, Pattern, marked_columns
 from lit_transformers.config import ConfigError, Cycle, Dilation, Heads, Length, Positive, Reach
+from lit_transformers.host import HOST, sent
 from lit_transformers.maps import LinearMap, MapRole
 from lit_transformers.mixer import Context, Layered, Promises, Shape, at_layer, in_cycle
 from lit_transformers.mixers.global_tokens import GlobalTokens
@@ -110,20 +111,32 @@ class Window(QKVMixer):
         roles: tuple[MapRole, ...] = ("query", "key", "value") if separate else ()
         self.global_maps = nn.ModuleList(LinearMap(shape.dim, self.width, role, config.bias) for role in roles)
 
-    def patterns(self, causal: bool, marks: Bool[Tensor, "b s"] | None) -> list[Pattern]:
-        """Returns the pattern of each head."""
+    def patterns(
+        self, causal: bool, marks: Bool[Tensor, "b s"] | None, columns: tuple[int, ...] | None = None
+    ) -> list[Pattern]:
+        """Returns the pattern of each head; ``columns``: as in ``Marked``."""
         bands = [Band(self.window, 0 if causal else self.window, step) for step in self.dilations]
-        return [*bands] if marks is None else [Marked(band, marks, causal) for band in bands]
+        return [*bands] if marks is None else [Marked(band, marks, causal, columns) for band in bands]
+
+    def columns(self, marks: Bool[Tensor, "b s"] | None, ctx: Context, remembered: int) -> tuple[int, ...]:
+        """Returns the keys that are global in any row, after so many keys of memory. The host waits for a device where
+        memory or the data mark them, and where it does not know the positions of the segment."""
+        if marks is None or self.global_tokens is None:
+            return ()
+        known = None if remembered else self.global_tokens.columns(ctx)
+        return marked_columns(marks) if known is None else known
 
     def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
-        patterns = self.patterns(ctx.causal, segment.marks)
+        columns = self.columns(segment.marks, ctx, inputs.offset)
+        patterns = self.patterns(ctx.causal, segment.marks, columns)
         y = attend_heads(patterns, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped)
         if segment.marks is not None:
             marks = segment.marks[:, inputs.offset :]
-            indices = marks.any(dim=0).nonzero().squeeze(1)
+            queries = [column - inputs.offset for column in columns if column >= inputs.offset]
             if len(self.global_maps):
                 inputs = self.of_global_tokens(inputs, segment, ctx)
-            outputs = self.see_everything(inputs, indices, ctx.causal)
+            outputs = self.see_everything(inputs, queries, ctx.causal)
+            indices = sent(torch.tensor(queries, dtype=torch.long, device=HOST), y.device)
             with_global = y.index_copy(2, indices, outputs.to(y.dtype))
             y = torch.where(marks[:, None, :, None], with_global, y)
         return HeadsOutput(y)
@@ -142,10 +155,10 @@ class Window(QKVMixer):
         first = 0 if self.global_tokens is None else self.global_tokens.number
         return [min(length, first + Band(self.window, 0, step).needed(length)) for step in self.dilations]
 
-    def see_everything(self, inputs: Inputs, indices: Int[Tensor, " g"], causal: bool) -> Float[Tensor, "b h g k"]:
-        if len(indices) == 0:  # uses every weight, for in data-parallel training each needs a gradient
+    def see_everything(self, inputs: Inputs, queries: Sequence[int], causal: bool) -> Float[Tensor, "b h g k"]:
+        if not queries:  # uses every weight, for in data-parallel training each needs a gradient
             return (inputs.q[:, :, :0] @ inputs.k.mT) @ inputs.v
-        pattern = GlobalQueries(tuple(indices.tolist()), causal)
+        pattern = GlobalQueries(tuple(queries), causal)
         return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped)
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
@@ -153,13 +166,14 @@ class Window(QKVMixer):
         keys, total = queries + memory, self.projection_flops(queries, queries + memory)
         positions = torch.arange(remembered - memory, remembered + queries)
         marks = None if self.global_tokens is None else self.global_tokens.by_place(positions)
+        columns = () if marks is None else marked_columns(marks[None])
         if marks is not None:
-            global_queries = GlobalQueries(tuple(marks[memory:].nonzero().squeeze(1).tolist()), causal)
+            global_queries = GlobalQueries([column - memory for column in columns if column >= memory], causal)
             total += heads_flops([global_queries], queries, keys, self.width, causal=causal, encoding=self.relative)
             if len(self.global_maps):
                 query, key, value = cast("list[LinearMap]", [*self.global_maps])
                 total += query.flops(queries) + key.flops(keys) + value.flops(keys)
             elif self.relative:  # the tables are those of the window
                 total -= encoding_flops(self.relative, queries, keys, causal)
-        patterns = self.patterns(causal, None if marks is None else marks[None])
+        patterns = self.patterns(causal, None if marks is None else marks[None], columns)
         return total + heads_flops(patterns, queries, keys, self.width, causal=causal, encoding=self.relative)

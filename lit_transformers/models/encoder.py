@@ -161,6 +161,7 @@ class Encoder(RowNetwork):
             marked=marked,
             segments=segments,
             pattern=pattern,
+            start=None if self.restarts else 0,
         )
         output = self.stack(x, ctx)
         return ModelOutput(self.norm(output.y)[:, x.size(1) - symbols.size(1) :], None, dict(output.aux))

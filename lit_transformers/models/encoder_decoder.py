@@ -148,7 +148,7 @@ class EncoderDecoder(PairNetwork):
     ) -> ModelOutput:
         positions, _ = positions_of(source, None)
         x = (self.source_tokens or self.tokens).embed(source)
-        output = self.encoder(x, Context(positions, causal=False, padding_mask=padding_mask, offset=offset))
+        output = self.encoder(x, Context(positions, causal=False, padding_mask=padding_mask, offset=offset, start=0))
         return ModelOutput(self.encoder_norm(output.y), None, dict(output.aux))
 
     def decode(

@@ -47,7 +47,8 @@ class LanguageModel(CausalNetwork, RowNetwork):
         keep_layers: bool = False,
     ) -> ModelOutput:
         positions, start = positions_of(symbols, None if state is None else state["length"])
-        ctx = Context(positions, causal=True, padding_mask=padding_mask)
+        first = 0 if state is None else None
+        ctx = Context(positions, causal=True, padding_mask=padding_mask, start=first)
         output = self.stack(self.tokens.embed(symbols), ctx, None if state is None else state["layers"], keep_layers)
         length = start + (symbols.size(1) if padding_mask is None else padding_mask.sum(dim=1))
         hidden = self.dropout(self.norm(output.y))

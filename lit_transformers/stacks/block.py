@@ -197,7 +197,7 @@ def side_by_side(x: Float[Tensor, "b t d"], ctx: Context) -> tuple[Float[Tensor,
     rows = ctx.source.size(0)
     padding_mask = None if ctx.padding_mask is None else ctx.padding_mask.reshape(rows, -1)
     return x.reshape(rows, -1, x.size(-1)), ctx._replace(
-        positions=ctx.positions.reshape(rows, -1), padding_mask=padding_mask
+        positions=ctx.positions.reshape(rows, -1), padding_mask=padding_mask, start=None
     )
 
 
