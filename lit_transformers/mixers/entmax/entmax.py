@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, final
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from lit_transformers.attention.executors import AttentionWeighting, Inputs, attend, attend_flops
 from lit_transformers.attention.patterns import Band
 from lit_transformers.config import Positive, Rounds
+from lit_transformers.host import HOST
 from lit_transformers.mixer import Context, MixerOutput, Promises, Shape
 from lit_transformers.mixers.entmax.weights import EntmaxWeights
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
@@ -63,7 +65,7 @@ class Entmax(QKVMixer, Observable):
     def after_step(self) -> None:
         if self.free is not None:
             with torch.no_grad():
-                self.free.clamp_(min=torch.tensor(LEAST).logit().item())
+                self.free.clamp_(min=math.log(LEAST / (1 - LEAST)))
 
     def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
         pattern = Band(None, 0 if ctx.causal and ctx.source is None else None)
@@ -87,7 +89,7 @@ class Entmax(QKVMixer, Observable):
     ) -> Float[Tensor, "b h t s"]:
         """Returns the weights of a block. Masked keys are minus infinity: with finite scores they would get some weight
         as alpha nears 1."""
-        (each,) = alpha or (torch.tensor(self.alpha, dtype=torch.float64).expand(1, 1, 1),)
+        (each,) = alpha or (torch.tensor(self.alpha, dtype=torch.float64, device=HOST).expand(1, 1, 1),)
         apply: Callable[..., Tensor] = torch.compiler.disable(EntmaxWeights.apply)
         return apply(logits, each, self.iterations)
 

@@ -14,14 +14,23 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lit_transformers.host import reads_at_once
+
 GROUP = 16
 """Keys of which the lower bound of tau takes only the largest score."""
 SHORT = 8 * GROUP
 """Rows up to this length are all candidates."""
 CHUNK = 2**19
-"""Scores that are computed with at a time: what is computed of them then stays in a cache."""
+"""Scores that are computed with at a time on a CPU: what is computed of them then stays in a cache."""
+CHUNK_ELSEWHERE = 2**26
+"""As many as keep another device busy."""
 STEPS = 60
 """The most steps of Newton's method, which needs a handful."""
+STEPS_ELSEWHERE = 10
+"""The steps on a device, where the host does not see whether they are enough. In rows of up to 8,192 keys, of normal
+scores, equal ones, and powers of uniform ones, the largest of each group need up to 10, and all keys after them 5."""
+Alpha = float | Float[Tensor, "g 1 1"]
+"""One alpha, or one of each group of rows on their device."""
 
 
 class EntmaxWeights(torch.autograd.Function):
@@ -34,7 +43,7 @@ class EntmaxWeights(torch.autograd.Function):
         rows = by_alpha(logits, alpha)
         weights = rows.new_zeros(rows.shape)
         ctx.pieces, ctx.shapes = [], (logits.shape, alpha.shape)
-        for part, number in parts(rows, alpha.flatten().tolist()):
+        for part, number in parts(rows, alpha):
             piece = weights_of(rows[part], number, iterations)
             piece.places.write(piece.p, weights[part])
             ctx.pieces.append((part, number, piece))
@@ -53,7 +62,8 @@ class EntmaxWeights(torch.autograd.Function):
             places.write(slopes * received, logit_gradient[part])
             if ctx.needs_input_grad[1]:
                 log_p = p.clamp(min=torch.finfo(p.dtype).tiny).log()
-                alpha_gradient.view(-1)[part[0]] += (received * p * (1 / (alpha - 1) - log_p)).sum() / (alpha - 1)
+                of_groups = (received * p * (1 / (alpha - 1) - log_p)).sum((-2, -1), keepdim=True) / (alpha - 1)
+                alpha_gradient[part[0]] += of_groups.view_as(alpha_gradient[part[0]])
         return like(shape, logit_gradient), alpha_gradient if ctx.needs_input_grad[1] else None, None
 
 
@@ -68,12 +78,23 @@ def like(shape: torch.Size, rows: Float[Tensor, "g n s"]) -> Float[Tensor, "b h 
     return rows.view(shape) if rows.size(0) == 1 else rows.view(h, b, t, s).transpose(0, 1)
 
 
-def parts(rows: Float[Tensor, "g n s"], alphas: list[float]) -> Iterator[tuple[tuple[int, slice], float]]:
-    """Yields the indices of parts of the rows, and the alpha of each."""
-    size = max(1, CHUNK // rows.size(-1))
-    for group, alpha in enumerate(alphas):
+Part = tuple[int | slice, slice]
+"""The indices of a group of rows, or of all groups, and of rows in it."""
+
+
+def parts(rows: Float[Tensor, "g n s"], alpha: Float[Tensor, "g 1 1"]) -> Iterator[tuple[Part, Alpha]]:
+    """Yields the indices of parts of the rows, and the alpha of each. The host reads no alpha from a device: there the
+    rows of all groups are computed with at once."""
+    chunk = CHUNK if reads_at_once(rows) else CHUNK_ELSEWHERE
+    if reads_at_once(alpha):
+        size = max(1, chunk // rows.size(-1))
+        for group, number in enumerate(alpha.flatten().tolist()):
+            for first in range(0, rows.size(1), size):
+                yield (group, slice(first, first + size)), number
+    else:
+        size = max(1, chunk // (rows.size(0) * rows.size(-1)))
         for first in range(0, rows.size(1), size):
-            yield (group, slice(first, first + size)), alpha
+            yield (slice(None), slice(first, first + size)), alpha
 
 
 class Places(NamedTuple):
@@ -103,13 +124,13 @@ class Weights(NamedTuple):
     """Weights p of the candidates of rows, and p^(2 - alpha), of which their derivatives consist."""
 
     places: Places
-    p: Float[Tensor, "n w"]
-    slopes: Float[Tensor, "n w"]
+    p: Float[Tensor, "*g n w"]
+    slopes: Float[Tensor, "*g n w"]
 
 
-def weights_of(rows: Float[Tensor, "n s"], alpha: float, iterations: int | None) -> Weights:
+def weights_of(rows: Float[Tensor, "*g n s"], alpha: Alpha, iterations: int | None) -> Weights:
     """Returns the weights of rows of scores; with ``iterations`` by so many halvings. NaN stays NaN."""
-    everywhere = Places((rows.size(0), rows.size(1)))
+    everywhere = Places((rows.size(-2), rows.size(-1)))
     if iterations is not None:
         shifted = (alpha - 1) * (rows - rows.amax(-1, keepdim=True))
         return normalised(everywhere, shifted, bisected(shifted, alpha, iterations), alpha)
@@ -119,16 +140,16 @@ def weights_of(rows: Float[Tensor, "n s"], alpha: float, iterations: int | None)
     if rows.size(-1) > SHORT:
         tau = solved((alpha - 1) * (largest - top), alpha, tau)
         tau = tau - 4 * torch.finfo(tau.dtype).eps
-        places = above(rows, top + tau / (alpha - 1))
+        places = above(rows, top + tau / (alpha - 1)) if reads_at_once(rows) else everywhere
     shifted = (alpha - 1) * (places.read(rows, -torch.inf) - top)
     return normalised(places, shifted, solved(shifted, alpha, tau), alpha)
 
 
-def maxima(rows: Float[Tensor, "n s"]) -> Float[Tensor, "n m"]:
+def maxima(rows: Float[Tensor, "*g n s"]) -> Float[Tensor, "*g n m"]:
     """Returns the largest scores of groups of keys, and those of the keys of no group."""
     groups = rows.size(-1) // GROUP
     grouped, others = rows.tensor_split([groups * GROUP], dim=-1)
-    return torch.cat([grouped.unflatten(-1, (GROUP, groups)).amax(1), others], dim=-1) if groups else rows
+    return torch.cat([grouped.unflatten(-1, (GROUP, groups)).amax(-2), others], dim=-1) if groups else rows
 
 
 def above(rows: Float[Tensor, "n s"], bound: Float[Tensor, "n 1"]) -> Places:
@@ -147,28 +168,30 @@ def above(rows: Float[Tensor, "n s"], bound: Float[Tensor, "n 1"]) -> Places:
     return Places((count, width), of_rows, of_table)
 
 
-def solved(shifted: Float[Tensor, "n w"], alpha: float, tau: Float[Tensor, "n 1"]) -> Float[Tensor, "n 1"]:
+def solved(shifted: Float[Tensor, "*g n w"], alpha: Alpha, tau: Float[Tensor, "*g n 1"]) -> Float[Tensor, "*g n 1"]:
     """Returns tau of scores that are multiplied with alpha - 1 and whose largest is zero, by Newton's method from a
     lower bound. It steps along the norm (sum of [s - tau]_+ ^ e) ^ (1 / e), e = 1 / (alpha - 1): that is convex
     in tau, so that no step leads beyond the root, and nearly linear.
 
-    Where the norm is off by r, the step leaves an error of about r ^ min(e, 2).
+    Where the norm is off by r, the step leaves an error of about r ^ min(e, 2), and no further one is needed. On a
+    device, for which the host would have to wait, the number of steps is fixed.
     """
     exponent, eps = 1 / (alpha - 1), torch.finfo(shifted.dtype).eps
-    enough = eps ** (1 / min(exponent, 2)) / 4
-    for _ in range(STEPS):
+    stops = isinstance(exponent, float) and reads_at_once(shifted)
+    enough = eps ** (1 / min(exponent, 2)) / 4 if isinstance(exponent, float) else 0.0
+    for _ in range(STEPS if stops else STEPS_ELSEWHERE):
         distances = (shifted - tau).clamp_(min=0)
         slopes = powers(distances, exponent - 1)
         total = (slopes * distances).sum(-1, keepdim=True)
         off = 1 - total ** (-1 / exponent)
         step = off * total / slopes.sum(-1, keepdim=True)
         tau = tau + step
-        if not ((off.abs() > enough) & (step.abs() > eps)).any():
+        if stops and not ((off.abs() > enough) & (step.abs() > eps)).any():
             break
     return tau
 
 
-def bisected(shifted: Float[Tensor, "n s"], alpha: float, iterations: int) -> Float[Tensor, "n 1"]:
+def bisected(shifted: Float[Tensor, "*g n s"], alpha: Alpha, iterations: int) -> Float[Tensor, "*g n 1"]:
     """Returns a lower bound of tau, by halvings of an interval that is as wide as the number of visible keys requires;
     the authors' code counts hidden keys too, so that padding changes its weights."""
     keys = shifted.isfinite().sum(-1, keepdim=True).to(shifted.dtype)
@@ -180,7 +203,7 @@ def bisected(shifted: Float[Tensor, "n s"], alpha: float, iterations: int) -> Fl
     return tau
 
 
-def normalised(places: Places, shifted: Float[Tensor, "n w"], tau: Float[Tensor, "n 1"], alpha: float) -> Weights:
+def normalised(places: Places, shifted: Float[Tensor, "*g n w"], tau: Float[Tensor, "*g n 1"], alpha: Alpha) -> Weights:
     """Returns weights that sum to one, which takes the rest of the error from those of tau."""
     exponent = 1 / (alpha - 1)
     distances = (shifted - tau).clamp_(min=0)
@@ -190,9 +213,11 @@ def normalised(places: Places, shifted: Float[Tensor, "n w"], tau: Float[Tensor,
     return Weights(places, p / total, slopes * total ** (alpha - 2))
 
 
-def powers(x: Float[Tensor, "n w"], exponent: float) -> Float[Tensor, "n w"]:
+def powers(x: Float[Tensor, "*g n w"], exponent: float | Float[Tensor, "g 1 1"]) -> Float[Tensor, "*g n w"]:
     """Returns x^exponent where x is above zero, and zero elsewhere."""
     match exponent:
+        case Tensor():
+            return (x**exponent).masked_fill(x <= 0, 0.0)
         case 0.0:
             return (x > 0).to(x.dtype)
         case 1.0:
