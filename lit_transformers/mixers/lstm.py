@@ -6,12 +6,19 @@ from __future__ import annotations
 from typing import Annotated, Any, final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lit_transformers.config import Positive, Width
+from lit_transformers.host import reads_at_once
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, OutputProjection, Promises, Shape
+
+SHUT = 1e4
+"""What is added to a gate to shut it: its sigmoid is then zero, and one less is one, in half precision too."""
+ALIGNED = 8
+"""Channels by which inputs are widened, of which one is used: products of matrices are slow where widths are odd."""
 
 
 @final
@@ -111,15 +118,49 @@ def run(
         return y, last
     order = (~padding_mask).int().argsort(dim=1, stable=True)  # real tokens first, in order
     lengths = padding_mask.sum(dim=1)
-    packed = pack_padded_sequence(
-        x.gather(1, order[..., None].expand_as(x)), lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
-    )
-    packed_outputs, last = lstm(packed, initial)
-    y, _ = pad_packed_sequence(packed_outputs, batch_first=True, total_length=x.size(1))
+    read = packed if reads_at_once(lengths) else held
+    y, last = read(lstm, x.gather(1, order[..., None].expand_as(x)), lengths, initial)
     inverse_order = order.argsort(dim=1)
     y = y.gather(1, inverse_order[..., None].expand(-1, -1, y.size(-1))) * padding_mask[..., None]
     has_tokens = (lengths > 0)[None, :, None]
     return y, tuple(torch.where(has_tokens, new, old.to(new.dtype)) for new, old in zip(last, initial, strict=True))
+
+
+State = tuple[Float[Tensor, "n b w"], Float[Tensor, "n b w"]]
+"""The hidden and the cell vectors of each direction."""
+
+
+def packed(
+    lstm: nn.LSTM, x: Float[Tensor, "b t d"], lengths: Int[Tensor, " b"], initial: State
+) -> tuple[Float[Tensor, "b t w"], State]:
+    """Returns outputs and state of rows whose first tokens are real, as many as ``lengths`` says. Padding, which takes
+    no time, has zeros. The host reads ``lengths``."""
+    sequence = pack_padded_sequence(x, lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
+    outputs, last = lstm(sequence, initial)
+    y, _ = pad_packed_sequence(outputs, batch_first=True, total_length=x.size(1))
+    return y, last
+
+
+def held(
+    lstm: nn.LSTM, x: Float[Tensor, "b t d"], lengths: Int[Tensor, " b"], initial: State
+) -> tuple[Float[Tensor, "b t w"], State]:
+    """Returns what ``packed`` returns, with any numbers at padding, without reading ``lengths`` on the host.
+
+    A channel that is 1 at padding closes the input gate and opens the forget gate, so that c_t = 1 c_(t-1) + 0 g. So a
+    backward direction reaches the last real token with the cell that it began with; that is zero, as is h = o tanh(0).
+    The hidden vector of a forward direction is its output at the last real token.
+    """
+    is_padding = (torch.arange(x.size(1), device=x.device) >= lengths[:, None])[..., None]
+    x = torch.cat([x.masked_fill(is_padding, 0.0), F.pad(is_padding.to(x.dtype), (0, ALIGNED - 1))], dim=-1)
+    weights = []
+    for of_inputs, *others in lstm.all_weights:
+        gates = of_inputs.new_zeros(4, lstm.hidden_size, ALIGNED)  # of input, forgetting, cell, output
+        gates[0, :, 0], gates[1, :, 0] = -SHUT, SHUT
+        weights += [torch.cat([of_inputs, gates.flatten(0, 1)], dim=1), *others]
+    y, hidden, cell = torch.lstm(x, initial, weights, True, 1, 0.0, lstm.training, lstm.bidirectional, True)
+    last = (lengths.clamp(min=1) - 1)[:, None, None].expand(-1, 1, lstm.hidden_size)
+    forward_hidden = y[..., : lstm.hidden_size].gather(1, last).transpose(0, 1)
+    return y, (torch.cat([forward_hidden, hidden[1:]]), cell)
 
 
 def lstm_flops(queries: int, dim: int, width: int) -> int:
