@@ -6,7 +6,7 @@ on the CPU. It stands in for CUDA where there is none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +22,9 @@ aten = torch.ops.aten
 MAY_MEET = {aten.copy_.default, aten._to_copy.default, aten._pack_padded_sequence.default}
 MAY_MEET |= {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
 """Operations that may read the host's tensors on CUDA too: copies, indices, lengths of packed rows."""
+
+WATCHERS: list[Callable[[Any, Any, dict[str, Any]], None]] = []
+"""Called with each operation and its arguments before it runs."""
 
 
 class Elsewhere(Tensor):
@@ -48,7 +51,7 @@ class Elsewhere(Tensor):
         return computed(func, args, kwargs or {})
 
     def tolist(self) -> Any:
-        return self.values.tolist()
+        return self.to(HOST).tolist()
 
     def numpy(self, *_: Any, **__: Any) -> Any:
         raise TypeError("can't convert a tensor of another device to numpy; copy it to the CPU first")
@@ -118,6 +121,8 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         host_tensors = [tensor for tensor in tensors if not isinstance(tensor, Elsewhere) and tensor.dim()]
         if host_tensors:
             raise RuntimeError(f"Expected all tensors to be on the same device: {func} was given one of the CPU too")
+    for watch in WATCHERS:
+        watch(func, args, kwargs)
     requested_device = kwargs.get("device")
     outputs = func(*tree_map(at_home, args), **tree_map(at_home, kwargs))
     if func is aten.copy_.default or func is aten._index_put_impl_.default or func is aten.index_put_.default:

@@ -1,0 +1,129 @@
+"""No mixer makes the host wait for a device, but for what ``mixers/waits.py`` lists: forward, backward, after a state,
+without gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pretended_device
+import pytest
+import torch
+from contract_cases import DIM, KINDS, Case, context, dropouts_of, example, noise, variants
+from pretended_device import DEVICE
+from synchronisations import counted
+from torch import Tensor
+
+from lit_transformers.mixer import Context, Mixer, Mode, detach
+from lit_transformers.mixers import MIXERS, WindowConfig
+from lit_transformers.mixers.waits import WAITS, most_waits
+
+
+@pytest.fixture(autouse=True)
+def _a_device() -> Iterator[None]:
+    with pretended_device.pretended():
+        yield
+
+
+def placed(mode: Mode, length: int, padded: bool) -> Context:
+    """A context on the device; in the mode "cross" with a source, which is longer."""
+    ctx = context(2, length, mode == "causal")
+    mask = (torch.arange(length + 3) < torch.tensor([[length + 3], [length - 2]])).to(DEVICE) if padded else None
+    ctx = ctx._replace(positions=ctx.positions.to(DEVICE), padding_mask=None if mask is None else mask[:, :length])
+    if mode != "cross":
+        return ctx
+    return ctx._replace(source=noise(2, length + 3, DIM).to(DEVICE), source_padding_mask=mask, padding_mask=None)
+
+
+def passes(mixer: Mixer, x: Tensor, ctx: Context, streams: bool) -> int:
+    """Runs the mixer in all ways that a run does, and returns in how many passes."""
+    output = mixer(x, ctx)
+    (output.y.square().sum() + sum(output.aux.values())).backward()
+    if streams:
+        mixer(x, ctx, detach(output.state)).y.square().sum().backward()
+    mixer.after_step()
+    mixer.eval()
+    with torch.no_grad():
+        state = mixer(x, ctx).state
+        if streams:
+            one = ctx._replace(positions=ctx.positions[:, :1], padding_mask=None)
+            mixer(x[:, :1], one, state)
+    return 4 if streams else 2
+
+
+MODES = [
+    (case, mode)
+    for case in KINDS.values()
+    for mode in [*case.modes, *(["cross"] if "cross" in case.config.promises().modes else [])]
+]
+
+
+@pytest.mark.parametrize(("case", "mode"), [example(case, mode) for case, mode in MODES])
+def test_the_host_waits_for_a_device_only_where_it_says_so(case: Case, mode: Mode) -> None:
+    """Other cases, and rows of several blocks, are those of ``test_devices``."""
+    mixer = case.build(mode, **dict.fromkeys(dropouts_of(case.config), 0.1)).to(DEVICE)
+    streams = mode == "causal" and case.config.promises().streams
+    for padded in (True, False):
+        x, ctx = noise(2, 12, DIM).to(DEVICE).requires_grad_(), placed(mode, 12, padded)
+        with counted() as waits:
+            number = passes(mixer.train(), x, ctx, streams)
+        assert len(waits) <= number * most_waits(case.config, padded), waits
+
+
+def test_the_list_of_waits_is_of_mixers_and_each_of_them_waits() -> None:
+    """So that none stays on the list when it no longer waits."""
+    assert {*WAITS} == {kind for kind in MIXERS if any(most_waits(case.config) for case in cases_of(kind))}
+    for kind in WAITS:
+        case = next(case for case in cases_of(kind) if most_waits(case.config))
+        mixer, x, ctx = case.build().to(DEVICE), noise(2, 12, DIM).to(DEVICE), placed(case.mode, 12, padded=True)
+        with counted() as waits:
+            mixer(x, ctx)
+        assert len(waits) == most_waits(case.config), waits
+
+
+def cases_of(kind: str) -> list[Case]:
+    return [case for case in variants("none") if case.config.kind == kind]
+
+
+@pytest.mark.parametrize("kind", ["first", "periodic"])
+def test_global_tokens_are_planned_from_positions_that_the_host_knows(kind: str) -> None:
+    case = Case(WindowConfig(window=2, global_tokens=kind, global_count=3, global_projections="separate"))
+    mixer, x, ctx = case.build().to(DEVICE), noise(2, 12, DIM).to(DEVICE), placed("causal", 12, padded=True)
+    expected = mixer(x, ctx)
+    with counted() as waits:
+        output = mixer(x, ctx._replace(start=0))
+    assert waits == [] and torch.equal(output.y.cpu(), expected.y.cpu())
+
+
+def test_what_waits_is_counted() -> None:
+    """Otherwise the tests above could not fail."""
+    x, mask = torch.ones(3, device=DEVICE), torch.ones(3, device=DEVICE) > 0
+    waiting = [
+        lambda: x.sum().item(),
+        lambda: bool(mask.all()),
+        lambda: x.tolist(),
+        lambda: x.cpu(),
+        lambda: mask.nonzero(),
+        lambda: x[mask],
+        lambda: x[[0, 2]],
+        lambda: torch.tensor([1, 2], device=DEVICE),
+        lambda: torch.ones(3).to(DEVICE),
+        lambda: torch.ones(3).copy_(x),
+        lambda: x.copy_(torch.ones(3)),
+        lambda: x.repeat_interleave(mask.long()),
+        lambda: x.unique(),
+    ]
+    free = [
+        lambda: x.masked_fill(mask, 0.0),
+        lambda: torch.where(mask, x, 0.0),
+        lambda: torch.ones(3).to(DEVICE, non_blocking=True),
+        lambda: x[mask.long()],
+        lambda: x + 1,
+        lambda: torch.arange(3, device=DEVICE),
+        lambda: x.to(torch.float64),
+        lambda: x.new_zeros(3).copy_(x),
+    ]
+    for expected, operations in ((1, waiting), (0, free)):
+        for operation in operations:
+            with counted() as waits:
+                operation()
+            assert len(waits) == expected, waits
