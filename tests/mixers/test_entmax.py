@@ -29,6 +29,12 @@ def build(std: float = 0.7, **knobs: Any) -> Entmax:
     return layer
 
 
+@pytest.fixture(params=[True, False], ids=["host", "device"])
+def _host_and_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights as they are computed on a CPU, and on a device of which the host reads no values."""
+    monkeypatch.setattr("lit_transformers.mixers.entmax.weights.reads_at_once", lambda tensor: request.param)
+
+
 def noise(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
@@ -62,6 +68,7 @@ def scores_of(layer: Entmax, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor]
     return q @ k.mT * HEAD_DIM**-0.5, v
 
 
+@pytest.mark.usefixtures("_host_and_device")
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("size", [1, 9, SHORT + 30])
 def test_weights_solve_the_equations_that_define_them(alpha: Any, size: int) -> None:
@@ -79,6 +86,7 @@ def test_weights_solve_the_equations_that_define_them(alpha: Any, size: int) -> 
         assert (p == 0).any()
 
 
+@pytest.mark.usefixtures("_host_and_device")
 @pytest.mark.parametrize("std", [0.01, 1.0, 20.0])
 @pytest.mark.parametrize("alpha", [1.05, 1.5, 2.0, "learned"])
 def test_weights_over_many_keys_are_those_found_without_choosing_candidates(alpha: Any, std: float) -> None:
@@ -95,6 +103,7 @@ def test_weights_over_many_keys_are_those_found_without_choosing_candidates(alph
         same(gradient, reference, 1e-6)
 
 
+@pytest.mark.usefixtures("_host_and_device")
 @pytest.mark.parametrize("alpha", [1.5, "learned"])
 def test_of_many_keys_only_those_that_are_seen_compete(alpha: Any) -> None:
     """Those of a row may be anywhere: among the first, in the last, incomplete group, or a single one."""
@@ -114,6 +123,7 @@ def test_weights_do_not_depend_on_how_large_all_scores_are() -> None:
     assert torch.equal(weights_of(layer, logits + 4096), weights_of(layer, logits.clone()))
 
 
+@pytest.mark.usefixtures("_host_and_device")
 def test_scores_that_are_no_numbers_give_weights_that_are_none() -> None:
     logits = noise(1, HEADS, 2, 2 * SHORT)
     logits[0, 0, 1, 7] = torch.nan
@@ -121,6 +131,7 @@ def test_scores_that_are_no_numbers_give_weights_that_are_none() -> None:
     assert bad.tolist() == [[[False, True], [False, False]]]
 
 
+@pytest.mark.usefixtures("_host_and_device")
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_hidden_keys_weigh_exactly_nothing(alpha: Any) -> None:
     layer = build(alpha=alpha)
@@ -133,6 +144,7 @@ def test_hidden_keys_weigh_exactly_nothing(alpha: Any) -> None:
     assert logits.grad is not None and logits.grad.isfinite().all() and not logits.grad[..., hidden].any()
 
 
+@pytest.mark.usefixtures("_host_and_device")
 @pytest.mark.parametrize("free", [-30.0, 30.0])
 def test_an_alpha_pushed_to_its_limits_stays_a_number_after_the_step(free: float) -> None:
     layer = build(alpha="learned").float()
