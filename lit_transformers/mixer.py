@@ -18,6 +18,7 @@ from lit_transformers.attention.patterns import Pattern
 from lit_transformers.attention.recompute import RandomState, go_on_from, random_state
 from lit_transformers.config import Config, ConfigError, Positive
 from lit_transformers.maps import LinearMap, MapRole
+from lit_transformers.named_tuples import with_fields
 
 Mode = Literal["causal", "bidirectional", "permuted", "cross"]
 
@@ -141,8 +142,13 @@ class QueryStream(NamedTuple):
 
         positions, padding_mask, marked = (chosen(part) for part in (ctx.positions, ctx.padding_mask, ctx.marked))
         assert positions is not None
-        return ctx._replace(
-            positions=positions, padding_mask=padding_mask, marked=marked, segments=chosen(ctx.segments), start=None
+        return with_fields(
+            ctx,
+            positions=positions,
+            padding_mask=padding_mask,
+            marked=marked,
+            segments=chosen(ctx.segments),
+            start=None,
         )
 
 
@@ -192,7 +198,8 @@ class Promises(NamedTuple):
         """Returns the promises without a mode, which the field at ``path`` excludes."""
         if mode not in self.modes:
             return self
-        return self._replace(
+        return with_fields(
+            self,
             modes=tuple(other for other in self.modes if other != mode),
             refusals={**self.refusals, mode: reason},
             excluding={**self.excluding, mode: path},

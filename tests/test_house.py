@@ -515,6 +515,20 @@ def test_executors_ask_a_pattern_and_not_for_its_class(module: str) -> None:
         assert not isinstance(node, ast.MatchClass), ast.unparse(node)
 
 
+COMPILED = [path for path in SOURCES if {"attention", "mixers", "stacks", "models"} & {*path.relative_to(ROOT).parts}]
+
+
+@pytest.mark.parametrize("path", [*COMPILED, MODULES["lit_transformers.mixer"]], ids=name)
+def test_what_is_compiled_runs_on_the_lowest_version_of_torch(path: Path) -> None:
+    """Dynamo of torch 2.11 can neither carry what ``_replace`` returns over a break of the graph, nor call an instance
+    of a frozen class that was made in the graph."""
+    assert not [node.lineno for node in nodes(path, ast.Attribute) if node.attr == "_replace"]
+    for made in nodes(path, ast.ClassDef):
+        methods = {member.name for member in made.body if isinstance(member, ast.FunctionDef)}
+        is_frozen = any("frozen=True" in ast.unparse(decorator) for decorator in made.decorator_list)
+        assert not (is_frozen and "__call__" in methods), made.name
+
+
 MECHANISMS = [path for path in SOURCES if {"mixers", "encodings", "adapters"} & {*path.parts} and kinds(path)]
 
 

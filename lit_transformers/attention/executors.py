@@ -31,6 +31,7 @@ from lit_transformers.attention.recompute import (
     recomputed,
 )
 from lit_transformers.attention.relative import Gathered, Relative, Table, at_least, distance_range
+from lit_transformers.named_tuples import with_fields
 from lit_transformers.precision import full_precision
 
 ALIGNED = 16
@@ -62,7 +63,7 @@ class Inputs(NamedTuple):
         """Returns the inputs of some of the heads."""
         q, k, v, *others = (part[:, heads] for part in (self.q, self.k, self.v, *self.others))
         tables = tuple(table if table.dim() == 2 else table[heads] for table in self.tables)
-        return self._replace(q=q, k=k, v=v, others=tuple(others), tables=tables)
+        return with_fields(self, q=q, k=k, v=v, others=tuple(others), tables=tables)
 
 
 class AttentionWeighting(NamedTuple):
@@ -77,7 +78,7 @@ class AttentionWeighting(NamedTuple):
 
     def of_heads(self, heads: slice) -> AttentionWeighting:
         """Returns the weighting of some heads; the second dimension of each tensor is the heads, or 1 for all."""
-        return self._replace(tensors=tuple(part if part.size(1) == 1 else part[:, heads] for part in self.tensors))
+        return with_fields(self, tensors=tuple(part if part.size(1) == 1 else part[:, heads] for part in self.tensors))
 
 
 Keys = list[tuple[Float[Tensor, "b h s k"], tuple[Table, ...]]]
@@ -339,7 +340,7 @@ def parts_of(block: QueryBlock, inputs: Inputs) -> Cut:
             "further tables": TensorSlice("tables"),
         }
         if inputs.tables:
-            i, _ = indices(block._replace(further=None), 0, far.device, inputs.q.size(0))
+            i, _ = indices(with_fields(block, further=None), 0, far.device, inputs.q.size(0))
             distances = (last - i + listed(far).clamp(min=0)).clamp(max=inputs.tables[0].size(-2) - 1)
             parts["further tables"] = TensorSlice("tables", listed=distances)
     return parts | {"weighing": weighing}
@@ -450,14 +451,16 @@ def with_tables(
     tables = encoding.tables(-distances if backward else distances, causal)
     if causal:
         tables = tuple(F.pad(table, (0, 0, 0, ALIGNED - 1)) for table in tables)
-    scored = inputs._replace(q=q, others=tuple(others), tables=tables)
+    scored = with_fields(inputs, q=q, others=tuple(others), tables=tables)
     if segments is None:
         segments = torch.zeros(inputs.q.size(0), queries, dtype=torch.long, device=inputs.q.device)
     by_segment = encoding.by_segment(inputs.q, F.pad(segments, (keys - queries, 0)))
     if by_segment is None:
         return scored
-    return scored._replace(
-        q=torch.cat([q, by_segment[0]], dim=-1), k=torch.cat([inputs.k, by_segment[1].to(inputs.k.dtype)], dim=-1)
+    return with_fields(
+        scored,
+        q=torch.cat([q, by_segment[0]], dim=-1),
+        k=torch.cat([inputs.k, by_segment[1].to(inputs.k.dtype)], dim=-1),
     )
 
 

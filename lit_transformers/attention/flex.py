@@ -45,7 +45,7 @@ def block_mask(
     """Returns the mask of the blocks of queries and keys (b, h, t, s) that hold any visible pair."""
 
     def mask(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        allowed = pattern(b, h, i + offset, j)
+        allowed = pattern.sees(b, h, i + offset, j)
         return allowed if key_mask is None else allowed & (key_mask[b, j] | (i + offset == j))
 
     return compiled(create_block_mask)(mask, *shape, device=device)

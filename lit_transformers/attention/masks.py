@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from lit_transformers.attention.patterns import Band, Pattern, QueryBlock, visible
 from lit_transformers.attention.recompute import folded
+from lit_transformers.named_tuples import with_fields
 
 
 class Hidden(NamedTuple):
@@ -58,8 +59,8 @@ def hidden_from(
             return None
         start = first
     if far is None and steady(pattern, key_mask):
-        block = block._replace(times=1)
-    i, near = indices(block._replace(further=None), offset, device, rows)
+        block = with_fields(block, times=1)
+    i, near = indices(with_fields(block, further=None), offset, device, rows)
     mask = visible(pattern, i, near[..., start:], key_mask, rows, heads, block.times)
     if far is not None:
         j = listed(far)

@@ -1,7 +1,7 @@
 """Attention patterns: which keys a query may see, as pure functions of indices, and the blocks that cover these pairs.
 
 Indices count keys: query i of a block that follows ``offset`` remembered keys has index offset + i. True means "may
-attend". A pattern is called with the row of the batch, the head, the query and the key, as tensors that broadcast; the
+attend". ``sees`` takes the row of the batch, the head, the query and the key, as tensors that broadcast; the
 same function serves as mask, as oracle and as FlexAttention's mask_mod. ``executors.py`` runs patterns.
 """
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lit_transformers.host import HOST, sent
+from lit_transformers.named_tuples import with_fields
 
 BLOCK = 256
 """Queries in a block. This is within 10 % of the fastest of 64 to 1,024, at lengths 1,024 and 4,096 on one CPU core."""
@@ -60,7 +61,7 @@ class QueryBlock(NamedTuple):
             return self
         further = sent(self.further, device)
         is_shared = further.dim() == 1
-        return self._replace(further=further if is_shared else further.expand(rows, heads, *further.shape[2:]))
+        return with_fields(self, further=further if is_shared else further.expand(rows, heads, *further.shape[2:]))
 
     def follows(self, other: QueryBlock, stride: int) -> bool:
         """Whether this block is a copy of ``other`` that is moved on by ``stride``."""
@@ -94,7 +95,7 @@ class Pattern(ABC):
     shift_invariant: ClassVar[bool] = False
 
     @abstractmethod
-    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Returns whether queries i of rows b and heads h see keys j, as tensors that broadcast."""
 
     @abstractmethod
@@ -153,7 +154,7 @@ class Band(Pattern):
     after: int | None
     step: int = 1
 
-    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         allowed = torch.ones_like(i - j, dtype=torch.bool)
         if self.before is not None:
             allowed = allowed & (i - j <= self.before * self.step)
@@ -212,7 +213,7 @@ class Local(Pattern):
     size: int
     causal: bool
 
-    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         allowed = i // self.size == j // self.size
         return allowed & (j <= i) if self.causal else allowed
 
@@ -236,7 +237,7 @@ class Summaries(Pattern):
     width: int
     local: bool = False
 
-    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         allowed = (j % self.size >= self.size - self.width) | (i == j)
         if self.local:
             allowed = allowed | (i // self.size == j // self.size)
@@ -276,9 +277,9 @@ class Marked(Pattern):
     causal: bool
     columns: tuple[int, ...] | None = None
 
-    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         marked = self.marks[b, j]
-        return self.band(b, h, i, j) | (marked & (j <= i) if self.causal else marked)
+        return self.band.sees(b, h, i, j) | (marked & (j <= i) if self.causal else marked)
 
     @property
     def narrow(self) -> bool:
@@ -289,7 +290,7 @@ class Marked(Pattern):
         columns = torch.tensor(listed, dtype=torch.long, device=HOST)
         for block in self.band.blocks(queries, keys, offset, size):
             allowed = columns[columns < offset + block.stop] if self.causal else columns
-            yield block._replace(further=allowed[~block.holds(allowed)])
+            yield with_fields(block, further=allowed[~block.holds(allowed)])
 
 
 @final
@@ -307,7 +308,7 @@ class Ordered(Pattern):
     places: Int[Tensor, "b t"]
     itself: bool
 
-    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if self.itself:
             return self.places[b, j] <= self.places[b, i]
         return self.places[b, j] < self.places[b, i]
@@ -334,7 +335,7 @@ class GlobalQueries(Pattern):
     queries: Sequence[int]
     causal: bool
 
-    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return j <= i if self.causal else torch.ones_like(i - j, dtype=torch.bool)
 
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
@@ -358,10 +359,10 @@ class Without(Pattern):
     pattern: Band
     others: tuple[Band, ...]
 
-    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        allowed = self.pattern(b, h, i, j)
+    def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        allowed = self.pattern.sees(b, h, i, j)
         for other in self.others:
-            allowed = allowed & ~other(b, h, i, j)
+            allowed = allowed & ~other.sees(b, h, i, j)
         return allowed
 
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
@@ -383,7 +384,7 @@ class Graph(Pattern):
     size: int
     planned: tuple[QueryBlock, ...] = ()
 
-    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         rows, heads = self.edges.shape[:2]
         return self.edges[b if rows > 1 else 0, h if heads > 1 else 0, i // self.size, j // self.size]
 
@@ -475,7 +476,7 @@ def as_one(run: Sequence[QueryBlock]) -> QueryBlock:
     lists = [block.further for block in run if block.further is not None]
     further = torch.stack(lists, dim=2) if lists else None
     gaps = any(block.gaps for block in run)
-    return run[0]._replace(further=further, gaps=gaps, times=len(run), stride=run[1].first - run[0].first)
+    return with_fields(run[0], further=further, gaps=gaps, times=len(run), stride=run[1].first - run[0].first)
 
 
 def visible(
@@ -494,5 +495,5 @@ def visible(
     """
     b = torch.arange(rows, device=i.device).repeat_interleave(times)[:, None, None, None]
     h = torch.arange(heads, device=i.device)[None, :, None, None]
-    mask = pattern(b, h, i, j)
+    mask = pattern.sees(b, h, i, j)
     return mask if key_mask is None else mask & (key_mask[b, j] | (i == j))

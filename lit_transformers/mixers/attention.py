@@ -13,6 +13,7 @@ from lit_transformers.attention.patterns import Band, Pattern
 from lit_transformers.mixer import Context, MixerOutput, Promises, QueryStream, Shape
 from lit_transformers.mixers.heads import join, split
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
+from lit_transformers.named_tuples import with_fields
 
 
 @final
@@ -56,9 +57,9 @@ class Attention(QKVMixer):
     ) -> tuple[MixerOutput, Float[Tensor, "b m d"]]:
         inputs, state, segment = self.read(x, ctx, state)
         q = queries.spread(split(self.query(queries.vectors), self.heads), x.size(1))
-        content, queried = (self.encoded(inputs, ctx), self.encoded(inputs._replace(q=q), ctx))
+        content, queried = (self.encoded(inputs, ctx), self.encoded(with_fields(inputs, q=q), ctx))
         y, aux, observed = self.attend(content, ctx, segment)
-        read = self.attend(queried, ctx._replace(pattern=queries.pattern), segment).y
+        read = self.attend(queried, with_fields(ctx, pattern=queries.pattern), segment).y
         output = MixerOutput(self.merge(join(y)), state, aux, observed)
         return output, self.merge(join(queries.gathered(read)))
 

@@ -16,6 +16,7 @@ from lit_transformers.mixers.attention import Attention, AttentionConfig
 from lit_transformers.mixers.convolution import Convolution, ConvolutionConfig
 from lit_transformers.mixers.qkv import QKVConfig
 from lit_transformers.mixers.window import Window, WindowConfig
+from lit_transformers.named_tuples import with_fields
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 
@@ -76,8 +77,8 @@ class LSRA(Mixer):
         heads = config.attention_heads or shape.heads
         fields = {name: getattr(config, name) for name in field_types(QKVConfig)}
         attention = AttentionConfig(**fields) if config.window is None else WindowConfig(window=config.window, **fields)
-        self.attention = attention.build(shape._replace(dim=self.split, heads=heads)) if self.split else None
-        convolution_shape = shape._replace(dim=shape.dim - self.split)
+        self.attention = attention.build(with_fields(shape, dim=self.split, heads=heads)) if self.split else None
+        convolution_shape = with_fields(shape, dim=shape.dim - self.split)
         try:
             self.convolution = config.convolution.build(convolution_shape) if convolution_shape.dim else None
         except ConfigError as error:

@@ -20,6 +20,7 @@ from lit_transformers.maps import LinearMap
 from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Promises, Shape
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import of_source, remember, some_key, unless_all
+from lit_transformers.named_tuples import with_fields
 
 
 class EncodedConfig(HeadsConfig, ABC):
@@ -155,7 +156,7 @@ class QKVMixer(Mixer):
 
         def attended(part: Float[Tensor, "s k"]) -> Float[Tensor, "b h t k"]:
             v = F.pad(part, (0, inputs.v.size(-1) - part.size(1))).expand_as(inputs.v)
-            return self.attend(inputs._replace(v=v), ctx, segment).y[..., : part.size(1)]
+            return self.attend(with_fields(inputs, v=v), ctx, segment).y[..., : part.size(1)]
 
         for part in of_keys.to(inputs.v.dtype).split(inputs.v.size(-1), dim=1):
             yield attended(part) if inputs.crossed else attended(part) - attended(torch.zeros_like(part))
@@ -193,7 +194,7 @@ class QKVMixer(Mixer):
             return inputs
         positions = torch.arange(inputs.k.size(-2), device=inputs.k.device) * (-1 if backward else 1)
         q = self.rotary.rotate(inputs.q, positions[-inputs.q.size(-2) :])
-        return inputs._replace(q=q, k=self.rotary.rotate(inputs.k, positions))
+        return with_fields(inputs, q=q, k=self.rotary.rotate(inputs.k, positions))
 
     def _read(
         self, q: Float[Tensor, "b h t k"], x: Float[Tensor, "b t d"], ctx: Context, state: Any

@@ -20,6 +20,7 @@ from lit_transformers.mixer import Context, Mode, Shape
 from lit_transformers.mixers.qkv import EncodedConfig
 from lit_transformers.models.capabilities import OrderedOutput, OrderedRows, RowModelConfig, RowNetwork
 from lit_transformers.models.model import ModelOutput
+from lit_transformers.named_tuples import with_fields
 from lit_transformers.stacks import StackInput
 
 
@@ -87,7 +88,7 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
 
     def build_input(self, shape: Shape) -> StackInput:
         width = self.embedding_width
-        positions = self.positions.build(shape._replace(dim=width)) if self.positions else None
+        positions = self.positions.build(with_fields(shape, dim=width)) if self.positions else None
         norm = self.build_norm(width) if self.embedding_norm else None
         widen = nn.Linear(width, self.dim) if self.embedding_dim else None
         return StackInput(positions, self.dropout, norm, widen)
@@ -194,9 +195,9 @@ class Encoder(RowNetwork):
         positions = torch.arange(x.size(1), device=x.device).expand(x.size(0), -1)
         positions = positions.flip(1) if rows.backward else positions
         ctx = Context(positions, False, rows.padding_mask, marked=rows.marked, segments=rows.segments)
-        ctx = ctx._replace(reused=rows.reused, backward=rows.backward)
+        ctx = with_fields(ctx, reused=rows.reused, backward=rows.backward)
         if self.query is None:
-            output = self.stack(x, ctx._replace(pattern=Ordered(rows.places, itself=True)), state)
+            output = self.stack(x, with_fields(ctx, pattern=Ordered(rows.places, itself=True)), state)
             hidden = output.y.gather(1, rows.at[..., None].expand(-1, -1, output.y.size(-1)))
             return OrderedOutput(self.norm(hidden), self.norm(output.y), output.state, dict(output.aux))
         queries = self.query(rows.at, rows.segments, self.segments)

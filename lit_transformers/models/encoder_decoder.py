@@ -18,6 +18,7 @@ from lit_transformers.mixers.memory import EVERYTHING
 from lit_transformers.models.capabilities import PairModelConfig, PairNetwork
 from lit_transformers.models.model import ModelConfig, ModelOutput, positions_of
 from lit_transformers.models.tokens import TokenEmbedding
+from lit_transformers.named_tuples import with_fields
 from lit_transformers.stacks.block import Block
 
 
@@ -182,7 +183,7 @@ class EncoderDecoder(PairNetwork):
         decoded = self.decode(
             symbols, encoded.hidden, source_padding_mask, padding_mask=padding_mask, offset=offset, start=start
         )
-        return decoded._replace(source_aux=encoded.aux)
+        return with_fields(decoded, source_aux=encoded.aux)
 
     def crossings(self) -> list[Mixer]:
         cross_mixers = (block.cross for block in self.decoder.modules() if isinstance(block, Block))

@@ -18,6 +18,7 @@ from lit_transformers.mixer import MixerConfig, Mode, Shape
 from lit_transformers.models.initialisation import initialise_normal, initialise_scaled
 from lit_transformers.models.roles import Roles, layers_of, network_roles
 from lit_transformers.models.tokens import FullTokenEmbeddingConfig, TokenEmbedding, TokenEmbeddingConfig
+from lit_transformers.named_tuples import with_fields
 from lit_transformers.space import Interval, Space
 from lit_transformers.stacks import SequentialConfig, Stack, StackConfig, StackInput
 from lit_transformers.stacks.block import Block, BlockConfig
@@ -79,7 +80,7 @@ class ModelConfig(BlockConfig):
         shape = Shape(self.dim, self.heads, max_length, 0, self.depth, shared={})
 
         def make_block(layer: int, depth: int) -> Block:
-            return self.build_block(shape._replace(layer=layer, depth=depth), mode, cross)
+            return self.build_block(with_fields(shape, layer=layer, depth=depth), mode, cross)
 
         return self.stack.build(shape, make_block, self.build_input(shape))
 

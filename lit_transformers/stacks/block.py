@@ -13,6 +13,7 @@ from lit_transformers.adapters import Adapter, AdapterConfig, Sublayer
 from lit_transformers.config import Config, ConfigError, Dropout, Fraction, PositiveFloat
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Mode, QueryStream, Shape
 from lit_transformers.mixers import AttentionConfig
+from lit_transformers.named_tuples import with_fields
 from lit_transformers.stacks.feedforward import FeedForwardConfig, TransitionConfig
 
 
@@ -124,13 +125,13 @@ class Block(nn.Module):
         for a context with a pattern where the block was not built to obey one."""
         self.require_permuted(ctx)
         if branch.name == "cross":
-            ctx = ctx._replace(pattern=None)
+            ctx = with_fields(ctx, pattern=None)
         else:
-            ctx = ctx._replace(source=None, source_padding_mask=None)
+            ctx = with_fields(ctx, source=None, source_padding_mask=None)
         x = self.before(branch, x)
         merged, ctx = side_by_side(x, ctx)
         output: MixerOutput = branch.sublayer(merged, ctx, state)
-        return output._replace(y=self.after(branch, output.y.reshape(x.shape)))
+        return with_fields(output, y=self.after(branch, output.y.reshape(x.shape)))
 
     def require_permuted(self, ctx: Context) -> None:
         """Raises ValueError for a context with a pattern where the block was not built to obey one."""
@@ -148,10 +149,10 @@ class Block(nn.Module):
         for branch in self.branches():
             before = None if state is None else state[branch.name]
             if branch.name == "mixer":
-                inner = ctx._replace(source=None, source_padding_mask=None)
-                read = queries._replace(vectors=self.before(branch, vectors))
+                inner = with_fields(ctx, source=None, source_padding_mask=None)
+                read = with_fields(queries, vectors=self.before(branch, vectors))
                 output, of_queries = self.mixer.forward_with_queries(self.before(branch, x), read, inner, before)
-                output = output._replace(y=self.after(branch, output.y))
+                output = with_fields(output, y=self.after(branch, output.y))
                 query_output = MixerOutput(self.after(branch, of_queries))
             else:
                 output, query_output = (
@@ -196,8 +197,8 @@ def side_by_side(x: Float[Tensor, "b t d"], ctx: Context) -> tuple[Float[Tensor,
         return x, ctx
     rows = ctx.source.size(0)
     padding_mask = None if ctx.padding_mask is None else ctx.padding_mask.reshape(rows, -1)
-    return x.reshape(rows, -1, x.size(-1)), ctx._replace(
-        positions=ctx.positions.reshape(rows, -1), padding_mask=padding_mask, start=None
+    return x.reshape(rows, -1, x.size(-1)), with_fields(
+        ctx, positions=ctx.positions.reshape(rows, -1), padding_mask=padding_mask, start=None
     )
 
 

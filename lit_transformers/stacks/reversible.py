@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lit_transformers.attention.recompute import RandomState, drawn_again, random_state
 from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Context, MixerOutput, Shape, Tape, detach
+from lit_transformers.named_tuples import with_fields
 from lit_transformers.precision import autocast_of, full_precision
 from lit_transformers.stacks.block import Block, Branch, add_losses
 from lit_transformers.stacks.stack import MakeBlock, Stack, StackConfig, StackInput, StackOutput
@@ -104,7 +105,7 @@ class ForwardPass:
     def __init__(
         self, stack: Reversible, ctx: Context, state: Any, dtype: torch.dtype, keep_hidden: bool, recompute: bool
     ) -> None:
-        self.stack, self.ctx, self.state = stack, ctx._replace(source=None), detach(state)
+        self.stack, self.ctx, self.state = stack, with_fields(ctx, source=None), detach(state)
         self.positions, self.device = stack.entry.drawn(ctx), ctx.positions.device
         self.dtype, self.keep_hidden, self.recompute = dtype, keep_hidden, recompute
         self.cast = autocast_of(self.device)
@@ -139,7 +140,7 @@ class ForwardPass:
         return None if positions is None else positions.vectors(layer, self.positions, dtype)
 
     def run(self, call: BranchCall, x: Float[Tensor, "b t d"], source: Float[Tensor, "b s d"] | None) -> MixerOutput:
-        ctx = self.ctx._replace(source=source, tape=call.tape or self.ctx.tape)
+        ctx = with_fields(self.ctx, source=source, tape=call.tape or self.ctx.tape)
         return call.block.compute(call.branch, x.to(self.dtype), ctx, call.state)
 
     def compute_first(
@@ -147,12 +148,12 @@ class ForwardPass:
     ) -> MixerOutput:
         """Computes a branch for the first of two times. Gradients are on, for a mixer keeps another state without them;
         the graph is dropped with the branch."""
-        call = call._replace(random=random_state(self.device), tape=Tape())
+        call = with_fields(call, random=random_state(self.device), tape=Tape())
         self.calls[-1].append(call)
         with torch.enable_grad():
             output = self.run(call, x.detach(), source)
         losses = {name: loss.detach() for name, loss in output.aux.items()}
-        return output._replace(y=output.y.detach(), state=detach(output.state), aux=losses)
+        return with_fields(output, y=output.y.detach(), state=detach(output.state), aux=losses)
 
     def compute_again(
         self, call: BranchCall, x: Float[Tensor, "b t d"], source: Float[Tensor, "b s d"] | None

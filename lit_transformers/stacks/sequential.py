@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lit_transformers.attention.patterns import Ordered
 from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Context, MixerOutput, QueryStream, Shape
+from lit_transformers.named_tuples import with_fields
 from lit_transformers.stacks.block import Block, TwoStreamOutput, add_losses
 from lit_transformers.stacks.stack import MakeBlock, Stack, StackConfig, StackInput, StackOutput
 
@@ -59,7 +60,7 @@ class Sequential(Stack):
         at: Int[Tensor, "b m"] | None = None,
         state: Any = None,
     ) -> TwoStreamOutput:
-        ctx, before = ctx._replace(pattern=Ordered(places, itself=True)), Ordered(places, itself=False)
+        ctx, before = with_fields(ctx, pattern=Ordered(places, itself=True)), Ordered(places, itself=False)
         states: list[Any] = []
         aux: dict[str, Tensor] = {}
         positions = self.entry.drawn(ctx)

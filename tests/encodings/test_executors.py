@@ -208,8 +208,8 @@ class Union(Pattern):
 
     bands: tuple[Band, ...]
 
-    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return torch.stack([band(b, h, i, j) for band in self.bands]).any(dim=0)
+    def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return torch.stack([band.sees(b, h, i, j) for band in self.bands]).any(dim=0)
 
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
         yield QueryBlock(0, queries, 0, keys)

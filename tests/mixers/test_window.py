@@ -118,7 +118,7 @@ def test_the_declared_pattern_is_the_one_that_gradients_show(causal: bool, windo
     visible = weights(config, 9, causal) > 0
     i, j = torch.arange(9)[:, None], torch.arange(9)
     for head, pattern in enumerate(build(config).patterns(causal, None)):
-        assert torch.equal(visible[head], pattern(torch.zeros(()), torch.zeros(()), i, j))
+        assert torch.equal(visible[head], pattern.sees(torch.zeros(()), torch.zeros(()), i, j))
 
 
 def test_window_counts_the_keys_of_one_side() -> None:

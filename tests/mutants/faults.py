@@ -194,7 +194,7 @@ PATTERN_FAULTS = (
         "patterns",
         "a union of bands counts keys twice",
         "lit_transformers/attention/patterns.py",
-        "allowed = allowed & ~other(b, h, i, j)",
+        "allowed = allowed & ~other.sees(b, h, i, j)",
         "allowed = allowed",
         (f"{EXECUTORS}a_union_of_bands_is_one_softmax_over_all_that_they_see",),
     ),

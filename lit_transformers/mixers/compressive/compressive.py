@@ -19,6 +19,7 @@ from lit_transformers.mixers.compressive.key_usage import UsageAttention
 from lit_transformers.mixers.compressive.reconstruction import Auxiliary, frozen, reconstruction
 from lit_transformers.mixers.memory import EVERYTHING
 from lit_transformers.mixers.qkv import QKVMixer, ScoresConfig
+from lit_transformers.named_tuples import with_fields
 from lit_transformers.space import Interval, Space
 
 
@@ -98,7 +99,7 @@ class Compressive(Mixer):
         past = memory.then(segment)
         if self.watches:
             used = output.observed["used"][:, self.slots :]
-            past = past._replace(used=F.pad(state["used"], (0, 0, 0, x.size(1))) + used)
+            past = with_fields(past, used=F.pad(state["used"], (0, 0, 0, x.size(1))) + used)
         leaving = max(0, past.key_mask.size(1) - self.memory) // self.rate * self.rate
         old, memory = past.split(leaving)
         new = old if raw else self.compressor(old)

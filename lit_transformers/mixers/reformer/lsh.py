@@ -21,6 +21,7 @@ from lit_transformers.mixers.reformer.chunked import Chunked, attend_chunks
 from lit_transformers.mixers.reformer.chunks import By, Chunks, chunk_flops, ordered
 from lit_transformers.mixers.reformer.hashing import columns, digits, hashed, rotations
 from lit_transformers.mixers.reformer.shared_qk import attend_others, attend_others_flops, unit
+from lit_transformers.named_tuples import with_fields
 from lit_transformers.precision import no_autocast
 from lit_transformers.space import Choice, Interval, Space
 
@@ -108,7 +109,7 @@ class LSH(Mixer):
         inputs = Inputs(q, unit(q), v, ctx.padding_mask)
         if self.rotary is not None:
             positions = torch.arange(x.size(1), device=x.device)
-            inputs = inputs._replace(q=self.rotary.rotate(q, positions), k=self.rotary.rotate(inputs.k, positions))
+            inputs = with_fields(inputs, q=self.rotary.rotate(q, positions), k=self.rotary.rotate(inputs.k, positions))
         if self.relative is not None:
             inputs = with_tables(self.relative, inputs, ctx.causal, ctx.segments)
         dropout = self.config.dropout if self.training else 0.0

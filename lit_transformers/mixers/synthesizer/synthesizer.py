@@ -37,6 +37,7 @@ from lit_transformers.mixers.synthesizer.logits import (
     Random,
     Rows,
 )
+from lit_transformers.named_tuples import with_fields
 
 
 @final
@@ -126,11 +127,11 @@ class Synthesizer(Mixer):
         inputs = Inputs(q.to(v.dtype), k.to(v.dtype), v, key_mask, others=rows)
         is_shared = all(part.size(0) == 1 for part in (q, *rows)) and key_mask is None and not dropout
         if is_shared and len(x) > 1:  # the weights of all rows of the batch are computed once
-            inputs = inputs._replace(v=v.permute(1, 2, 0, 3).flatten(2)[None])
+            inputs = with_fields(inputs, v=v.permute(1, 2, 0, 3).flatten(2)[None])
             y = attend(pattern, inputs, encoding=self.synthesised, scale=1.0)
             y = y[0].unflatten(-1, (-1, self.head_dim)).permute(2, 0, 1, 3)
         elif rows:
-            inputs = inputs._replace(q=inputs.q.expand(len(x), -1, -1, -1), k=inputs.k.expand(len(x), -1, -1, -1))
+            inputs = with_fields(inputs, q=inputs.q.expand(len(x), -1, -1, -1), k=inputs.k.expand(len(x), -1, -1, -1))
             y = attend(pattern, inputs, encoding=self.synthesised, scale=1.0, dropout=dropout)
         else:
             y = attend(pattern, of_equal_widths(inputs), scale=1.0, dropout=dropout)[..., : self.head_dim]
@@ -208,4 +209,4 @@ def of_equal_widths(inputs: Inputs) -> Inputs:
     added channels are zero."""
     rows, width = inputs.v.size(0), max(inputs.q.size(-1), inputs.v.size(-1))
     q, k, v = (F.pad(x, (0, width - x.size(-1))).expand(rows, -1, -1, -1) for x in inputs[:3])
-    return inputs._replace(q=q, k=k, v=v)
+    return with_fields(inputs, q=q, k=k, v=v)
