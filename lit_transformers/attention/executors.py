@@ -145,7 +145,9 @@ def attend(
         mask, causal = one_mask(key_mask, inputs.crossed), pattern.triangular and q.size(-2) > 1
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale)
     if is_plain and not dropout and flexible(q) and pattern.complete:
-        return flex(pattern, q, k, v, key_mask, inputs.offset, scale)
+        y = flex(pattern, q, k, v, key_mask, inputs.offset, scale)
+        if y is not None:
+            return y
     return run(Scoring(pattern, encoding, scale, dropout, weigh), inputs, size)[0]
 
 

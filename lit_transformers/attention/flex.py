@@ -1,24 +1,68 @@
-"""FlexAttention as an executor of patterns: one compiled kernel that skips blocks that are entirely hidden."""
+"""FlexAttention as an executor of patterns: compiled kernels, few for all shapes, that skip blocks of hidden pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, lru_cache
-from typing import Any
+from collections.abc import Callable, Hashable
+from dataclasses import fields
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.compiler import config as compiler_config
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import flex_attention
 
-from lit_transformers.attention.patterns import Pattern
+from lit_transformers.attention.block_masks import block_mask
+from lit_transformers.attention.patterns import TILE, Pattern, Tiling
+
+FEWEST_QUERIES = 512
+"""Fewer queries than these run in blocks, whose scores are few, and which need no kernel of their own."""
+KERNELS = 32
+"""The most kernels that a process compiles, each of which takes half a minute."""
+
+
+class Kernel(NamedTuple):
+    """What a kernel is compiled for: another one is compiled where any of it differs.
+
+    pattern: its class, and its fields with shapes in place of tensors; shape: rows, heads, queries, keys, channels of
+    keys and of values; layouts and learning: strides of queries, keys and values, None where they are padded, and
+    whether they have gradients; mask: whether it reads an offset, the number of keys, a key mask; modes: whether
+    gradients, inference and autocast are on.
+    """
+
+    pattern: tuple[Hashable, ...]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    layouts: tuple[tuple[int, ...] | None, ...]
+    learning: tuple[bool, ...]
+    scale: float
+    mask: tuple[bool, bool, bool]
+    modes: tuple[bool, bool, bool]
+
+
+ADMITTED: dict[Kernel, None] = {}
+"""The kernels of this process, in the order of their first use."""
+
+
+def kernels() -> tuple[Kernel, ...]:
+    """Returns the kernels of this process, in the order of their first use; at most ``KERNELS``."""
+    return tuple(ADMITTED)
+
+
+def admitted(kernel: Kernel) -> bool:
+    """Whether a kernel may run: it has run before, or there is room for one more."""
+    if kernel not in ADMITTED and len(ADMITTED) < KERNELS:
+        ADMITTED[kernel] = None
+    return kernel in ADMITTED
 
 
 def flexible(q: Float[Tensor, "b h t k"]) -> bool:
-    """Whether the kernel trains on these queries: on CUDA, in float32 or coarser, with heads of 16, 32, 64 or 128
-    channels."""
-    return q.is_cuda and q.size(-1) in (16, 32, 64, 128) and q.dtype != torch.float64
+    """Whether a kernel trains on these queries, and is worth compiling: on CUDA, in float32 or coarser, with heads of
+    16, 32, 64 or 128 channels, and at least ``FEWEST_QUERIES`` of them."""
+    has_kernel = q.is_cuda and q.size(-1) in (16, 32, 64, 128) and q.dtype != torch.float64
+    return has_kernel and q.size(-2) >= FEWEST_QUERIES
 
 
 def flex(
@@ -29,39 +73,67 @@ def flex(
     key_mask: Bool[Tensor, "b s"] | None,
     offset: int,
     scale: float,
-) -> Float[Tensor, "b h t v"]:
-    """Softmax attention over a pattern, without encoding. On a CPU the forward pass alone works."""
-    shape = (*q.shape[:3], k.size(-2))
-    is_static = key_mask is None and pattern.static
-    build: Callable[..., BlockMask] = cached_block_mask if is_static else block_mask
-    return compiled(flex_attention)(
-        q, k, v, block_mask=build(pattern, key_mask, offset, shape, str(q.device)), scale=scale
-    )
+) -> Float[Tensor, "b h t v"] | None:
+    """Softmax attention over a pattern, without encoding; None where it needs a kernel for which there is no room. On a
+    CPU the forward pass alone works.
+
+    Rows, queries and keys are padded to the lengths of ``rounded``, so that few kernels serve all shapes. Within a
+    network that is compiled as a whole the kernels are of its graphs, which torch counts.
+    """
+    (rows, heads, queries, _), keys = q.shape, k.size(-2)
+    padded_rows, padded_queries, padded_keys = rounded(rows), rounded(queries, TILE), rounded(keys, TILE)
+    if offset == keys:  # the keys are of another sequence, and no padded one may be a query's own
+        offset = padded_keys
+    tiling = Tiling(offset, queries, keys, padded_queries, padded_keys)
+    extended = pattern.extended(padded_rows, padded_queries + padded_keys)
+    if not torch.compiler.is_compiling():
+        shape = (padded_rows, heads, padded_queries, padded_keys, q.size(-1), v.size(-1))
+        lengths = zip((q, k, v), (padded_queries, padded_keys, padded_keys), strict=True)
+        kernel = Kernel(
+            described(extended),
+            shape,
+            q.dtype,
+            tuple(None if (rows, n) != (padded_rows, part.size(-2)) else part.stride() for part, n in lengths),
+            tuple(part.requires_grad for part in (q, k, v)),
+            scale,
+            (offset > 0, key_mask is None and tiling.shows_padding(pattern), key_mask is not None),
+            (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled(q.device.type)),
+        )
+        if not admitted(kernel):
+            return None
+    mask = block_mask(extended, tiling, key_mask, rows, padded_rows, heads, q.device)
+    q = padded(q, padded_rows, padded_queries)
+    k, v = padded(k, padded_rows, padded_keys), padded(v, padded_rows, padded_keys)
+    y: Tensor = compiled(flex_attention)(q, k, v, block_mask=mask, scale=scale)
+    return y[:rows, :, :queries]
 
 
-def block_mask(
-    pattern: Pattern, key_mask: Tensor | None, offset: int, shape: tuple[int, ...], device: str
-) -> BlockMask:
-    """Returns the mask of the blocks of queries and keys (b, h, t, s) that hold any visible pair."""
-
-    def mask(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        allowed = pattern.sees(b, h, i + offset, j)
-        return allowed if key_mask is None else allowed & (key_mask[b, j] | (i + offset == j))
-
-    return compiled(create_block_mask)(mask, *shape, device=device)
+def rounded(length: int, unit: int = 1) -> int:
+    """Returns the smallest length that is not shorter and of which there are few: 1 to 8 units, then four for each
+    doubling. At most a quarter is added to more than four units."""
+    units = -(-length // unit)
+    step = 1
+    while 8 * step < units:
+        step *= 2
+    return -(-units // step) * step * unit
 
 
-cached_block_mask = lru_cache(maxsize=None)(block_mask)
-"""Caches masks: patterns of plain numbers need one mask for all passes of a length."""
+def padded(x: Float[Tensor, "b h s k"], rows: int, length: int) -> Float[Tensor, "_ h _ k"]:
+    """Returns x with rows and positions of zeros after its own."""
+    if (x.size(0), x.size(-2)) == (rows, length):
+        return x
+    return F.pad(x, (0, 0, 0, length - x.size(-2), 0, 0, 0, rows - x.size(0)))
 
 
-KERNELS = 1024
-"""The most patterns and shapes that a process may compile kernels for."""
+def described(pattern: Pattern) -> tuple[Hashable, ...]:
+    """Returns the class of a pattern and its fields, with their shapes in place of tensors."""
+    values = (getattr(pattern, part.name) for part in fields(pattern))  # type: ignore[arg-type]
+    return type(pattern).__name__, *(tuple(part.shape) if isinstance(part, Tensor) else part for part in values)
 
 
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function, compiled for every pattern and shape when it is first called on them.
+    """Returns the function, compiled for every shape that it is called on.
 
     By default torch compiles a function for eight of them and then runs it uncompiled, which for attention is the
     dense form. Here the limit is ``KERNELS``, and exceeding it is an error.

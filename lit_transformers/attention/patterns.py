@@ -25,6 +25,8 @@ BLOCK = 256
 NARROW = 128
 """Queries in a block of a band that ends on both sides, of which many are run as one: the same for all widths, so that
 the cost of a window grows by equal steps with its width."""
+TILE = 128
+"""Queries, and keys, in a block of FlexAttention."""
 
 
 class QueryBlock(NamedTuple):
@@ -80,6 +82,34 @@ class QueryBlock(NamedTuple):
         return (keys >= self.start) & (keys < self.end) & ((keys - self.start) % self.step == 0)
 
 
+class Tiling(NamedTuple):
+    """Queries and keys in blocks of ``TILE``, as FlexAttention reads them.
+
+    offset                         the index of the first query among the keys
+    queries, keys                  how many exist
+    padded_queries, padded_keys    how many there are with padding after them, multiples of ``TILE``
+    """
+
+    offset: int
+    queries: int
+    keys: int
+    padded_queries: int
+    padded_keys: int
+
+    def shows_padding(self, pattern: Pattern) -> bool:
+        """Whether a query that exists might see a key that does not, in a pattern that extends to it."""
+        is_last = pattern.past_only and self.offset + self.queries <= self.keys
+        return self.padded_keys > self.keys and not is_last
+
+
+class Outline(NamedTuple):
+    """Blocks of queries and keys, for each row and head or for all: ``seen`` is True where a query may see a key,
+    ``whole`` where every query sees every key."""
+
+    seen: Bool[Tensor, "#b #h m n"]
+    whole: Bool[Tensor, "#b #h m n"]
+
+
 class Pattern(ABC):
     """The interface between mixers and executors: which query sees which key, and what an executor may rely on.
 
@@ -130,6 +160,36 @@ class Pattern(ABC):
         return False
 
     @property
+    def past_only(self) -> bool:
+        """Hook: whether no query sees a later key."""
+        return False
+
+    @property
+    def of_rows(self) -> bool:
+        """Hook: whether rows of the batch differ in what they see."""
+        return False
+
+    @property
+    def of_heads(self) -> bool:
+        """Hook: whether heads differ in what they see."""
+        return False
+
+    @property
+    def grain(self) -> int:
+        """Hook: the length of runs of positions, from the first key on, that see and are seen alike."""
+        return 1
+
+    def extended(self, rows: int, length: int) -> Pattern:
+        """Hook: returns the pattern with what it holds of rows and of keys padded to more of them, for patterns that
+        are not static. Keys that exist are seen by the same queries as before."""
+        return self
+
+    def outline(self, tiling: Tiling, static: Callable[[Pattern], Outline]) -> Outline | None:
+        """Hook: returns the blocks that may be seen, and whole ones, of an extended pattern that knows them without
+        evaluating every pair; None, the default, of others. ``static`` returns those of a static pattern."""
+        return None
+
+    @property
     def narrow(self) -> bool:
         """Hook: whether blocks should be short, because a block's keys are many more than those that a query sees."""
         return False
@@ -175,6 +235,10 @@ class Band(Pattern):
         return (self.before is None or self.before >= 0) and (self.after is None or self.after >= 0)
 
     @property
+    def past_only(self) -> bool:
+        return self.after is not None and self.after <= 0
+
+    @property
     def narrow(self) -> bool:
         return self.before is not None and self.after is not None
 
@@ -217,6 +281,10 @@ class Local(Pattern):
         allowed = i // self.size == j // self.size
         return allowed & (j <= i) if self.causal else allowed
 
+    @property
+    def past_only(self) -> bool:
+        return self.causal
+
     def needed(self, length: int) -> int:
         return min(length, self.size - 1)
 
@@ -242,6 +310,10 @@ class Summaries(Pattern):
         if self.local:
             allowed = allowed | (i // self.size == j // self.size)
         return allowed & (j <= i)
+
+    @property
+    def past_only(self) -> bool:
+        return True
 
     def needed(self, length: int) -> int:
         return max(self._needed_after(count) for count in range(max(0, length - self.size), length + 1))
@@ -282,6 +354,27 @@ class Marked(Pattern):
         return self.band.sees(b, h, i, j) | (marked & (j <= i) if self.causal else marked)
 
     @property
+    def past_only(self) -> bool:
+        return self.causal and self.band.past_only
+
+    @property
+    def of_rows(self) -> bool:
+        return True
+
+    def extended(self, rows: int, length: int) -> Marked:
+        missing_rows, missing_keys = rows - self.marks.size(0), length - self.marks.size(1)
+        return Marked(self.band, F.pad(self.marks, (0, missing_keys, 0, missing_rows)), self.causal)
+
+    def outline(self, tiling: Tiling, static: Callable[[Pattern], Outline]) -> Outline:
+        band, marked = static(self.band), self.marks[:, : tiling.padded_keys].unflatten(1, (-1, TILE)).any(-1)
+        columns = marked[:, None, None]
+        if self.causal:
+            i = tiling.offset + torch.arange(0, tiling.padded_queries, TILE, device=marked.device)[:, None]
+            columns = columns & (torch.arange(0, tiling.padded_keys, TILE, device=marked.device) < i + TILE)
+        seen = band.seen | columns
+        return Outline(seen, band.whole.expand_as(seen))
+
+    @property
     def narrow(self) -> bool:
         return self.band.narrow
 
@@ -319,6 +412,23 @@ class Ordered(Pattern):
     @property
     def sees_itself(self) -> bool:
         return self.itself
+
+    @property
+    def of_rows(self) -> bool:
+        return True
+
+    def extended(self, rows: int, length: int) -> Ordered:
+        missing_rows, missing_keys = rows - self.places.size(0), length - self.places.size(1)
+        last = torch.iinfo(self.places.dtype).max
+        return Ordered(F.pad(self.places, (0, missing_keys, 0, missing_rows), value=last), self.itself)
+
+    def outline(self, tiling: Tiling, static: Callable[[Pattern], Outline]) -> Outline:
+        queries = self.places[:, tiling.offset : tiling.offset + tiling.padded_queries].unflatten(1, (-1, TILE))
+        keys = self.places[:, : tiling.padded_keys].unflatten(1, (-1, TILE))
+        precedes = torch.le if self.itself else torch.lt
+        least, most = (part[:, None, None] for part in keys.aminmax(dim=-1))
+        first, last = (part[:, None, :, None] for part in queries.aminmax(dim=-1))
+        return Outline(precedes(least, last), precedes(most, first))
 
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
         for first in range(0, queries, size):
@@ -365,6 +475,10 @@ class Without(Pattern):
             allowed = allowed & ~other.sees(b, h, i, j)
         return allowed
 
+    @property
+    def past_only(self) -> bool:
+        return self.pattern.past_only
+
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
         return self.pattern.blocks(queries, keys, offset, size)
 
@@ -387,6 +501,23 @@ class Graph(Pattern):
     def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         rows, heads = self.edges.shape[:2]
         return self.edges[b if rows > 1 else 0, h if heads > 1 else 0, i // self.size, j // self.size]
+
+    @property
+    def of_rows(self) -> bool:
+        return self.edges.size(0) > 1
+
+    @property
+    def of_heads(self) -> bool:
+        return self.edges.size(1) > 1
+
+    @property
+    def grain(self) -> int:
+        return self.size
+
+    def extended(self, rows: int, length: int) -> Graph:
+        missing_rows = rows - self.edges.size(0) if self.of_rows else 0
+        missing_blocks = -(-length // self.size) - self.edges.size(-1)
+        return Graph(F.pad(self.edges, (0, missing_blocks, 0, missing_blocks, 0, 0, 0, missing_rows)), self.size)
 
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
         """Yields blocks whose range of keys is the band that all rows and heads share; the other keys are listed."""

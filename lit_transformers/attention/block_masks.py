@@ -1,0 +1,176 @@
+"""The block masks of FlexAttention: which blocks of queries and keys a kernel reads, and which of these it masks.
+
+They are of one row and one head unless the pattern depends on either or keys are hidden. Those of a pattern that is
+static are cached. No tensor of all pairs is made: pairs are evaluated some rows of blocks at a time, and a key mask
+changes blocks as a whole, for the kernel checks every pair of a block that it masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import BlockMask
+
+from lit_transformers.attention.patterns import TILE, Outline, Pattern, Tiling
+
+MASKS = 16
+"""How many outlines, and masks, of static patterns are kept: the latest ones."""
+PAIRS = 2**24
+"""How many pairs of queries and keys are evaluated at once."""
+
+
+def block_mask(
+    pattern: Pattern,
+    tiling: Tiling,
+    key_mask: Bool[Tensor, "b s"] | None,
+    rows: int,
+    padded_rows: int,
+    heads: int,
+    device: torch.device,
+) -> BlockMask:
+    """Returns the mask of a pattern, which extends to the padded rows and positions; the first ``rows`` exist."""
+    is_traced = torch.compiler.is_compiling()
+    if pattern.static and key_mask is None:
+        make: Callable[[Pattern, Tiling, str], BlockMask] = static_mask if is_traced else cached_mask
+        return make(pattern, tiling, str(device))
+    static: Callable[[Pattern], Outline] = partial(
+        static_outline if is_traced else cached_outline, tiling=tiling, device=str(device)
+    )
+    outline = outline_of(pattern, tiling, static, rows, heads, device)
+    if key_mask is not None:
+        key_mask = F.pad(key_mask, (0, tiling.padded_keys - tiling.keys, 0, padded_rows - rows))
+        outline = with_keys(outline, tiling, key_mask)
+    if outline.seen.size(0) > 1:
+        is_row = torch.arange(padded_rows, device=device)[:, None, None, None] < rows
+        outline = Outline(*(extended_rows(part, padded_rows) & is_row for part in outline))
+    return as_block_mask(outline, mask_mod(pattern, tiling, key_mask, device), tiling)
+
+
+def static_mask(pattern: Pattern, tiling: Tiling, device: str) -> BlockMask:
+    """Returns the mask of a static pattern without a key mask."""
+    place = torch.device(device)
+    return as_block_mask(static_outline(pattern, tiling, device), mask_mod(pattern, tiling, None, place), tiling)
+
+
+def static_outline(pattern: Pattern, tiling: Tiling, device: str) -> Outline:
+    """Returns the blocks of a static pattern (1, 1, m, n)."""
+    return evaluated(pattern, tiling, 1, 1, torch.device(device))
+
+
+@lru_cache(maxsize=MASKS)
+def cached_mask(pattern: Pattern, tiling: Tiling, device: str) -> BlockMask:
+    """Returns what ``static_mask`` returns, made once; a mask that inference made could not be trained with."""
+    with torch.inference_mode(False):
+        return static_mask(pattern, tiling, device)
+
+
+@lru_cache(maxsize=MASKS)
+def cached_outline(pattern: Pattern, tiling: Tiling, device: str) -> Outline:
+    """Returns what ``static_outline`` returns, made once."""
+    with torch.inference_mode(False):
+        return static_outline(pattern, tiling, device)
+
+
+def outline_of(
+    pattern: Pattern,
+    tiling: Tiling,
+    static: Callable[[Pattern], Outline],
+    rows: int,
+    heads: int,
+    device: torch.device,
+) -> Outline:
+    """Returns the blocks of any pattern, of the rows that exist. ``static`` returns those of a static one."""
+    if pattern.static:
+        return static(pattern)
+    outline = pattern.outline(tiling, static)
+    if outline is None:
+        return evaluated(pattern, tiling, rows if pattern.of_rows else 1, heads if pattern.of_heads else 1, device)
+    return within(outline, tiling)
+
+
+def evaluated(pattern: Pattern, tiling: Tiling, rows: int, heads: int, device: torch.device) -> Outline:
+    """Evaluates pairs of queries and keys, of each run of ``pattern.grain`` positions one, and returns their blocks."""
+    steps = torch.arange(0, TILE - 1 + pattern.grain, pattern.grain, device=device).clamp(max=TILE - 1)
+    b, h = torch.arange(rows, device=device)[:, None, None, None], torch.arange(heads, device=device)[:, None, None]
+    j = (torch.arange(0, tiling.padded_keys, TILE, device=device)[:, None] + steps).flatten()
+    parts = []
+    size = TILE * max(1, PAIRS // (rows * heads * len(steps) * len(j)))
+    for first in range(0, tiling.padded_queries, size):
+        stop = min(first + size, tiling.padded_queries)
+        i = (torch.arange(first, stop, TILE, device=device)[:, None] + steps).flatten()[:, None]
+        allowed = pattern.sees(b, h, i + tiling.offset, j) & (j < tiling.keys)
+        is_query = i < tiling.queries
+        pairs = (allowed & is_query, allowed | ~is_query & (j < tiling.keys))
+        pairs = tuple(part.expand(rows, heads, -1, -1).unflatten(3, (-1, len(steps))) for part in pairs)
+        seen, whole = pairs[0].any(-1), pairs[1].all(-1)
+        parts.append((seen.unflatten(2, (-1, len(steps))).any(3), whole.unflatten(2, (-1, len(steps))).all(3)))
+    seen, whole = (torch.cat(part, dim=2) for part in zip(*parts, strict=True))
+    return Outline(seen, whole & seen)
+
+
+def within(outline: Outline, tiling: Tiling) -> Outline:
+    """Returns the blocks that hold a query and a key that exist; none is whole in which some key does not."""
+    device = outline.seen.device
+    i = torch.arange(0, tiling.padded_queries, TILE, device=device)[:, None]
+    j = torch.arange(0, tiling.padded_keys, TILE, device=device)
+    seen = outline.seen & (i < tiling.queries) & (j < tiling.keys)
+    return Outline(seen, outline.whole & seen & (j + TILE <= tiling.keys))
+
+
+def with_keys(outline: Outline, tiling: Tiling, key_mask: Bool[Tensor, "b s"]) -> Outline:
+    """Returns the blocks that hold a visible key, or a query with its own key; whole are those with visible keys alone.
+
+    key_mask (b, s) is of the padded rows and keys.
+    """
+    tiles = key_mask.unflatten(1, (-1, TILE))[:, None, None]
+    i = tiling.offset + torch.arange(0, tiling.padded_queries, TILE, device=key_mask.device)[:, None]
+    j = torch.arange(0, tiling.padded_keys, TILE, device=key_mask.device)
+    holds_itself = (i - j).abs() < TILE
+    seen, whole = (extended_rows(part, key_mask.size(0)) for part in outline)
+    return Outline(seen & (tiles.any(-1) | holds_itself), whole & tiles.all(-1))
+
+
+def extended_rows(blocks: Bool[Tensor, "#b h m n"], rows: int) -> Bool[Tensor, "#b h m n"]:
+    """Returns blocks that are of each row for more rows; those that are of all are returned as they are."""
+    return blocks if blocks.size(0) == 1 else F.pad(blocks, (0, 0, 0, 0, 0, 0, 0, rows - blocks.size(0)))
+
+
+def mask_mod(
+    pattern: Pattern, tiling: Tiling, key_mask: Bool[Tensor, "b s"] | None, device: torch.device
+) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """Returns the mask of pairs. Numbers that differ from call to call are tensors, not constants of a kernel."""
+    offset, keys = (torch.full((), number, dtype=torch.int32, device=device) for number in (tiling.offset, tiling.keys))
+    has_offset, has_padding = tiling.offset > 0, key_mask is None and tiling.shows_padding(pattern)
+
+    def mask(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        i = i + offset if has_offset else i
+        allowed = pattern.sees(b, h, i, j)
+        if has_padding:
+            allowed = allowed & (j < keys)
+        return allowed if key_mask is None else allowed & (key_mask[b, j] | (i == j))
+
+    return mask
+
+
+def as_block_mask(
+    outline: Outline, mask: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], tiling: Tiling
+) -> BlockMask:
+    """Returns blocks and the mask of pairs in the form of FlexAttention."""
+    return BlockMask.from_kv_blocks(
+        *listed_blocks(outline.seen & ~outline.whole),
+        *listed_blocks(outline.whole),
+        BLOCK_SIZE=TILE,
+        mask_mod=mask,
+        seq_lengths=(tiling.padded_queries, tiling.padded_keys),
+    )
+
+
+def listed_blocks(blocks: Bool[Tensor, "b h m n"]) -> tuple[Int[Tensor, "b h m"], Int[Tensor, "b h m n"]]:
+    """Returns how many blocks of keys are marked in each row of blocks, and their indices, before those of others."""
+    order = blocks.int().argsort(dim=-1, descending=True, stable=True)
+    return blocks.sum(-1, dtype=torch.int32), order.int()
