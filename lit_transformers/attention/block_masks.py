@@ -100,6 +100,8 @@ def evaluated(pattern: Pattern, tiling: Tiling, rows: int, heads: int, device: t
     j = (torch.arange(0, tiling.padded_keys, TILE, device=device)[:, None] + steps).flatten()
     parts = []
     size = TILE * max(1, PAIRS // (rows * heads * len(steps) * len(j)))
+    if torch.compiler.is_compiling():  # one kernel evaluates all pairs and stores their blocks alone
+        size = tiling.padded_queries
     for first in range(0, tiling.padded_queries, size):
         stop = min(first + size, tiling.padded_queries)
         i = (torch.arange(first, stop, TILE, device=device)[:, None] + steps).flatten()[:, None]

@@ -16,7 +16,10 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from lit_transformers.attention.block_masks import block_mask
 from lit_transformers.attention.patterns import TILE, Pattern, Tiling
+from lit_transformers.attention.recompute import heads_last
 
+TRAINS_ON = "cuda"
+"""The type of device on which kernels have a backward pass."""
 FEWEST_QUERIES = 512
 """Fewer queries than these run in blocks, whose scores are few, and which need no kernel of their own."""
 KERNELS = 32
@@ -27,15 +30,15 @@ class Kernel(NamedTuple):
     """What a kernel is compiled for: another one is compiled where any of it differs.
 
     pattern: its class, and its fields with shapes in place of tensors; shape: rows, heads, queries, keys, channels of
-    keys and of values; layouts and learning: strides of queries, keys and values, None where they are padded, and
-    whether they have gradients; mask: whether it reads an offset, the number of keys, a key mask; modes: whether
-    gradients, inference and autocast are on.
+    keys and of values; layouts and learning: strides of queries, keys and values, and whether they have gradients;
+    mask: whether it reads an offset, the number of keys, a key mask; modes: whether gradients, inference and autocast
+    are on.
     """
 
     pattern: tuple[Hashable, ...]
     shape: tuple[int, ...]
     dtype: torch.dtype
-    layouts: tuple[tuple[int, ...] | None, ...]
+    layouts: tuple[tuple[int, ...], ...]
     learning: tuple[bool, ...]
     scale: float
     mask: tuple[bool, bool, bool]
@@ -61,7 +64,7 @@ def admitted(kernel: Kernel) -> bool:
 def flexible(q: Float[Tensor, "b h t k"]) -> bool:
     """Whether a kernel trains on these queries, and is worth compiling: on CUDA, in float32 or coarser, with heads of
     16, 32, 64 or 128 channels, and at least ``FEWEST_QUERIES`` of them."""
-    has_kernel = q.is_cuda and q.size(-1) in (16, 32, 64, 128) and q.dtype != torch.float64
+    has_kernel = q.device.type == TRAINS_ON and q.size(-1) in (16, 32, 64, 128) and q.dtype != torch.float64
     return has_kernel and q.size(-2) >= FEWEST_QUERIES
 
 
@@ -93,7 +96,7 @@ def flex(
             described(extended),
             shape,
             q.dtype,
-            tuple(None if (rows, n) != (padded_rows, part.size(-2)) else part.stride() for part, n in lengths),
+            tuple(strides(part, padded_rows, length) for part, length in lengths),
             tuple(part.requires_grad for part in (q, k, v)),
             scale,
             (offset > 0, key_mask is None and tiling.shows_padding(pattern), key_mask is not None),
@@ -119,10 +122,23 @@ def rounded(length: int, unit: int = 1) -> int:
 
 
 def padded(x: Float[Tensor, "b h s k"], rows: int, length: int) -> Float[Tensor, "_ h _ k"]:
-    """Returns x with rows and positions of zeros after its own."""
+    """Returns x with rows and positions of zeros after its own, in the layout of x."""
     if (x.size(0), x.size(-2)) == (rows, length):
         return x
-    return F.pad(x, (0, 0, 0, length - x.size(-2), 0, 0, 0, rows - x.size(0)))
+    added_rows, added = rows - x.size(0), length - x.size(-2)
+    if heads_last(x):
+        return F.pad(x.transpose(1, 2), (0, 0, 0, 0, 0, added, 0, added_rows)).transpose(1, 2)
+    return F.pad(x, (0, 0, 0, added, 0, 0, 0, added_rows))
+
+
+def strides(x: Float[Tensor, "b h s k"], rows: int, length: int) -> tuple[int, ...]:
+    """Returns the strides of what ``padded`` returns."""
+    _, heads, _, width = x.shape
+    if (x.size(0), x.size(-2)) == (rows, length):
+        return x.stride()
+    if heads_last(x):
+        return length * heads * width, width, heads * width, 1
+    return heads * length * width, length * width, width, 1
 
 
 def described(pattern: Pattern) -> tuple[Hashable, ...]:
@@ -136,14 +152,14 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the function, compiled for every shape that it is called on.
 
     By default torch compiles a function for eight of them and then runs it uncompiled, which for attention is the
-    dense form. Here the limit is ``KERNELS``, and exceeding it is an error.
+    dense form. Here the limit is twice ``KERNELS``, and exceeding it is an error.
     """
     compiled_function = torch.compile(function, dynamic=False)
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         if torch.compiler.is_compiling():  # called while a whole network is compiled
             return compiled_function(*arguments, **keywords)
-        limits = {"recompile_limit": KERNELS, "fail_on_recompile_limit_hit": True}
+        limits = {"recompile_limit": 2 * KERNELS, "fail_on_recompile_limit_hit": True}
         with compiler_config.patch(limits):  # type: ignore[attr-defined]
             return compiled_function(*arguments, **keywords)
 

@@ -29,7 +29,6 @@ from lit_transformers.attention.executors import (
     dense,
     with_tables,
 )
-from lit_transformers.attention.flex import cached_block_mask, compiled, flex
 from lit_transformers.attention.masks import indices
 from lit_transformers.attention.patterns import (
     BLOCK,
@@ -293,50 +292,6 @@ def test_the_flops_of_a_pattern_are_those_counted(name: str, config: EncodingCon
         attend(PATTERNS[name], prepared, encoding=encoding, scale=SCALE, size=4)
     flops = attend_flops(PATTERNS[name], KEYS, KEYS, HEADS * WIDTH, causal=causal, encoding=encoding, size=4)
     assert flops == counter.get_total_flops()
-
-
-def test_masks_of_two_patterns_that_hold_the_same_numbers_are_not_taken_for_each_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("lit_transformers.attention.flex.compiled", lambda function: function)
-    band, summaries = Band(4, 2, 1), Summaries(4, 2, True)
-    band_mask, summaries_mask = (
-        cached_block_mask(pattern, None, 0, (1, 1, 8, 8), "cpu") for pattern in (band, summaries)
-    )
-    assert band_mask is not summaries_mask
-
-
-@pytest.mark.slow
-def test_a_kernel_for_too_many_shapes_is_an_error_and_never_runs_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lit_transformers.attention.flex.KERNELS", 2)
-    monkeypatch.setattr("torch.compile", partial(torch.compile, backend="eager"))
-    double = compiled(lambda x: 2 * x)
-    for length in (2, 3):
-        assert torch.equal(double(torch.ones(length)), torch.full((length,), 2.0))
-    with pytest.raises(Exception, match="recompile_limit"):
-        double(torch.ones(4))
-
-
-@pytest.mark.parametrize(
-    ("name", "kernel"),
-    [
-        ("dilated both ways", False),
-        ("fixed", False),
-        pytest.param("marked", True, marks=pytest.mark.slow),
-    ],
-)
-@torch.no_grad()
-def test_flex_attention_equals_dense(name: str, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forward: on a CPU it has no backward pass. Of each class of patterns the one that uses all of its numbers; the
-    one that holds a tensor as a compiled kernel, the others as the kernel is written."""
-    if not kernel:
-        monkeypatch.setattr("lit_transformers.attention.flex.compiled", lambda function: function)
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(2, HEADS, KEYS, 16) for _ in range(3))
-    inputs = Inputs(q, k, v, torch.rand(2, KEYS) < 0.7)
-    outputs = flex(PATTERNS[name], q, k, v, inputs.key_mask, 0, SCALE)
-    expected = dense(PATTERNS[name], inputs, scale=SCALE)
-    torch.testing.assert_close(outputs, expected, atol=1e-5, rtol=1e-5)
 
 
 @any_device

@@ -7,6 +7,7 @@ from tests.mutants.fault import Fault
 __all__ = ["FAULTS"]
 
 EXECUTORS = "tests/encodings/test_executors.py::test_"
+FLEX = "tests/encodings/test_flex.py::test_"
 ORACLE = "tests/encodings/test_against_oracle.py::test_"
 POSITIONS = "tests/encodings/test_positions.py::test_"
 PROMISES = "tests/contracts/test_promises.py::test_"
@@ -394,6 +395,81 @@ EXECUTOR_FAULTS = (
         "products = 4 * t * (near + far) * width",
         "products = 8 * t * (near + far) * width",
         (f"{EXECUTORS}the_flops_of_a_pattern_are_those_counted",),
+    ),
+)
+
+FLEX_FAULTS = (
+    Fault(
+        "flex",
+        "a kernel reads the padding of keys",
+        "lit_transformers/attention/block_masks.py",
+        "allowed = allowed & (j < keys)",
+        "allowed = allowed",
+        (f"{FLEX}what_a_kernel_reads_is_what_dense_attention_reads[both ways-whole]",),
+    ),
+    Fault(
+        "flex",
+        "a query that is padding does not see itself in a kernel",
+        "lit_transformers/attention/block_masks.py",
+        "seen & (tiles.any(-1) | holds_itself)",
+        "seen & tiles.any(-1)",
+        (f"{FLEX}what_a_kernel_reads_is_what_dense_attention_reads[causal-padded]",),
+    ),
+    Fault(
+        "flex",
+        "a block of hidden keys is read whole",
+        "lit_transformers/attention/block_masks.py",
+        "whole & tiles.all(-1))",
+        "whole)",
+        (f"{FLEX}what_a_kernel_reads_is_what_dense_attention_reads[everything-holes]",),
+    ),
+    Fault(
+        "flex",
+        "no block is read whole where keys may be hidden",
+        "lit_transformers/attention/block_masks.py",
+        "whole & tiles.all(-1))",
+        "whole & False)",
+        (f"{FLEX}a_key_mask_drops_blocks_and_leaves_whole_ones_whole",),
+    ),
+    Fault(
+        "flex",
+        "kernels are compiled without a bound",
+        "lit_transformers/attention/flex.py",
+        "if kernel not in ADMITTED and len(ADMITTED) < KERNELS:",
+        "if kernel not in ADMITTED:",
+        (f"{FLEX}beyond_the_bound_patterns_run_in_blocks",),
+    ),
+    Fault(
+        "flex",
+        "lengths are rounded to blocks alone",
+        "lit_transformers/attention/flex.py",
+        "    while 8 * step < units:",
+        "    while False:",
+        (f"{FLEX}rows_of_many_lengths_need_few_kernels",),
+    ),
+    Fault(
+        "flex",
+        "one query has a kernel",
+        "lit_transformers/attention/flex.py",
+        "return has_kernel and q.size(-2) >= FEWEST_QUERIES",
+        "return has_kernel",
+        (f"{FLEX}few_queries_need_no_kernel",),
+    ),
+    Fault(
+        "flex",
+        "padding is taken for later keys, which a window to both sides sees",
+        "lit_transformers/attention/patterns.py",
+        "is_last = pattern.past_only and",
+        "is_last = pattern.sees_itself and",
+        (f"{FLEX}what_a_kernel_reads_is_what_dense_attention_reads[both ways-whole]",),
+    ),
+    Fault(
+        "flex",
+        "attention cannot be compiled on torch 2.11",
+        "lit_transformers/attention/masks.py",
+        "block = with_fields(block, times=1)",
+        "block = block._replace(times=1)",
+        ("tests/test_house.py::test_what_is_compiled_runs_on_the_lowest_version_of_torch",),
     ),
 )
 
@@ -4879,6 +4955,7 @@ FAULTS = (
     *ROOM_FAULTS,
     *PATTERN_FAULTS,
     *EXECUTOR_FAULTS,
+    *FLEX_FAULTS,
     *ENCODING_FAULTS,
     *MIXER_FAULTS,
     *STACK_FAULTS,
