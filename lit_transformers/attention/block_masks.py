@@ -25,103 +25,82 @@ PAIRS = 2**24
 
 
 def block_mask(
-    pattern: Pattern,
-    tiling: Tiling,
-    key_mask: Bool[Tensor, "b s"] | None,
-    rows: int,
-    padded_rows: int,
-    heads: int,
-    device: torch.device,
+    pattern: Pattern, tiling: Tiling, key_mask: Bool[Tensor, "b s"] | None, rows: int, padded_rows: int, heads: int
 ) -> BlockMask:
     """Returns the mask of a pattern, which extends to the padded rows and positions; the first ``rows`` exist."""
     is_traced = torch.compiler.is_compiling()
     if pattern.static and key_mask is None:
-        make: Callable[[Pattern, Tiling, str], BlockMask] = static_mask if is_traced else cached_mask
-        return make(pattern, tiling, str(device))
-    static: Callable[[Pattern], Outline] = partial(
-        static_outline if is_traced else cached_outline, tiling=tiling, device=str(device)
-    )
-    outline = outline_of(pattern, tiling, static, rows, heads, device)
+        return static_mask(pattern, tiling) if is_traced else cached_mask(pattern, tiling)
+    outline = outline_of(pattern, tiling, static_outline if is_traced else cached_outline, rows, heads)
     if key_mask is not None:
         key_mask = F.pad(key_mask, (0, tiling.padded_keys - tiling.keys, 0, padded_rows - rows))
         outline = with_keys(outline, tiling, key_mask)
     if outline.seen.size(0) > 1:
-        is_row = torch.arange(padded_rows, device=device)[:, None, None, None] < rows
+        is_row = torch.arange(padded_rows, device=tiling.device)[:, None, None, None] < rows
         outline = Outline(*(extended_rows(part, padded_rows) & is_row for part in outline))
-    return as_block_mask(outline, mask_mod(pattern, tiling, key_mask, device), tiling)
+    return as_block_mask(outline, mask_mod(pattern, tiling, key_mask), tiling)
 
 
-def static_mask(pattern: Pattern, tiling: Tiling, device: str) -> BlockMask:
+def static_mask(pattern: Pattern, tiling: Tiling) -> BlockMask:
     """Returns the mask of a static pattern without a key mask."""
-    place = torch.device(device)
-    return as_block_mask(static_outline(pattern, tiling, device), mask_mod(pattern, tiling, None, place), tiling)
+    return as_block_mask(static_outline(pattern, tiling), mask_mod(pattern, tiling, None), tiling)
 
 
-def static_outline(pattern: Pattern, tiling: Tiling, device: str) -> Outline:
+def static_outline(pattern: Pattern, tiling: Tiling) -> Outline:
     """Returns the blocks of a static pattern (1, 1, m, n)."""
-    return evaluated(pattern, tiling, 1, 1, torch.device(device))
+    return outline_of(pattern, tiling, static_outline, 1, 1)
 
 
 @lru_cache(maxsize=MASKS)
-def cached_mask(pattern: Pattern, tiling: Tiling, device: str) -> BlockMask:
+def cached_mask(pattern: Pattern, tiling: Tiling) -> BlockMask:
     """Returns what ``static_mask`` returns, made once; a mask that inference made could not be trained with."""
     with torch.inference_mode(False):
-        return static_mask(pattern, tiling, device)
+        return static_mask(pattern, tiling)
 
 
 @lru_cache(maxsize=MASKS)
-def cached_outline(pattern: Pattern, tiling: Tiling, device: str) -> Outline:
+def cached_outline(pattern: Pattern, tiling: Tiling) -> Outline:
     """Returns what ``static_outline`` returns, made once."""
     with torch.inference_mode(False):
-        return static_outline(pattern, tiling, device)
+        return static_outline(pattern, tiling)
 
 
 def outline_of(
-    pattern: Pattern,
-    tiling: Tiling,
-    static: Callable[[Pattern], Outline],
-    rows: int,
-    heads: int,
-    device: torch.device,
+    pattern: Pattern, tiling: Tiling, static: Callable[[Pattern, Tiling], Outline], rows: int, heads: int
 ) -> Outline:
-    """Returns the blocks of any pattern, of the rows that exist. ``static`` returns those of a static one."""
-    if pattern.static:
-        return static(pattern)
-    outline = pattern.outline(tiling, static)
+    """Returns the blocks of a pattern in which a query sees a key, of those that exist, and those of them in which each
+    query sees all; of the rows that exist, or of all. ``static`` returns those of a static pattern."""
+    if pattern.static and static is not static_outline:
+        return static(pattern, tiling)
+    outline = pattern.outline(tiling, partial(static, tiling=tiling))
     if outline is None:
-        return evaluated(pattern, tiling, rows if pattern.of_rows else 1, heads if pattern.of_heads else 1, device)
-    return within(outline, tiling)
+        return evaluated(pattern, tiling, rows if pattern.of_rows else 1, heads if pattern.of_heads else 1)
+    i, j = tiling.query_tiles() - tiling.offset, tiling.key_tiles()
+    seen = outline.seen & (i < tiling.queries) & (j < tiling.keys)
+    return Outline(seen, outline.whole & seen & (j + TILE <= tiling.keys))
 
 
-def evaluated(pattern: Pattern, tiling: Tiling, rows: int, heads: int, device: torch.device) -> Outline:
+def evaluated(pattern: Pattern, tiling: Tiling, rows: int, heads: int) -> Outline:
     """Evaluates pairs of queries and keys, of each run of ``pattern.grain`` positions one, and returns their blocks."""
+    device, size = tiling.device, tiling.padded_queries
     steps = torch.arange(0, TILE - 1 + pattern.grain, pattern.grain, device=device).clamp(max=TILE - 1)
     b, h = torch.arange(rows, device=device)[:, None, None, None], torch.arange(heads, device=device)[:, None, None]
-    j = (torch.arange(0, tiling.padded_keys, TILE, device=device)[:, None] + steps).flatten()
+    j = (tiling.key_tiles()[:, None] + steps).flatten()
+    if not torch.compiler.is_compiling():  # where one kernel evaluates all pairs and stores their blocks alone
+        size = TILE * max(1, PAIRS // (rows * heads * len(steps) * len(j)))
     parts = []
-    size = TILE * max(1, PAIRS // (rows * heads * len(steps) * len(j)))
-    if torch.compiler.is_compiling():  # one kernel evaluates all pairs and stores their blocks alone
-        size = tiling.padded_queries
     for first in range(0, tiling.padded_queries, size):
         stop = min(first + size, tiling.padded_queries)
         i = (torch.arange(first, stop, TILE, device=device)[:, None] + steps).flatten()[:, None]
-        allowed = pattern.sees(b, h, i + tiling.offset, j) & (j < tiling.keys)
-        is_query = i < tiling.queries
-        pairs = (allowed & is_query, allowed | ~is_query & (j < tiling.keys))
-        pairs = tuple(part.expand(rows, heads, -1, -1).unflatten(3, (-1, len(steps))) for part in pairs)
-        seen, whole = pairs[0].any(-1), pairs[1].all(-1)
+        allowed, is_query = pattern.sees(b, h, i + tiling.offset, j) & (j < tiling.keys), i < tiling.queries
+        seen, whole = (
+            part.expand(rows, heads, -1, -1).unflatten(3, (-1, len(steps)))
+            for part in (allowed & is_query, allowed | ~is_query & (j < tiling.keys))
+        )
+        seen, whole = seen.any(-1), whole.all(-1)
         parts.append((seen.unflatten(2, (-1, len(steps))).any(3), whole.unflatten(2, (-1, len(steps))).all(3)))
     seen, whole = (torch.cat(part, dim=2) for part in zip(*parts, strict=True))
     return Outline(seen, whole & seen)
-
-
-def within(outline: Outline, tiling: Tiling) -> Outline:
-    """Returns the blocks that hold a query and a key that exist; none is whole in which some key does not."""
-    device = outline.seen.device
-    i = torch.arange(0, tiling.padded_queries, TILE, device=device)[:, None]
-    j = torch.arange(0, tiling.padded_keys, TILE, device=device)
-    seen = outline.seen & (i < tiling.queries) & (j < tiling.keys)
-    return Outline(seen, outline.whole & seen & (j + TILE <= tiling.keys))
 
 
 def with_keys(outline: Outline, tiling: Tiling, key_mask: Bool[Tensor, "b s"]) -> Outline:
@@ -130,9 +109,7 @@ def with_keys(outline: Outline, tiling: Tiling, key_mask: Bool[Tensor, "b s"]) -
     key_mask (b, s) is of the padded rows and keys.
     """
     tiles = key_mask.unflatten(1, (-1, TILE))[:, None, None]
-    i = tiling.offset + torch.arange(0, tiling.padded_queries, TILE, device=key_mask.device)[:, None]
-    j = torch.arange(0, tiling.padded_keys, TILE, device=key_mask.device)
-    holds_itself = (i - j).abs() < TILE
+    holds_itself = (tiling.query_tiles() - tiling.key_tiles()).abs() < TILE
     seen, whole = (extended_rows(part, key_mask.size(0)) for part in outline)
     return Outline(seen & (tiles.any(-1) | holds_itself), whole & tiles.all(-1))
 
@@ -143,10 +120,12 @@ def extended_rows(blocks: Bool[Tensor, "#b h m n"], rows: int) -> Bool[Tensor, "
 
 
 def mask_mod(
-    pattern: Pattern, tiling: Tiling, key_mask: Bool[Tensor, "b s"] | None, device: torch.device
+    pattern: Pattern, tiling: Tiling, key_mask: Bool[Tensor, "b s"] | None
 ) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     """Returns the mask of pairs. Numbers that differ from call to call are tensors, not constants of a kernel."""
-    offset, keys = (torch.full((), number, dtype=torch.int32, device=device) for number in (tiling.offset, tiling.keys))
+    offset, keys = (
+        torch.full((), number, dtype=torch.int32, device=tiling.device) for number in (tiling.offset, tiling.keys)
+    )
     has_offset, has_padding = tiling.offset > 0, key_mask is None and tiling.shows_padding(pattern)
 
     def mask(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def flex(
     padded_rows, padded_queries, padded_keys = rounded(rows), rounded(queries, TILE), rounded(keys, TILE)
     if offset == keys:  # the keys are of another sequence, and no padded one may be a query's own
         offset = padded_keys
-    tiling = Tiling(offset, queries, keys, padded_queries, padded_keys)
+    tiling = Tiling(offset, queries, keys, padded_queries, padded_keys, q.device)
     extended = pattern.extended(padded_rows, padded_queries + padded_keys)
     if not torch.compiler.is_compiling():
         shape = (padded_rows, heads, padded_queries, padded_keys, q.size(-1), v.size(-1))
@@ -104,7 +104,7 @@ def flex(
         )
         if not admitted(kernel):
             return None
-    mask = block_mask(extended, tiling, key_mask, rows, padded_rows, heads, q.device)
+    mask = block_mask(extended, tiling, key_mask, rows, padded_rows, heads)
     q = padded(q, padded_rows, padded_queries)
     k, v = padded(k, padded_rows, padded_keys), padded(v, padded_rows, padded_keys)
     y: Tensor = compiled(flex_attention)(q, k, v, block_mask=mask, scale=scale)

@@ -95,6 +95,15 @@ class Tiling(NamedTuple):
     keys: int
     padded_queries: int
     padded_keys: int
+    device: torch.device
+
+    def query_tiles(self) -> Int[Tensor, "m 1"]:
+        """Returns the index, counted in keys, of the first query of each block."""
+        return self.offset + torch.arange(0, self.padded_queries, TILE, device=self.device)[:, None]
+
+    def key_tiles(self) -> Int[Tensor, " n"]:
+        """Returns the index of the first key of each block."""
+        return torch.arange(0, self.padded_keys, TILE, device=self.device)
 
     def shows_padding(self, pattern: Pattern) -> bool:
         """Whether a query that exists might see a key that does not, in a pattern that extends to it."""
@@ -186,7 +195,8 @@ class Pattern(ABC):
 
     def outline(self, tiling: Tiling, static: Callable[[Pattern], Outline]) -> Outline | None:
         """Hook: returns the blocks that may be seen, and whole ones, of an extended pattern that knows them without
-        evaluating every pair; None, the default, of others. ``static`` returns those of a static pattern."""
+        evaluating every pair; None, the default, of others. ``static`` returns those of a static pattern. Blocks of
+        padding alone may be among them."""
         return None
 
     @property
@@ -237,6 +247,20 @@ class Band(Pattern):
     @property
     def past_only(self) -> bool:
         return self.after is not None and self.after <= 0
+
+    def outline(self, tiling: Tiling, static: Callable[[Pattern], Outline]) -> Outline | None:
+        if self.step > 1:
+            return None
+        i, j = tiling.query_tiles(), tiling.key_tiles()
+        last_query, last_key = tiling.offset + tiling.queries - 1, tiling.keys - 1
+        least = i - (j + TILE - 1).clamp(max=last_key)  # of the distances between the queries and keys of a block
+        most = (i + TILE - 1).clamp(max=last_query) - j
+        seen = whole = torch.ones_like(least, dtype=torch.bool)
+        if self.before is not None:
+            seen, whole = seen & (least <= self.before), whole & (most <= self.before)
+        if self.after is not None:
+            seen, whole = seen & (most >= -self.after), whole & (least >= -self.after)
+        return Outline(seen[None, None], whole[None, None])
 
     @property
     def narrow(self) -> bool:
@@ -369,8 +393,7 @@ class Marked(Pattern):
         band, marked = static(self.band), self.marks[:, : tiling.padded_keys].unflatten(1, (-1, TILE)).any(-1)
         columns = marked[:, None, None]
         if self.causal:
-            i = tiling.offset + torch.arange(0, tiling.padded_queries, TILE, device=marked.device)[:, None]
-            columns = columns & (torch.arange(0, tiling.padded_keys, TILE, device=marked.device) < i + TILE)
+            columns = columns & (tiling.key_tiles() < tiling.query_tiles() + TILE)
         seen = band.seen | columns
         return Outline(seen, band.whole.expand_as(seen))
 

@@ -33,6 +33,7 @@ from lit_transformers.attention.patterns import (
 )
 from lit_transformers.attention.recompute import heads_last
 
+CPU = torch.device("cpu")
 HEADS, SCALE = 2, 0.3
 PATTERNS: dict[str, Pattern] = {
     "causal": Band(None, 0),
@@ -151,8 +152,8 @@ def test_a_kernel_reads_another_sequence_as_dense_attention_does(padded: bool, m
 def test_blocks_are_those_that_hold_a_visible_pair(name: str) -> None:
     """No more are read, and no fewer are read whole: a block more costs as much as one that is needed."""
     rows, keys = 2, 400
-    pattern, tiling = pattern_of(name, rows, keys), Tiling(0, keys, keys, 512, 512)
-    mask = block_masks.block_mask(pattern.extended(rows, 1024), tiling, None, rows, rows, HEADS, torch.device("cpu"))
+    pattern, tiling = pattern_of(name, rows, keys), Tiling(0, keys, keys, 512, 512, CPU)
+    mask = block_masks.block_mask(pattern.extended(rows, 1024), tiling, None, rows, rows, HEADS)
     masked, whole = tiles(mask)
     shape = (rows if pattern.of_rows else 1, HEADS if pattern.of_heads else 1, 4, 4)
     assert masked.shape == whole.shape == shape
@@ -168,9 +169,7 @@ def test_blocks_are_those_that_hold_a_visible_pair(name: str) -> None:
 def test_a_key_mask_drops_blocks_and_leaves_whole_ones_whole() -> None:
     """Of a row without padding the blocks are those of the pattern; of padding they are the queries' own alone."""
     key_mask = torch.arange(512) < torch.tensor([[512], [200], [0]])
-    mask = block_masks.block_mask(
-        Band(None, 0), Tiling(0, 512, 512, 512, 512), key_mask, 3, 3, HEADS, torch.device("cpu")
-    )
+    mask = block_masks.block_mask(Band(None, 0), Tiling(0, 512, 512, 512, 512, CPU), key_mask, 3, 3, HEADS)
     masked, whole = tiles(mask)
     assert masked.shape == (3, 1, 4, 4)
     eye, below = torch.eye(4, dtype=torch.bool), torch.ones(4, 4, dtype=torch.bool).tril(-1)
@@ -183,17 +182,17 @@ def test_a_key_mask_drops_blocks_and_leaves_whole_ones_whole() -> None:
 def test_a_long_block_mask_is_small_and_made_without_a_matrix_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 64k keys it has four lists of 512 x 512 numbers of four bytes, whatever the rows and heads."""
     sizes: list[int] = []
-    sees = Band.sees
+    sees = Local.sees
 
-    def counted(band: Band, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def counted(pattern: Local, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         sizes.append(i.numel() * j.numel())
-        return sees(band, b, h, i, j)
+        return sees(pattern, b, h, i, j)
 
     monkeypatch.setattr(block_masks, "PAIRS", 2**21)
-    monkeypatch.setattr(Band, "sees", counted)
+    monkeypatch.setattr(Local, "sees", counted)
     length = 2**12
     mask = block_masks.block_mask(
-        Band(300, 0), Tiling(0, length, length, length, length), None, 32, 32, 16, torch.device("cpu")
+        Local(300, causal=True), Tiling(0, length, length, length, length, CPU), None, 32, 32, 16
     )
     assert max(sizes) <= 2**21 and sum(sizes) == length**2
     lists = [part for part in mask.as_tuple() if isinstance(part, Tensor)]
@@ -201,13 +200,13 @@ def test_a_long_block_mask_is_small_and_made_without_a_matrix_of_pairs(monkeypat
 
 
 def test_masks_of_two_patterns_that_hold_the_same_numbers_are_not_taken_for_each_other() -> None:
-    make = partial(block_masks.cached_mask, tiling=Tiling(0, 8, 8, TILE, TILE), device="cpu")
+    make = partial(block_masks.cached_mask, tiling=Tiling(0, 8, 8, TILE, TILE, CPU))
     assert make(Band(4, 2, 1)) is make(Band(4, 2, 1)) is not make(Summaries(4, 2, True))
 
 
 def test_a_mask_that_inference_made_first_trains() -> None:
     with torch.inference_mode():
-        mask = block_masks.cached_mask(Band(4, 0), Tiling(0, 8, 8, TILE, TILE), "cpu")
+        mask = block_masks.cached_mask(Band(4, 0), Tiling(0, 8, 8, TILE, TILE, CPU))
     assert not any(part.is_inference() for part in mask.as_tuple() if isinstance(part, Tensor))
 
 
