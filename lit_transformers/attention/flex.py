@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import fields
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -77,8 +76,8 @@ def flex(
     offset: int,
     scale: float,
 ) -> Float[Tensor, "b h t v"] | None:
-    """Softmax attention over a pattern, without encoding; None where it needs a kernel for which there is no room. On a
-    CPU the forward pass alone works.
+    """Softmax attention over a pattern, without encoding; None where it needs a kernel for which there is no room, or
+    where the pattern cannot be extended to padding. On a CPU the forward pass alone works.
 
     Rows, queries and keys are padded to the lengths of ``rounded``, so that few kernels serve all shapes. Within a
     network that is compiled as a whole the kernels are of its graphs, which torch counts.
@@ -89,6 +88,8 @@ def flex(
         offset = padded_keys
     tiling = Tiling(offset, queries, keys, padded_queries, padded_keys, q.device)
     extended = pattern.extended(padded_rows, padded_queries + padded_keys)
+    if extended is None:
+        return None
     if not torch.compiler.is_compiling():
         shape = (padded_rows, heads, padded_queries, padded_keys, q.size(-1), v.size(-1))
         lengths = zip((q, k, v), (padded_queries, padded_keys, padded_keys), strict=True)
@@ -143,7 +144,7 @@ def strides(x: Float[Tensor, "b h s k"], rows: int, length: int) -> tuple[int, .
 
 def described(pattern: Pattern) -> tuple[Hashable, ...]:
     """Returns the class of a pattern and its fields, with their shapes in place of tensors."""
-    values = (getattr(pattern, part.name) for part in fields(pattern))  # type: ignore[arg-type]
+    values = vars(pattern).values()
     return type(pattern).__name__, *(tuple(part.shape) if isinstance(part, Tensor) else part for part in values)
 
 

@@ -188,10 +188,11 @@ class Pattern(ABC):
         """Hook: the length of runs of positions, from the first key on, that see and are seen alike."""
         return 1
 
-    def extended(self, rows: int, length: int) -> Pattern:
-        """Hook: returns the pattern with what it holds of rows and of keys padded to more of them, for patterns that
-        are not static. Keys that exist are seen by the same queries as before."""
-        return self
+    def extended(self, rows: int, length: int) -> Pattern | None:
+        """Hook: returns the pattern with what it holds of rows and of keys padded to more of them, so that it may be
+        evaluated there; None where it cannot be, which is the default of patterns that are not static. Keys that exist
+        are seen by the same queries as before."""
+        return self if self.static else None
 
     def outline(self, tiling: Tiling, static: Callable[[Pattern], Outline]) -> Outline | None:
         """Hook: returns the blocks that may be seen, and whole ones, of an extended pattern that knows them without

@@ -7,6 +7,7 @@ no block that is not listed. Kernels themselves are compared in ``test_executors
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from lit_transformers.attention.patterns import (
     Marked,
     Ordered,
     Pattern,
+    QueryBlock,
     Summaries,
     Tiling,
     Without,
@@ -153,7 +155,9 @@ def test_blocks_are_those_that_hold_a_visible_pair(name: str) -> None:
     """No more are read, and no fewer are read whole: a block more costs as much as one that is needed."""
     rows, keys = 2, 400
     pattern, tiling = pattern_of(name, rows, keys), Tiling(0, keys, keys, 512, 512, CPU)
-    mask = block_masks.block_mask(pattern.extended(rows, 1024), tiling, None, rows, rows, HEADS)
+    extended = pattern.extended(rows, 1024)
+    assert extended is not None
+    mask = block_masks.block_mask(extended, tiling, None, rows, rows, HEADS)
     masked, whole = tiles(mask)
     shape = (rows if pattern.of_rows else 1, HEADS if pattern.of_heads else 1, 4, 4)
     assert masked.shape == whole.shape == shape
@@ -276,6 +280,26 @@ def test_padding_keeps_the_layout_of_the_projections_that_made_heads() -> None:
             assert y.shape == (rows, HEADS, length, 4) and y.stride() == flex.strides(x, rows, length)
             assert heads_last(y) == heads_last(x)
             assert torch.equal(y[:3, :, :150], x) and not y[3:].any() and not y[:, :, 150:].any()
+
+
+@dataclass(frozen=True)
+class Bias(Pattern):
+    """A pattern from outside, which holds a tensor of pairs and says no more than it must."""
+
+    complete = True
+    pairs: Tensor
+
+    def sees(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return self.pairs[i, j]
+
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
+        yield QueryBlock(0, queries, 0, keys)
+
+
+@pytest.mark.usefixtures("without_values")
+def test_a_pattern_that_cannot_be_read_at_padding_runs_in_blocks() -> None:
+    attend(Bias(torch.ones(512, 512, dtype=torch.bool)), shaped_inputs(1, 512, 512), scale=SCALE)
+    assert flex.kernels() == ()
 
 
 def test_at_most_a_quarter_is_padding() -> None:
