@@ -46,7 +46,8 @@ Layer = Callable[[Work, torch.device], Step]
 def ours(config: MixerConfig, causal: bool, work: Work, device: torch.device) -> Step:
     """Returns a training step of one of this library's mixers."""
     layer = config.build(Shape(DIM, HEADS, work.length)).to(device)
-    ctx = Context(torch.arange(work.length, device=device).expand(work.rows, -1), causal)
+    positions = torch.arange(work.length, device=device).expand(work.rows, -1)
+    ctx = Context(positions, causal, unbroken=work.memory)
     x = torch.randn(work.rows, work.length, DIM, device=device, requires_grad=True)
     state = None
     if work.memory:

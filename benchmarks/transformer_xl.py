@@ -117,7 +117,8 @@ class Mode(StrEnum):
 class Training:
     """A network in training: every call is an update, and returns its loss and the norm of its gradient.
 
-    mixed: whether to compute in bfloat16, on CUDA. All modes begin with a memory of zeros, so that shapes stay fixed.
+    mixed: whether to compute in bfloat16, on CUDA. All modes begin with a memory of zeros, so that shapes stay fixed,
+    and read it as if it were of earlier symbols, so that no update needs a mask.
     """
 
     def __init__(self, config: RunConfig, vocabulary: int, text: Tensor, mode: Mode, mixed: bool = True) -> None:
@@ -170,7 +171,7 @@ class Training:
 
 def loss_of(network: LanguageModel, inputs: Tensor, targets: Tensor, state: Any) -> tuple[Tensor, Any]:
     """The mean loss over all targets, and the memory after the segment."""
-    outputs = network(inputs, state)
+    outputs = network(inputs, state, unbroken=network.remembered)
     return network.tokens.nll(outputs.hidden, targets).mean(), outputs.state
 
 

@@ -382,6 +382,11 @@ class TextBatch(NamedTuple):
     fresh         (b,)   True where a document starts with this row: the lane's state is emptied first
     cursor        the position of all ranks after the batch, from which any number of them can resume exactly; None
                   where nothing resumes
+    padded        whether any input may be padding; False where all are known to be real
+    unbroken      how many tokens come right before this segment in every row that has an input: all real, and since the
+                  row was last fresh. 0 where a row is fresh or follows padding, or where nobody knows
+
+    ``padded`` and ``unbroken`` are plain values, so that no step has to wait for a device to know them.
     """
 
     inputs: Int[Tensor, "b t"]
@@ -390,6 +395,13 @@ class TextBatch(NamedTuple):
     document: Int[Tensor, "b t"]
     fresh: Bool[Tensor, " b"]
     cursor: str | None
+    padded: bool = True
+    unbroken: int = 0
+
+    @property
+    def needed_mask(self) -> Bool[Tensor, "b t"] | None:
+        """``padding_mask`` where any input may be padding, else None: what a network is given."""
+        return self.padding_mask if self.padded else None
 
 
 class StringBatch(NamedTuple):
@@ -400,7 +412,7 @@ class StringBatch(NamedTuple):
     padding_mask      (b, t) True at real inputs, False at padding, which stands at the end of a row
     example           (b,)   ordinal of the string within the pass
     requested_length  (b,)   the length that the generator was to make; results are reported for each
-    cursor as in TextBatch
+    cursor and padded as in TextBatch
     """
 
     inputs: Int[Tensor, "b t"]
@@ -409,6 +421,12 @@ class StringBatch(NamedTuple):
     example: Int[Tensor, " b"]
     requested_length: Int[Tensor, " b"]
     cursor: str | None
+    padded: bool = True
+
+    @property
+    def needed_mask(self) -> Bool[Tensor, "b t"] | None:
+        """``padding_mask`` where any input may be padding, else None: what a network is given."""
+        return self.padding_mask if self.padded else None
 
 
 class LabelledBatch(NamedTuple):
@@ -419,7 +437,7 @@ class LabelledBatch(NamedTuple):
     labels        (b, ...) the column "label", as ``LabelledDescription.labels`` says
     marked        (b, t) True at inputs that the data single out; None where they single out nothing
     example       (b,)   ordinal of the example within its split
-    cursor as in TextBatch
+    cursor and padded as in TextBatch
     columns       (b, ...) the further columns of labels by name, as ``LabelledDescription.columns`` says; None without
     """
 
@@ -430,6 +448,12 @@ class LabelledBatch(NamedTuple):
     example: Int[Tensor, " b"]
     cursor: str | None
     columns: Mapping[str, Tensor] | None = None
+    padded: bool = True
+
+    @property
+    def needed_mask(self) -> Bool[Tensor, "b t"] | None:
+        """``padding_mask`` where any input may be padding, else None: what a network is given."""
+        return self.padding_mask if self.padded else None
 
 
 class PairBatch(NamedTuple):
@@ -448,10 +472,11 @@ class PairBatch(NamedTuple):
     example              (b,)   ordinal of the pair within its split
     requested_length     (b,)   the length that results are reported for; 0 where they are not reported by length
     references           the texts that a row's output is compared with; empty in training
-    cursor as in TextBatch
+    cursor and padded as in TextBatch
     start                (b,)   the position of the first input; None where all are 0
     text                 (b,)   the symbols of the text that source and target are made of, with the boundary that ends
                          it, where tokens of a run are those of texts; None where they are those of targets
+    source_padded        whether any symbol of a source may be padding; False where all are known to be real
     """
 
     source: Int[Tensor, "b s"]
@@ -465,6 +490,18 @@ class PairBatch(NamedTuple):
     cursor: str | None
     start: Int[Tensor, " b"] | None = None
     text: Int[Tensor, " b"] | None = None
+    padded: bool = True
+    source_padded: bool = True
+
+    @property
+    def needed_mask(self) -> Bool[Tensor, "b t"] | None:
+        """``padding_mask`` where any input may be padding, else None: what a network is given."""
+        return self.padding_mask if self.padded else None
+
+    @property
+    def needed_source_mask(self) -> Bool[Tensor, "b s"] | None:
+        """``source_padding_mask`` where any symbol of a source may be padding, else None."""
+        return self.source_padding_mask if self.source_padded else None
 
 
 class RowBatch(NamedTuple):
@@ -477,7 +514,7 @@ class RowBatch(NamedTuple):
     segments      (b, t) 0 in the first segment with its [CLS] and [SEP], 1 in the second with its [SEP]; 0 at padding
     relation      (b,)   the relation between the two segments, from 0; IGNORED where there is none to predict
     example       (b,)   ordinal of the row within its split
-    cursor as in TextBatch
+    cursor and padded as in TextBatch
     phrases       (b, p, 3) of each phrase that may have been replaced, the position of its first symbol, that after its
                   last, and 1 if it was replaced, else 0; IGNORED after the last phrase of a row. None where there are
                   none to tell
@@ -498,6 +535,12 @@ class RowBatch(NamedTuple):
     phrases: Int[Tensor, "b p 3"] | None = None
     order: Int[Tensor, "b t"] | None = None
     rule: Int[Tensor, " b"] | None = None
+    padded: bool = True
+
+    @property
+    def needed_mask(self) -> Bool[Tensor, "b t"] | None:
+        """``padding_mask`` where any input may be padding, else None: what a network is given."""
+        return self.padding_mask if self.padded else None
 
 
 def labels_in(batch: Any, name: str) -> Tensor:

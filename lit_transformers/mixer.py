@@ -79,6 +79,10 @@ class Context(NamedTuple):
     positions            (b, t) position of each token of x in its document
     causal               no token sees a later one
     padding_mask         (b, t) True at real tokens of x, False at padding; None where all are real
+    padding_last         padding stands at the end of every row
+    unbroken             at least so many of the tokens that the state remembers are real, and of the sequence that x
+                         continues: the latest ones, in every row. A plain number, so that no device has to be waited
+                         for; the state says which of the others are
     source               (b, s, d) what a cross mixer reads, one for each row or for each of equal runs of rows; None
                          for self mixing
     source_padding_mask  (b, s) True at real tokens of the source, False at padding; None where all are real
@@ -107,6 +111,13 @@ class Context(NamedTuple):
     reused: int | None = None
     backward: bool = False
     start: int | None = None
+    padding_last: bool = False
+    unbroken: int = 0
+
+    @property
+    def key_mask(self) -> Bool[Tensor, "b t"] | None:
+        """The mask of the tokens of x as keys of attention over x; None where no real token sees padding."""
+        return None if self.causal and self.padding_last else self.padding_mask
 
 
 class QueryStream(NamedTuple):
@@ -216,6 +227,11 @@ class MixerConfig(Config, ABC):
     @abstractmethod
     def promises(self) -> Promises:
         """Returns what the mixer can be used for, with the fields as they are."""
+
+    @property
+    def remembered(self) -> int:
+        """Hook: how many tokens before a segment the keys of attention come from, at most. None by default."""
+        return 0
 
     @property
     def mixer_name(self) -> str:

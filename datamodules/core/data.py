@@ -310,7 +310,12 @@ class Data(L.LightningDataModule, ABC):
                 )
 
     def train_dataloader(self) -> TrainingLoader:
-        return TrainingLoader(self.training, self._resume_cursor)
+        return TrainingLoader(self.training, self._resume_cursor, self.pins)
+
+    @property
+    def pins(self) -> bool:
+        """Whether batches are put into pinned memory: where a trainer has a GPU."""
+        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
     @property
     def validated_split(self) -> Split:
@@ -328,7 +333,7 @@ class Data(L.LightningDataModule, ABC):
 
     def evaluation_dataloader(self, split: Split) -> EvaluationLoader:
         """Returns a loader of one pass over a split; ordinals in the batches are those in that split."""
-        return EvaluationLoader(lambda: self.evaluation(split))
+        return EvaluationLoader(lambda: self.evaluation(split), self.pins)
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Keeps the position after each batch that training uses; one that was only fetched ahead does not count."""

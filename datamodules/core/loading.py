@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from datamodules.core.documents import Shard
@@ -128,14 +129,27 @@ class _WorkerChunks(IterableDataset[Any]):
             yield _Failure(str(error))
 
 
-class TrainingLoader:
-    """A loader of endless batches. Every ``iter`` continues at the training's ``cursor``."""
+def pinned(batch: Any) -> Any:
+    """Returns a batch in pinned memory, from which a GPU copies while the host continues."""
+    return batch._replace(**{name: _pinned(part) for name, part in batch._asdict().items()})
 
-    def __init__(self, reading: Callable[[], Reading], cursor: Callable[[], str]) -> None:
-        self.reading, self.cursor = reading, cursor
+
+def _pinned(part: Any) -> Any:
+    if isinstance(part, Mapping):
+        return {name: _pinned(column) for name, column in part.items()}
+    return part.pin_memory() if isinstance(part, Tensor) else part
+
+
+class TrainingLoader:
+    """A loader of endless batches. Every ``iter`` continues at the training's ``cursor``. pins: whether batches are put
+    into pinned memory."""
+
+    def __init__(self, reading: Callable[[], Reading], cursor: Callable[[], str], pins: bool = False) -> None:
+        self.reading, self.cursor, self.pins = reading, cursor, pins
 
     def __iter__(self) -> Iterator[Any]:
-        return self.reading().batches(self.cursor())
+        batches = self.reading().batches(self.cursor())
+        return map(pinned, batches) if self.pins else batches
 
     def state_dict(self) -> dict[str, Any]:
         """Returns nothing: the data module keeps the position. Lightning requires it of loaders that can resume."""
@@ -146,10 +160,12 @@ class TrainingLoader:
 
 
 class EvaluationLoader:
-    """A loader of one pass. All ranks get equally many batches, of padding where a batch has no row for them."""
+    """A loader of one pass. All ranks get equally many batches, of padding where a batch has no row for them. pins: as
+    in ``TrainingLoader``."""
 
-    def __init__(self, reading: Callable[[], Reading]) -> None:
-        self.reading = reading
+    def __init__(self, reading: Callable[[], Reading], pins: bool = False) -> None:
+        self.reading, self.pins = reading, pins
 
     def __iter__(self) -> Iterator[Any]:
-        return self.reading().batches()
+        batches = self.reading().batches()
+        return map(pinned, batches) if self.pins else batches

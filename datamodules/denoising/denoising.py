@@ -268,6 +268,8 @@ def paired(description: PairDescription, evaluated: bool, rows: list[DamagedRow]
         cursor,
         torch.tensor([part.start for part in parts] or [0]) if description.placed else None,
         torch.tensor([row.text for row in rows] or [0]),
+        padded=int(lengths.min()) < inputs.shape[1],
+        source_padded=int(source_lengths.min()) < source.shape[1],
     )
 
 

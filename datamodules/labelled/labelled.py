@@ -192,6 +192,7 @@ def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -
         torch.tensor([ordinal for ordinal, _ in examples] or [0]),
         cursor,
         labels or None,
+        padded=not padding_mask.all(),
     )
 
 

@@ -385,6 +385,8 @@ def batched(readable: _Readable, shape: PairShape, examples: list[_Example], cur
         torch.tensor([example.pair.requested_length for example in examples] or [0]),
         tuple(references or [()]) if readable.evaluated else (),
         cursor,
+        padded=int(target_lengths.min()) < inputs.shape[1],
+        source_padded=int(source_lengths.min()) < source.shape[1],
     )
 
 

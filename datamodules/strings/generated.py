@@ -192,6 +192,7 @@ def batched(strings: list[_RequestedString], cursor: Plain) -> StringBatch:
         torch.tensor([item.example for item in strings]),
         torch.tensor([item.length for item in strings]),
         json.dumps(cursor),
+        padded=int(lengths.min()) < longest,
     )
 
 

@@ -67,26 +67,26 @@ class _Lane:
 
     ahead: number of positions from the row's start to the end of ``documents``. scored: how many of these have targets
     that earlier rows scored. fresh: whether the next row starts from an empty state. is_own: whether this rank reads
-    it.
+    it. unbroken: number of positions right before the row that hold no padding, since a row was fresh.
     """
 
     def __init__(self) -> None:
         self.is_own = False
         self.documents: list[_LaneDocument] = []
-        self.offset = self.ahead = self.scored = 0
+        self.offset = self.ahead = self.scored = self.unbroken = 0
         self.fresh = True
 
     def add(self, document: _LaneDocument) -> None:
         self.documents.append(document)
         self.ahead += document.length
 
-    def go_to(self, offset: int, scored: int, fresh: bool) -> None:
+    def go_to(self, offset: int, scored: int, fresh: bool, unbroken: int) -> None:
         self.ahead -= offset
-        self.offset, self.scored, self.fresh = offset, scored, fresh
+        self.offset, self.scored, self.fresh, self.unbroken = offset, scored, fresh, unbroken
 
     def clear(self, fresh: bool) -> None:
         self.documents.clear()
-        self.offset = self.ahead = self.scored = 0
+        self.offset = self.ahead = self.scored = self.unbroken = 0
         self.fresh = fresh
 
     def advance(self, shape: LaneShape, filled: int) -> None:
@@ -98,7 +98,7 @@ class _Lane:
         self.offset += shape.stride
         self.ahead -= shape.stride
         self.scored = shape.segment_length - shape.stride
-        self.fresh = sliding
+        self.fresh, self.unbroken = sliding, 0 if sliding else self.unbroken + filled
         while self.documents and self.offset >= self.documents[0].length:
             self.offset -= self.documents.pop(0).length
 
@@ -115,11 +115,12 @@ class _Arrays(NamedTuple):
         size = (rows, length)
         return cls(np.zeros(size, np.int64), np.full(size, IGNORED, np.int64), np.zeros(size, np.int64))
 
-    def batch(self, filled: list[int], fresh: list[bool], cursor: str) -> TextBatch:
+    def batch(self, filled: list[int], fresh: list[bool], unbroken: int, cursor: str) -> TextBatch:
         """Makes the batch. filled: the number of real positions of each row, which come first."""
         inputs, targets, document = map(torch.from_numpy, self)
-        padding_mask = torch.arange(inputs.size(1)) < torch.tensor(filled)[:, None]
-        return TextBatch(inputs, targets, padding_mask, document, torch.tensor(fresh), cursor)
+        length = inputs.size(1)
+        padding_mask, padded = torch.arange(length) < torch.tensor(filled)[:, None], any(n < length for n in filled)
+        return TextBatch(inputs, targets, padding_mask, document, torch.tensor(fresh), cursor, padded, unbroken)
 
 
 class Lanes:
@@ -168,16 +169,17 @@ class Lanes:
         arrays = _Arrays.padding(len(self.own), self.shape.segment_length)
         counts = self.share.of(filled)
         fresh = [lane.fresh and count > 0 for lane, count in zip(self.own, counts, strict=True)]
+        unbroken = min((lane.unbroken for lane, count in zip(self.own, counts, strict=True) if count), default=0)
         for row, (lane, count) in enumerate(zip(self.own, counts, strict=True)):
             if count:
                 self._write(lane, count, arrays.inputs[row], arrays.targets[row], arrays.document[row])
         self._advance(filled)
-        return arrays.batch(counts, fresh, self.cursor())
+        return arrays.batch(counts, fresh, unbroken, self.cursor())
 
     def cursor(self) -> str:
         """Returns the state of all lanes as JSON text, because a tree would be walked on every transfer to a device."""
         lanes = [
-            [[document.at for document in lane.documents], lane.offset, lane.scored, int(lane.fresh)]
+            [[document.at for document in lane.documents], lane.offset, lane.scored, int(lane.fresh), lane.unbroken]
             for lane in self.lanes
         ]
         return json.dumps([self.stream.state(), lanes], separators=(",", ":"))
@@ -185,12 +187,12 @@ class Lanes:
     def go_to(self, cursor: str) -> None:
         """Makes the next batch the one that came next when ``cursor`` was taken."""
         state, lanes = json.loads(cursor)
-        for lane, (starts, offset, scored, fresh) in zip(self.lanes, lanes, strict=True):
+        for lane, (starts, offset, scored, fresh, unbroken) in zip(self.lanes, lanes, strict=True):
             lane.clear(fresh=True)
             for start in starts:
                 self.stream.go_to(start)
                 self._pull(lane)
-            lane.go_to(offset, scored, bool(fresh))
+            lane.go_to(offset, scored, bool(fresh), unbroken)
         self.stream.go_to(state)
 
     def _pull(self, lane: _Lane) -> bool:

@@ -563,7 +563,7 @@ class Graph(Pattern):
             order = further.int().argsort(dim=-1, descending=True, stable=True)[..., : run.most]
             listed = (order[..., None] * self.size + inside).masked_fill(~further.gather(-1, order)[..., None], -1)
             listed = listed.masked_fill(listed >= keys, -1).flatten(2)
-            yield block._replace(further=listed, gaps=run.gaps)
+            yield with_fields(block, further=listed, gaps=run.gaps)
 
 
 def marked_columns(marks: Bool[Tensor, "b s"]) -> tuple[int, ...]:

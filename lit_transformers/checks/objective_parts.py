@@ -253,7 +253,7 @@ def _padded(batch: Any, columns: int) -> Any:
         if isinstance(column, Tensor) and column.dim() == 2 and column.shape == mask.shape:
             filling = IGNORED if name == "targets" else 0
             padded[name] = nn.functional.pad(column, (0, columns), value=filling)
-    return batch._replace(**padded)
+    return batch._replace(**padded, **{name: True for name in ("padded", "source_padded") if name in values})
 
 
 def padding_changes_nothing(case: TaskConfig) -> str:

@@ -190,7 +190,9 @@ class PairReader(Reader):
         symbols = prefixes[:, -1:] if self.cached else prefixes
         self.calls.clear()
         try:
-            output = self.network.decode(symbols, self.source, self.padding_mask, self.state)
+            output = self.network.decode(
+                symbols, self.source, self.padding_mask, self.state, unbroken=prefixes.size(1) - symbols.size(1)
+            )
         except (LengthError, PositionError):
             return None
         self.state = output.state if self.cached else None

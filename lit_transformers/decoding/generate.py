@@ -26,11 +26,11 @@ def sample(
     """Yields ``length`` symbols after the prompt. ``forbidden`` is never generated (the boundary of documents)."""
     generator = config.generator(prompt.device)
     output = model(prompt[None])
-    for _ in range(length):
+    for read in range(len(prompt), len(prompt) + length):
         logits = _allowed(model.tokens.log_probabilities(output.hidden[:, -1]), forbidden)
         symbol = choose(logits, config, generator)
         yield int(symbol)
-        output = model(symbol.view(1, 1), output.state)
+        output = model(symbol.view(1, 1), output.state, unbroken=read)
 
 
 def _allowed(logits: Float[Tensor, "*n v"], forbidden: int | None) -> Float[Tensor, "*n v"]:
@@ -48,7 +48,7 @@ class TextReader(Reader):
     def __init__(
         self, model: CausalNetwork, prompt: Int[Tensor, " t"], hypotheses: int, forbidden: int | None = None
     ) -> None:
-        self.model, self.forbidden = model, forbidden
+        self.model, self.forbidden, self.symbols_read = model, forbidden, len(prompt)
         self.boundary = -1 if forbidden is None else forbidden
         output = model(prompt[None])
         self.after_prompt = self.log_probabilities(output.hidden).expand(hypotheses, -1)
@@ -58,8 +58,8 @@ class TextReader(Reader):
     def read(self, prefixes: Int[Tensor, "n t"]) -> Float[Tensor, "n v"]:
         if prefixes.size(1) == 1:
             return self.after_prompt
-        output = self.model(prefixes[:, -1:], self.state)
-        self.state = output.state
+        output = self.model(prefixes[:, -1:], self.state, unbroken=self.symbols_read)
+        self.state, self.symbols_read = output.state, self.symbols_read + 1
         return self.log_probabilities(output.hidden)
 
     def log_probabilities(self, hidden: Float[Tensor, "n t d"]) -> Float[Tensor, "n v"]:

@@ -94,8 +94,8 @@ class LineWriter(ABC):
         """Returns what the network reads of the texts of a line, of which it cuts what is too long."""
 
     @abstractmethod
-    def outputs(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Sequence[str]:
-        """Returns the output of each row, on one line."""
+    def outputs(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool) -> Sequence[str]:
+        """Returns the output of each row, on one line. ``padded``: whether any symbol is padding."""
 
     def texts(self, line: str) -> tuple[str, ...]:
         """Hook: returns the texts of a line; by default it is one. Raises ConfigError, which says what is wrong."""
@@ -161,9 +161,10 @@ class LineWriter(ABC):
         for indices in batches(sizes, self.options.batch_tokens):
             rows = [torch.from_numpy(window[index].symbols).long() for index in indices]
             lengths = torch.tensor([len(row) for row in rows])
-            padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-            padding_mask = torch.arange(padded.size(1)) < lengths[:, None]
-            for index, text in zip(indices, self.outputs(padded, padding_mask), strict=True):
+            inputs = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+            padding_mask = torch.arange(inputs.size(1)) < lengths[:, None]
+            padded = int(lengths.min()) < inputs.size(1)
+            for index, text in zip(indices, self.outputs(inputs, padding_mask, padded), strict=True):
                 outputs[index] = text
             if report_lines:
                 report_lines(len(indices), sum(window[index].size for index in indices))

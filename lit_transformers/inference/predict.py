@@ -97,16 +97,18 @@ class Predictor(LineWriter):
         task.to(self.device)
 
     @abstractmethod
-    def predictions(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Iterator[Mapping[str, Any]]:
-        """Yields what is predicted of every row, by name."""
+    def predictions(
+        self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yields what is predicted of every row, by name. ``padded``: whether any symbol is padding."""
 
     def texts(self, line: str) -> tuple[str, ...]:
         return self.line_texts.of(line)
 
     @torch.no_grad()
-    def outputs(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Sequence[str]:
+    def outputs(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool) -> Sequence[str]:
         torch.manual_seed(0)  # as in an evaluation, for mixers that draw random numbers
-        predictions = self.predictions(rows.to(self.device), padding_mask.to(self.device))
+        predictions = self.predictions(rows.to(self.device), padding_mask.to(self.device), padded)
         return [json.dumps(prediction, ensure_ascii=False) for prediction in predictions]
 
     def messages(self) -> Iterator[str]:
@@ -128,9 +130,11 @@ class TextPredictor(Predictor):
     def row(self, symbols: Sequence[Symbols]) -> Symbols:
         return np.append([self.boundary], self.rows.row(symbols[0]))
 
-    def predictions(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Iterator[Mapping[str, Any]]:
+    def predictions(
+        self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool
+    ) -> Iterator[Mapping[str, Any]]:
         numbers = torch.arange(len(rows))
-        batch = LabelledBatch(rows, padding_mask, numbers.to(rows.device), None, numbers, None)
+        batch = LabelledBatch(rows, padding_mask, numbers.to(rows.device), None, numbers, None, padded=padded)
         for prediction in self.task.predict_step(batch, 0):
             values = prediction._asdict()
             if "probabilities" in values:
@@ -167,12 +171,15 @@ class RelationPredictor(Predictor):
         second = second[: self.longest - len(first)]
         return np.concatenate([[self.boundary], first, [self.separator], second, [self.separator]])
 
-    def predictions(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Iterator[Mapping[str, Any]]:
+    def predictions(
+        self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool
+    ) -> Iterator[Mapping[str, Any]]:
         is_after = (rows == self.separator).cumsum(dim=1) - (rows == self.separator).long()
         segments, nothing = is_after.clamp(max=1) * padding_mask, torch.full_like(rows, IGNORED)
         order = torch.zeros_like(rows) if RowDescription.of(self.task.data, "predict").ordered else None
         numbers = torch.arange(len(rows))
-        batch = RowBatch(rows, nothing, padding_mask, segments, nothing[:, 0], numbers, None, None, order)
+        tensors = (rows, nothing, padding_mask, segments, nothing[:, 0], numbers)
+        batch = RowBatch(*tensors, cursor=None, order=order, padded=padded)
         related = self.head.logits(self.task.evaluation_reading(batch))
         for probabilities in related.softmax(dim=-1).tolist():
             yield of_classes(self.labels, probabilities)

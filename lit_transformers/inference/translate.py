@@ -69,9 +69,9 @@ class Translator(LineWriter):
     def row(self, symbols: Sequence[Symbols]) -> Symbols:
         return np.append(symbols[0][: self.longest], self.task.data.source.boundary)
 
-    def outputs(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Sequence[str]:
+    def outputs(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool) -> Sequence[str]:
         device = self.task.device
-        texts = self.task.write(rows.to(device), padding_mask.to(device))
+        texts = self.task.write(rows.to(device), padding_mask.to(device) if padded else None)
         return [LINE_ENDS.sub(" ", text.rstrip("\r\n")) for text in texts]  # one line, whatever a model generates
 
 

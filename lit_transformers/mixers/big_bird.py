@@ -17,6 +17,7 @@ from lit_transformers.config import Length, NonNegative, Positive, RandomSeed
 from lit_transformers.host import HOST, sent
 from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
+from lit_transformers.named_tuples import with_fields
 from lit_transformers.space import Choice, Interval, Space
 
 
@@ -137,7 +138,8 @@ def of_full_rows(sampler: GraphSampler, length: int, device: torch.device) -> Gr
         graph = sampler.graph(torch.tensor([length], device=HOST), length)
         blocks = graph.blocks(length, length, 0, BLOCK)
         planned = tuple(
-            block._replace(further=None if block.further is None else sent(block.further, device)) for block in blocks
+            with_fields(block, further=None if block.further is None else sent(block.further, device))
+            for block in blocks
         )
         return replace(graph, edges=sent(graph.edges, device), planned=planned)
 

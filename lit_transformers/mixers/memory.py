@@ -53,12 +53,10 @@ def some_key(padding_mask: Bool[Tensor, "b s"] | None) -> Bool[Tensor, "b s"] | 
     return None if padding_mask is None else padding_mask | ~padding_mask.any(dim=1, keepdim=True)
 
 
-def unless_all(key_mask: Bool[Tensor, "b s"] | None) -> Bool[Tensor, "b s"] | None:
-    """Returns None where every key is visible, so that executors need no mask. Checked only for masks on the CPU: the
-    check would have to wait for a device."""
-    if key_mask is None or key_mask.device.type != "cpu" or torch.compiler.is_compiling():
-        return key_mask
-    return None if bool(key_mask.all()) else key_mask
+def needs_mask(state: Any, unbroken: int) -> bool:
+    """Whether a query may not see every token of memory: ``unbroken`` (``Context.unbroken``) are fewer than it holds.
+    The values of the mask are not read, for which a device would have to be waited for."""
+    return state is not None and bool(state["key_mask"].size(1) > unbroken)
 
 
 def remember(

@@ -19,7 +19,7 @@ from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.maps import LinearMap
 from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Promises, Shape
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
-from lit_transformers.mixers.memory import of_source, remember, some_key, unless_all
+from lit_transformers.mixers.memory import needs_mask, of_source, remember, some_key
 from lit_transformers.named_tuples import with_fields
 
 
@@ -32,11 +32,6 @@ class EncodedConfig(HeadsConfig, ABC):
     @abstractmethod
     def attention_promises(self) -> Promises:
         """Returns what the mixer could be used for without an encoding and without memory."""
-
-    @property
-    def remembered(self) -> int:
-        """Hook: how many past inputs of this layer stay visible."""
-        return 0
 
     @final
     def promises(self) -> Promises:
@@ -138,7 +133,7 @@ class QKVMixer(Mixer):
         q = split(self.query(x), self.heads)
         if ctx.source is not None:
             k, v, state = of_source(ctx.source, state, self.keys)
-            inputs = Inputs(q, k, v, unless_all(some_key(ctx.source_padding_mask)), crossed=True)
+            inputs = Inputs(q, k, v, some_key(ctx.source_padding_mask), crossed=True)
             return inputs, state, SegmentInputs(x)
         return self._read(q, x, ctx, state)
 
@@ -201,14 +196,16 @@ class QKVMixer(Mixer):
     ) -> tuple[Inputs, dict[str, Tensor] | None, SegmentInputs]:
         marks = None if self.mark is None else self.mark(ctx)
         if self.memory == 0:
-            return Inputs(q, *self.keys(x), unless_all(ctx.padding_mask)), None, SegmentInputs(x, x, marks)
-        key_mask = (
+            return Inputs(q, *self.keys(x), ctx.key_mask), None, SegmentInputs(x, x, marks)
+        real = (
             torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.padding_mask is None else ctx.padding_mask
         )
-        flags = {"key_mask": key_mask} | ({} if marks is None else {"marks": marks})
+        flags = {"key_mask": real} | ({} if marks is None else {"marks": marks})
         memory = remember(self.memory, x, flags, state, self.keys, self.keep_hidden, ctx.reused)
         segment = SegmentInputs(x, memory.hidden, memory.flags.get("marks"))
-        return Inputs(q, memory.k, memory.v, unless_all(memory.flags["key_mask"])), memory.state, segment
+        is_masked = ctx.key_mask is not None or needs_mask(state, ctx.unbroken)
+        key_mask = memory.flags["key_mask"] if is_masked else None
+        return Inputs(q, memory.k, memory.v, key_mask), memory.state, segment
 
     def projection_flops(self, queries: int, keys: int) -> int:
         """FLOPs of the four projections for one sequence, with memory, which is projected again with gradients."""

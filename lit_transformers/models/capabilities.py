@@ -23,8 +23,11 @@ M = TypeVar("M", bound=ModelConfig)
 class CausalNetwork(Network):
     """Reads segments in order and represents each symbol from those before it, and from itself.
 
-    ``state`` is a tree of tensors with the batch first, all zeros when empty.
+    ``state`` is a tree of tensors with the batch first, all zeros when empty. ``remembered``: how many symbols before a
+    segment attention sees, at most (``MixerConfig.remembered``).
     """
+
+    remembered: int = 0
 
     @abstractmethod
     def forward(
@@ -33,9 +36,12 @@ class CausalNetwork(Network):
         state: Any = None,
         padding_mask: Bool[Tensor, "b t"] | None = None,
         keep_layers: bool = False,
+        unbroken: int = 0,
     ) -> ModelOutput:
         """Maps symbols (b, t) after those that ``state`` remembers to hidden (b, t, d). ``padding_mask`` is True at
-        real symbols and False at padding, which is at the end of a row. keep_layers: return all layers' outputs."""
+        real symbols and False at padding, which is at the end of a row; None where all are real. keep_layers: return
+        all layers' outputs. unbroken: of what ``state`` remembers, at least so many of the latest symbols of every row
+        are real and of the row's own text (``TextBatch.unbroken``); attention over no others needs no mask."""
 
     @abstractmethod
     def read_layer(self, hidden: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
@@ -60,6 +66,7 @@ class OrderedRows(NamedTuple):
     segments      (b, t) the number of each symbol's segment, from 0; None where a row is one segment
     reused        how many symbols, from the first on, memory takes; None: all
     backward      symbols stand in reverse, and what is remembered follows them in the text
+    unbroken      at least so many of the latest symbols that are remembered are real
     """
 
     symbols: Int[Tensor, "b t"]
@@ -70,6 +77,7 @@ class OrderedRows(NamedTuple):
     segments: Int[Tensor, "b t"] | None = None
     reused: int | None = None
     backward: bool = False
+    unbroken: int = 0
 
 
 class OrderedOutput(NamedTuple):
@@ -93,9 +101,9 @@ class RowNetwork(Network):
         marked: Bool[Tensor, "b t"],
         segments: Int[Tensor, "b t"] | None = None,
     ) -> ModelOutput:
-        """Maps symbols (b, t) to hidden (b, t, d). ``padding_mask`` is True at real symbols and False at padding;
-        ``marked`` is True at symbols that the data single out; ``segments`` is the number of each symbol's segment,
-        from 0, and None where a row is one segment."""
+        """Maps symbols (b, t) to hidden (b, t, d). ``padding_mask`` is True at real symbols and False at padding, which
+        is at the end of a row; None where all are real. ``marked`` is True at symbols that the data single out;
+        ``segments`` is the number of each symbol's segment, from 0, and None where a row is one segment."""
 
     def read_ordered(
         self,
@@ -209,9 +217,11 @@ class PairNetwork(Network):
         padding_mask: Bool[Tensor, "n t"] | None = None,
         offset: Int[Tensor, " n"] | None = None,
         start: Int[Tensor, " n"] | None = None,
+        unbroken: int = 0,
     ) -> ModelOutput:
         """Decodes target symbols after those that ``state`` remembers, or from the positions ``start`` (n,) on. Each
-        row of the source may have several consecutive rows of the target, the same number for every source."""
+        row of the source may have several consecutive rows of the target, the same number for every source. Padding is
+        at the end of a row. unbroken: as in ``CausalNetwork.forward``."""
 
     @abstractmethod
     def crossings(self) -> list[Mixer]:

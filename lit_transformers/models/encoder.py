@@ -163,6 +163,7 @@ class Encoder(RowNetwork):
             segments=segments,
             pattern=pattern,
             start=None if self.restarts else 0,
+            padding_last=True,
         )
         output = self.stack(x, ctx)
         return ModelOutput(self.norm(output.y)[:, x.size(1) - symbols.size(1) :], None, dict(output.aux))
@@ -195,7 +196,7 @@ class Encoder(RowNetwork):
         positions = torch.arange(x.size(1), device=x.device).expand(x.size(0), -1)
         positions = positions.flip(1) if rows.backward else positions
         ctx = Context(positions, False, rows.padding_mask, marked=rows.marked, segments=rows.segments)
-        ctx = with_fields(ctx, reused=rows.reused, backward=rows.backward)
+        ctx = with_fields(ctx, reused=rows.reused, backward=rows.backward, unbroken=rows.unbroken)
         if self.query is None:
             output = self.stack(x, with_fields(ctx, pattern=Ordered(rows.places, itself=True)), state)
             hidden = output.y.gather(1, rows.at[..., None].expand(-1, -1, output.y.size(-1)))

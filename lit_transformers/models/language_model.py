@@ -33,6 +33,7 @@ class LanguageModel(CausalNetwork, RowNetwork):
     def __init__(self, config: LanguageModelConfig, data: DataDescription) -> None:
         super().__init__()
         self.dim, self.streams = config.dim, config.mixer.promises().streams
+        self.remembered = config.mixer.remembered
         self.tokens = config.tokens.build(data.vocabulary.size, config.dim)
         self.stack = config.build_stack("causal", data.length)
         self.norm = config.final_norm()
@@ -45,10 +46,17 @@ class LanguageModel(CausalNetwork, RowNetwork):
         state: Any = None,
         padding_mask: Bool[Tensor, "b t"] | None = None,
         keep_layers: bool = False,
+        unbroken: int = 0,
     ) -> ModelOutput:
         positions, start = positions_of(symbols, None if state is None else state["length"])
-        first = 0 if state is None else None
-        ctx = Context(positions, causal=True, padding_mask=padding_mask, start=first)
+        ctx = Context(
+            positions,
+            causal=True,
+            padding_mask=padding_mask,
+            padding_last=True,
+            unbroken=unbroken,
+            start=0 if state is None else None,
+        )
         output = self.stack(self.tokens.embed(symbols), ctx, None if state is None else state["layers"], keep_layers)
         length = start + (symbols.size(1) if padding_mask is None else padding_mask.sum(dim=1))
         hidden = self.dropout(self.norm(output.y))

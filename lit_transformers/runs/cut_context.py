@@ -84,11 +84,11 @@ def _bits(task: CausalLM, rows: Int[Tensor, "p l"], segment: int) -> npt.NDArray
     network = task.evaluator()
     parts = []
     for chunk in rows.split(max(MOST_SYMBOLS // 16 // rows.size(1), 1)):
-        inputs, state = chunk[:, :-1].to(task.device), None
+        inputs, state, read = chunk[:, :-1].to(task.device), None, 0
         first = inputs.size(1) % segment or segment  # of rows that no segments fill, the first one is shorter
         for piece in (inputs[:, :first], *inputs[:, first:].split(segment, dim=1)):
             if piece.size(1):
-                output = network(piece, state)
-                state = output.state
+                output = network(piece, state, unbroken=read)
+                state, read = output.state, read + piece.size(1)
         parts.append(network.tokens.nll(output.hidden[:, -1:], chunk[:, -1:].to(task.device)))
     return np.asarray(torch.cat(parts)[:, 0].double().cpu() / math.log(2))

@@ -117,7 +117,7 @@ def attention_summary(call: ModuleCall) -> AttentionSummary | None:
     if length < LEAST or ctx.source is not None:
         return None
     marked = None if ctx.marked is None else ctx.marked[row, :length]
-    row_ctx = Context(ctx.positions[row, :length], ctx.causal, marked=marked)
+    row_ctx = Context(ctx.positions[row, :length], ctx.causal, marked=marked, unbroken=ctx.unbroken)
     state = map_state(lambda tensor: tensor[row], rest[0]) if rest else None
     weights, places = weights_by_part(mixer, x[row, :length], row_ctx, state)
     totals, queries, side = weights.sum(dim=-1), weights.size(1), weights.size(2)

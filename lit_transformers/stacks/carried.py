@@ -29,7 +29,7 @@ def read_until_full(stack: Stack, dim: int, segment_length: int) -> Carried:
         x = torch.randn(1, segment_length, dim, device=device)
         positions = torch.arange(tokens_read, tokens_read + segment_length, device=device)[None]
         with device:
-            state = detach(stack(x, Context(positions, causal=True), state).state)
+            state = detach(stack(x, Context(positions, causal=True, unbroken=tokens_read), state).state)
         new_size = sum(part.numel() * part.element_size() for part in state_tensors(state))
         if new_size == size:
             break

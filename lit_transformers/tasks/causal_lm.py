@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from lit_transformers.batch import DataDescription, LanguageDescription, TextBatch
 from lit_transformers.config import PositiveFloat
@@ -55,7 +55,7 @@ class CausalLMConfig(TaskConfig, kind="causal_lm"):
         text = torch.randint(1, data.vocabulary.size, (2, data.length + 1))
         real = torch.ones(2, data.length, dtype=torch.bool)
         document, fresh = torch.zeros(2, data.length, dtype=torch.long), torch.zeros(2, dtype=torch.bool)
-        return TextBatch(text[:, :-1], text[:, 1:], real, document, fresh, None)
+        return TextBatch(text[:, :-1], text[:, 1:], real, document, fresh, None, padded=False)
 
 
 class CausalLM(Task):
@@ -88,13 +88,15 @@ class CausalLM(Task):
         return output
 
     def read(
-        self, network: nn.Module, batch: TextBatch, state: Any = None, keep_layers: bool = False
+        self, network: CausalNetwork, batch: TextBatch, state: Any = None, keep_layers: bool = False
     ) -> Representation:
         """Runs the network on one segment of the lanes, after what ``state`` remembers of them. The new state is the
         reading's part "state"."""
-        if state is not None:
+        unbroken = 0 if state is None else batch.unbroken
+        if state is not None and not unbroken:
             state = empty_rows(state, batch.fresh)
-        output: ModelOutput = network(batch.inputs, state, batch.padding_mask, keep_layers)
+        unbroken = min(unbroken, network.remembered)  # one number once memory is full, for compiled code depends on it
+        output: ModelOutput = network(batch.inputs, state, batch.needed_mask, keep_layers, unbroken)
         return Representation(network, output.hidden, output.layers, output.aux, parts={"state": detach(output.state)})
 
     def training_reading(self, batch: TextBatch) -> Representation:
@@ -132,7 +134,7 @@ class CausalLM(Task):
         if self.evaluation_state is not None and len(lanes) < len(before):
             self.evaluation_state = take_rows(self.evaluation_state, torch.searchsorted(before, lanes))
         inputs, targets, padding_mask, document, fresh = (part[lanes] for part in batch[:5])
-        return TextBatch(inputs, targets, padding_mask, document, fresh, batch.cursor)
+        return batch._replace(inputs=inputs, targets=targets, padding_mask=padding_mask, document=document, fresh=fresh)
 
     def validation_step(self, batch: TextBatch, batch_index: int) -> None:
         super().validation_step(self.of_open_lanes(batch), batch_index)

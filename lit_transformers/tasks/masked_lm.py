@@ -87,6 +87,7 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
             None,
             torch.tensor([[[2, 3, 0]], [[2, 3, 1]]]) if rows.phrases else None,
             torch.arange(2)[:, None] * torch.arange(data.length) if rows.ordered else None,
+            padded=False,
         )
 
 
@@ -186,5 +187,5 @@ def read_rows(network: RowNetwork, batch: RowBatch) -> ModelOutput:
     first = torch.zeros_like(batch.padding_mask)
     first[:, 0] = batch.padding_mask[:, 0]
     if batch.order is not None:
-        return network.read_ordered(batch.inputs, batch.padding_mask, first, batch.segments, batch.order)
-    return network.read_row(batch.inputs, batch.padding_mask, first, batch.segments)
+        return network.read_ordered(batch.inputs, batch.needed_mask, first, batch.segments, batch.order)
+    return network.read_row(batch.inputs, batch.needed_mask, first, batch.segments)

@@ -16,6 +16,7 @@ from lit_transformers.config import ConfigError, Plain, Positive, PositiveFloat
 from lit_transformers.heads.head import HeadConfig, Representation
 from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols, HiddenSymbolsConfig
 from lit_transformers.heads.relation import RelationConfig
+from lit_transformers.mixers.memory import EVERYTHING
 from lit_transformers.models.capabilities import OrderedOutput, OrderedRows, RowModelConfig, RowNetwork
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.records.measure import Measure
@@ -156,7 +157,7 @@ class PermutationLM(Task):
         if self.config.objective == "denoising":
             rows = rows._replace(symbols=batch.inputs, places=torch.zeros_like(rows.places))
         elif order == "none":  # nobody sees them: neither their segment nor, in memory, those that are read after it
-            rows = rows._replace(padding_mask=batch.padding_mask & ~scored)
+            rows = rows._replace(padding_mask=batch.padding_mask & ~scored, unbroken=0)
         if self.config.directions == "forward":
             return self.read_segments(network, rows, scored)
         backward, aux = (scrambled(batch.example) & 1).bool(), dict[str, Tensor]()
@@ -214,7 +215,8 @@ def ordered_rows(batch: RowBatch, order: Order) -> OrderedRows:
     first = torch.zeros_like(batch.padding_mask)
     first[:, 0] = batch.padding_mask[:, 0]
     places, at = places_of(batch, scored, order), at_predictions(scored)
-    return OrderedRows(symbols, places, at, batch.padding_mask, first, batch.segments)
+    rows = OrderedRows(symbols, places, at, batch.needed_mask, first, batch.segments)
+    return rows if batch.padded else rows._replace(unbroken=EVERYTHING)
 
 
 def at_predictions(scored: Bool[Tensor, "b t"]) -> Int[Tensor, "b m"]:

@@ -59,7 +59,8 @@ class PooledTaskConfig(TaskConfig):
         labels = described.labels.random(2, data.length)
         columns = {name: kind.random(2, data.length) for name, kind in described.columns.items()}
         marked = torch.arange(data.length) == torch.randint(data.length, (2, 1))
-        return LabelledBatch(inputs, torch.ones_like(marked), labels, marked, torch.arange(2), None, columns)
+        real, rows = torch.ones_like(marked), torch.arange(2)
+        return LabelledBatch(inputs, real, labels, marked, rows, None, columns, padded=False)
 
 
 class PooledTask(Task):
@@ -90,7 +91,7 @@ class PooledTask(Task):
         return [*super().unused(), *self.network.prediction_only()]
 
     def read(self, network: RowNetwork, batch: LabelledBatch) -> Representation:
-        output = network.read_row(batch.inputs, batch.padding_mask, marks(batch))
+        output = network.read_row(batch.inputs, batch.needed_mask, marks(batch))
         return Representation(network, output.hidden, aux=output.aux)
 
     @property

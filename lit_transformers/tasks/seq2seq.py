@@ -146,9 +146,8 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
         inputs = torch.cat([torch.full((2, 1), data.vocabulary.boundary), target[:, :-1]], dim=1)
         target_mask, rows = torch.ones(2, data.length, dtype=torch.bool), torch.arange(2)
         references = (("",), ("",))
-        return PairBatch(
-            source * source_mask, source_mask, inputs, target, target_mask, rows, 0 * rows, references, None
-        )
+        tensors = (source * source_mask, source_mask, inputs, target, target_mask, rows, 0 * rows)
+        return PairBatch(*tensors, references, None, padded=False)
 
     def measures(self, data: DataDescription) -> dict[str, Measure]:
         texts = [name for name in ("bleu", "chrf") if name in self.scores] + [*ROUGES] * ("rouge" in self.scores)
@@ -193,7 +192,7 @@ class Seq2Seq(Task):
 
     def read(self, network: PairNetwork, batch: PairBatch) -> Representation:
         output: ModelOutput = network(
-            batch.source, batch.inputs, batch.source_padding_mask, batch.padding_mask, batch.start
+            batch.source, batch.inputs, batch.needed_source_mask, batch.needed_mask, batch.start
         )
         return Representation(network, output.hidden, aux=output.aux, source_aux=output.source_aux)
 
@@ -207,7 +206,7 @@ class Seq2Seq(Task):
             self.metric.update(real.example, {})
             self.metric.add_texts(real, [])
             return
-        hypotheses = self.write(real.source, real.source_padding_mask) if self.writes else None
+        hypotheses = self.write(real.source, real.needed_source_mask) if self.writes else None
         super().validation_step(real, batch_index)
         self.metric.add_texts(real, hypotheses)
 
@@ -219,10 +218,10 @@ class Seq2Seq(Task):
         real = real_rows(batch)
         if not len(real.source):
             return []
-        texts = self.write(real.source, real.source_padding_mask)
+        texts = self.write(real.source, real.needed_source_mask)
         return [Written(*row) for row in zip(real.example.tolist(), texts, real.references, strict=True)]
 
-    def write(self, source: Int[Tensor, "b s"], padding_mask: Bool[Tensor, "b s"]) -> Sequence[str]:
+    def write(self, source: Int[Tensor, "b s"], padding_mask: Bool[Tensor, "b s"] | None) -> Sequence[str]:
         """Decodes every source and returns the texts."""
         decoded = decode(self.evaluator(), source, padding_mask, self.config.decoding, self.data.vocabulary.boundary)
         return [self.data.detokenize(symbols) for symbols in decoded.symbols]

@@ -36,7 +36,7 @@ class StringsConfig(TaskConfig, kind="strings"):
         targets = text[:, 1:].clone()
         targets[:, : data.length // 2] = IGNORED
         real, rows = torch.ones(2, data.length, dtype=torch.bool), torch.arange(2)
-        return StringBatch(text[:, :-1], targets, real, rows, torch.full((2,), data.length), None)
+        return StringBatch(text[:, :-1], targets, real, rows, torch.full((2,), data.length), None, padded=False)
 
 
 class Strings(Task):
@@ -54,7 +54,7 @@ class Strings(Task):
         self.add_heads(StringMetric)
 
     def read(self, network: CausalNetwork, batch: StringBatch) -> Representation:
-        output: ModelOutput = network(batch.inputs, None, batch.padding_mask)
+        output: ModelOutput = network(batch.inputs, None, batch.needed_mask)
         return Representation(network, output.hidden, aux=output.aux)
 
     def evaluation_output(self, batch: StringBatch) -> Float[Tensor, "b t v"]:

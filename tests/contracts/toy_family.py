@@ -48,7 +48,7 @@ class Drafted(CausalNetwork):
 
     def __init__(self, config: DraftedConfig, data: DataDescription) -> None:
         super().__init__()
-        self.dim = config.dim
+        self.dim, self.remembered = config.dim, config.mixer.remembered
         self.tokens = config.tokens.build(data.vocabulary.size, config.dim)
         self.lower, self.upper = config.build_stack("causal", data.length).split(config.cut)
         self.draft = config.override({"depth": config.draft_depth}).build_stack("causal", data.length)
@@ -61,10 +61,12 @@ class Drafted(CausalNetwork):
         state: Any = None,
         padding_mask: Bool[Tensor, "b t"] | None = None,
         keep_layers: bool = False,
+        unbroken: int = 0,
     ) -> ModelOutput:
         state = state or dict.fromkeys(("length", "lower", "upper", "draft"))
         positions, start = positions_of(symbols, state["length"])
         ctx = Context(positions, True, padding_mask, offset=self.lower.entry.offsets(positions))
+        ctx = ctx._replace(padding_last=True, unbroken=unbroken)
         embedded = self.tokens.embed(symbols)
         lower = self.lower(embedded, ctx, state["lower"], keep_layers)
         upper = self.upper(lower.y, ctx, state["upper"], keep_layers)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from lit_transformers.attention.recompute import Stretch, TensorSlice, product, values_unread, zeros_for
-from lit_transformers.mixers.memory import unless_all
 
 STRETCHES = {
     "one": Stretch(2, 9, 2),
@@ -59,8 +58,3 @@ def test_a_product_whose_values_are_unread_has_its_gradients() -> None:
     assert torch.equal(expected, weights @ v) and unread.shape == expected.shape and not unread.any()
     for gradient, reference in zip(*(torch.autograd.grad(y, leaves, probe) for y in (unread, expected)), strict=True):
         torch.testing.assert_close(gradient, reference)
-
-
-def test_no_mask_is_kept_where_every_key_is_seen() -> None:
-    key_mask = torch.tensor([[True, True], [True, False]])
-    assert unless_all(key_mask[:1]) is None and unless_all(key_mask) is key_mask and unless_all(None) is None

@@ -40,6 +40,10 @@ class CompressiveConfig(ScoresConfig, kind="compressive"):
         if self.function not in LEARNED and self.auxiliary != "none":
             yield f"function: {self.function} learns nothing that an auxiliary loss could train; set auxiliary: none"
 
+    @property
+    def remembered(self) -> int:
+        return self.memory + self.rate - 1 + self.compressed_memory * self.rate
+
     def attention_promises(self) -> Promises:
         return Promises(
             ("causal",),
@@ -91,7 +95,9 @@ class Compressive(Mixer):
         head, memory = Past(state["hidden"].to(x.dtype), state["key_mask"]).split(self._slot_vectors(raw))
         front = self.compressor(head) if raw else head
         ignores_past = empty and not (raw or self.watches or "keys" in state)
-        output: MixerOutput = self.reader(x, ctx, None if ignores_past else readable(state, front.then(memory)))
+        unbroken = 0 if empty else self._unbroken(ctx.unbroken, memory.key_mask.size(1))
+        read = None if ignores_past else readable(state, front.then(memory))
+        output: MixerOutput = self.reader(x, with_fields(ctx, unbroken=unbroken), read)
         real = (
             torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.padding_mask is None else ctx.padding_mask
         )
@@ -124,6 +130,12 @@ class Compressive(Mixer):
             slots = torch.cat([slots, frozen(linear, new.hidden, self.reader)], dim=2)[:, :, -self.slots :]
             projected[name] = torch.cat([slots, memory[:, :, leaving:]], dim=2)
         return projected
+
+    def _unbroken(self, tokens: int, memory: int) -> int:
+        """Returns how many positions before the segment, slots included, hold nothing but the latest ``tokens``, of
+        which memory has the last ``memory``. The most used vectors may be of any tokens, so those slots do not count.
+        """
+        return min(tokens, memory) + (0 if self.watches else max(0, tokens - memory) // self.rate)
 
     @property
     def _projections(self) -> tuple[LinearMap, LinearMap]:

@@ -25,7 +25,6 @@ from lit_transformers.mixer import (
     Shape,
 )
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
-from lit_transformers.mixers.memory import unless_all
 from lit_transformers.mixers.synthesizer.logits import (
     Dense,
     DotProduct,
@@ -122,7 +121,7 @@ class Synthesizer(Mixer):
         if x.size(1) > self.length:
             raise LengthError(f"synthesizer was built for {self.length} positions and reads no {x.size(1)}")
         pattern = Band(None, 0 if ctx.causal else None)
-        dropout, key_mask = self.dropout if self.training else 0.0, unless_all(ctx.padding_mask)
+        dropout, key_mask = self.dropout if self.training else 0.0, ctx.key_mask
         q, k, rows, v = *self.parts(x), split(self.value(x), self.heads)
         inputs = Inputs(q.to(v.dtype), k.to(v.dtype), v, key_mask, others=rows)
         is_shared = all(part.size(0) == 1 for part in (q, *rows)) and key_mask is None and not dropout
