@@ -343,6 +343,11 @@ def empty_rows(state: Any, rows: Bool[Tensor, " b"]) -> Any:
     return map_state(lambda part: part.masked_fill(rows.view(-1, *[1] * (part.dim() - 1)), 0), state)
 
 
+def tokens_held(state: Any) -> int:
+    """Returns how many tokens, at most, a state holds with a flag for each."""
+    return max((part.size(1) for part in state_tensors(state) if part.dtype == torch.bool), default=0)
+
+
 def take_rows(state: Any, rows: Int[Tensor, " n"]) -> Any:
     """Returns the state of the given lanes, in the given order, as beam search needs it."""
     return map_state(lambda part: part.index_select(0, rows), state)

@@ -91,4 +91,6 @@ def remember(
             refuse_gradients()
             k, v = torch.cat([state["keys"], k], dim=2), torch.cat([state["values"], v], dim=2)
         new_state = {"keys": k[:, :, kept], "values": v[:, :, kept]}
-    return MemoryOutput(k, v, flags, hidden, new_state | {name: flag[:, kept] for name, flag in flags.items()})
+    new_state |= {name: flag[:, kept] for name, flag in flags.items()}
+    # Laid out as ``empty_rows`` does: code is compiled for a layout, and what was cut off is not kept.
+    return MemoryOutput(k, v, flags, hidden, {name: part.contiguous() for name, part in new_state.items()})

@@ -13,7 +13,7 @@ from lit_transformers.batch import DataDescription, LanguageDescription, TextBat
 from lit_transformers.config import PositiveFloat
 from lit_transformers.heads.head import HeadConfig, Representation
 from lit_transformers.heads.next_symbol import Counted, FutureSymbolConfig, LayerSymbolsConfig, NextSymbolConfig
-from lit_transformers.mixer import detach, empty_rows, join_rows, map_state, take_rows
+from lit_transformers.mixer import detach, empty_rows, join_rows, map_state, take_rows, tokens_held
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.stacks.carried import Carried
@@ -92,11 +92,13 @@ class CausalLM(Task):
     ) -> Representation:
         """Runs the network on one segment of the lanes, after what ``state`` remembers of them. The new state is the
         reading's part "state"."""
-        unbroken = 0 if state is None else batch.unbroken
-        if state is not None and not unbroken:
+        if state is not None and not batch.unbroken:
             state = empty_rows(state, batch.fresh)
-        unbroken = min(unbroken, network.remembered)  # one number once memory is full, for compiled code depends on it
-        output: ModelOutput = network(batch.inputs, state, batch.needed_mask, keep_layers, unbroken)
+        # Code is compiled for each number and for the absence of a mask, so there are few numbers, and always a mask.
+        unbroken = min(batch.unbroken, network.remembered)
+        unbroken = unbroken if unbroken >= tokens_held(state) else 0
+        padding_mask = batch.padding_mask if self.training_config.compile else batch.needed_mask
+        output: ModelOutput = network(batch.inputs, state, padding_mask, keep_layers, unbroken)
         return Representation(network, output.hidden, output.layers, output.aux, parts={"state": detach(output.state)})
 
     def training_reading(self, batch: TextBatch) -> Representation:

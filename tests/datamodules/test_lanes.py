@@ -119,6 +119,28 @@ def test_a_cursor_resumes_with_exactly_the_next_batch(
     assert all(equal_batches(a, b) for a, b in zip(batches[skip + 1 :], resumed_batches, strict=True))
 
 
+@fixed
+@given(lengths=lengths, shape=shapes(), ranks=st.integers(1, 2), skip=st.integers(0, 12), endless=st.booleans())
+def test_a_batch_says_whether_it_is_padded_and_how_many_tokens_stand_before_it(
+    make_documents: MakeDocuments, lengths: list[int], shape: LaneShape, ranks: int, skip: int, endless: bool
+) -> None:
+    documents = make_documents(counting_documents(lengths))
+    make_lanes = training_lanes if endless else evaluation_lanes
+    cursors = [batch.cursor or "" for batch in islice(make_lanes(documents, shape), 24)]
+    for share in (Shard(number, ranks) for number in range(ranks)):
+        said, before = [], [0] * shape.rows
+        for batch in islice(make_lanes(documents, shape, share), 24):
+            assert batch.padded == (not batch.padding_mask.all())
+            before = [0 if fresh else count for fresh, count in zip(batch.fresh.tolist(), before, strict=False)]
+            has_inputs, is_full = batch.padding_mask.any(dim=1).tolist(), batch.padding_mask.all(dim=1).tolist()
+            assert batch.unbroken == min((n for n, real in zip(before, has_inputs, strict=True) if real), default=0)
+            before = [n + shape.segment_length if full else 0 for n, full in zip(before, is_full, strict=True)]
+            said.append((batch.padded, batch.unbroken))
+        if len(said) > skip:  # from the cursor of one process
+            resumed = islice(make_lanes(documents, shape, share, cursors[skip]), len(said) - skip - 1)
+            assert [(batch.padded, batch.unbroken) for batch in resumed] == said[skip + 1 :]
+
+
 def test_a_lane_continues_where_it_stopped(make_documents: MakeDocuments) -> None:
     lanes = training_lanes(make_documents(counting_documents([100, 90, 80])), LaneShape(3, 8, 8, joined=False))
     batches = list(islice(lanes, 60))
