@@ -494,6 +494,9 @@ def batches_are_described(case: DataConfig) -> str:
             )
         if not batch.padding_mask.any():
             raise Broken("a batch of training is padding alone; leave it out")
+        for flag, mask in (("padded", "padding_mask"), ("source_padded", "source_padding_mask")):
+            if not getattr(batch, flag, True) and not getattr(batch, mask).all():
+                raise Broken(f"a batch has padding and says {flag}=False: networks would read it; leave {flag} out")
         for name, labels in description.label_columns.items():
             if fault := labels.fault(labels_in(batch, name), batch.padding_mask):
                 raise Broken(f"column {name!r} of a batch: {fault}; lay it out as {type(labels).__name__} describes")

@@ -476,6 +476,27 @@ class Selfish(GeneratedData):
         return reading._replace(open=lambda shard: _Deaf(reading.open(Shard())))
 
 
+class UnawareConfig(GeneratedDataConfig, kind="unaware"):
+    """Says of every batch that it has no padding."""
+
+    def build(self) -> GeneratedData:
+        return Unaware(self)
+
+
+class Unaware(GeneratedData):
+    def training(self) -> Any:
+        reading = super().training()
+        return reading._replace(open=lambda shard: _Unaware(reading.open(shard)))
+
+
+class _Unaware:
+    def __init__(self, batches: Any) -> None:
+        self.batches, self.skip, self.go_to = batches, batches.skip, batches.go_to
+
+    def chunk(self) -> Iterator[Any]:
+        return (batch._replace(padded=False) for batch in self.batches.chunk())
+
+
 class _Deaf:
     def __init__(self, batches: Any) -> None:
         self.chunk, self.skip = batches.chunk, batches.skip
@@ -557,6 +578,7 @@ FAULTS: Mapping[str, tuple[Any, str, str]] = {
     "bytes of symbols": (MiscountedConfig, "bytes of symbols add up", "bits per byte would be wrong"),
     "tokenizer": (MiscountedConfig, "read from a checkpoint", "return all of it in to_dict"),
     "ranks": (SelfishConfig, "ranks share the batches of one", "deal each batch by Shard.of"),
+    "padding": (UnawareConfig(lengths="uniform"), "described as it is", "leave padded out"),
     "cursor": (SelfishConfig, "goes on in the middle", "hold all that decides the next batch in the cursor"),
 }
 """For each fault the config, the check that notices it, and the way out in the line that it prints."""

@@ -8,6 +8,7 @@ import ast
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,6 +18,8 @@ from broken_parts import FAULTS, StaleConfig
 from contract_cases import CASES, name
 
 from datamodules import CORRUPTIONS, DATA, EXAMPLES, GENERATORS, NOISES, PAIRS, SOURCES, TOKENIZERS
+from datamodules.core.documents import Shard
+from lit_transformers.batch import PairBatch
 from lit_transformers.checks import data_parts, network_parts, part_checks, training_parts
 from lit_transformers.checks.contract import checks_of, run_check
 from lit_transformers.config import Config
@@ -171,6 +174,21 @@ def test_a_part_of_ours_keeps_the_contract(
     asked = [(check, run) for check, run in checks_of(case) if check not in left_out]
     results = [gate for check, run in asked for gate in run_check(check, run)]
     assert len(results) > 2 and not [f"{gate.name}: {gate.detail}" for gate in results if not gate.passed]
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["kind"]) for case in DATA_CASES])
+def test_a_batch_says_that_it_is_padded_where_it_is_and_there_alone(
+    case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIT_CACHE", str(tmp_path))
+    data = DATA[case["kind"]].from_dict({key: value for key, value in case.items() if key != "kind"}).build()
+    last_share = data.evaluation("validation")._replace(rank=Shard(6, 7))  # has batches of padding alone
+    for batch in (*islice(data.training().batches(), 24), *last_share.batches()):
+        assert batch.padded == (not batch.padding_mask.all())
+        assert batch.needed_mask is (batch.padding_mask if batch.padded else None)
+        if isinstance(batch, PairBatch):
+            assert batch.source_padded == (not batch.source_padding_mask.all())
+            assert batch.needed_source_mask is (batch.source_padding_mask if batch.source_padded else None)
 
 
 @pytest.mark.parametrize("table", PARTS)
