@@ -51,11 +51,11 @@ class CausalLMConfig(TaskConfig, kind="causal_lm"):
         return heads
 
     def random_batch(self, data: DataDescription) -> TextBatch:
-        """Returns two lanes of random symbols in which no document begins or ends."""
+        """Returns two lanes of random symbols in which no document begins or ends, after others such."""
         text = torch.randint(1, data.vocabulary.size, (2, data.length + 1))
         real = torch.ones(2, data.length, dtype=torch.bool)
         document, fresh = torch.zeros(2, data.length, dtype=torch.long), torch.zeros(2, dtype=torch.bool)
-        return TextBatch(text[:, :-1], text[:, 1:], real, document, fresh, None, padded=False)
+        return TextBatch(text[:, :-1], text[:, 1:], real, document, fresh, None, padded=False, unbroken=data.length)
 
 
 class CausalLM(Task):
