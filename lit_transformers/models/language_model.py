@@ -11,6 +11,7 @@ from lit_transformers.batch import DataDescription
 from lit_transformers.mixer import Context
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, RowModelConfig, RowNetwork
 from lit_transformers.models.model import ModelOutput, positions_of
+from lit_transformers.named_tuples import with_fields
 from lit_transformers.stacks.carried import Carried, leaves_state, read_until_full
 
 
@@ -49,14 +50,8 @@ class LanguageModel(CausalNetwork, RowNetwork):
         unbroken: int = 0,
     ) -> ModelOutput:
         positions, start = positions_of(symbols, None if state is None else state["length"])
-        ctx = Context(
-            positions,
-            causal=True,
-            padding_mask=padding_mask,
-            padding_last=True,
-            unbroken=unbroken,
-            start=0 if state is None else None,
-        )
+        ctx = Context(positions, causal=True, padding_mask=padding_mask, padding_last=True)
+        ctx = with_fields(ctx, unbroken=unbroken, start=0 if state is None else None)
         output = self.stack(self.tokens.embed(symbols), ctx, None if state is None else state["layers"], keep_layers)
         length = start + (symbols.size(1) if padding_mask is None else padding_mask.sum(dim=1))
         hidden = self.dropout(self.norm(output.y))

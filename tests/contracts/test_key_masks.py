@@ -20,7 +20,7 @@ from lit_transformers.batch import IGNORED, DataDescription, LanguageDescription
 from lit_transformers.decoding.generate import beam_search, sample
 from lit_transformers.decoding.sampling import SamplingConfig
 from lit_transformers.encodings import XLConfig
-from lit_transformers.mixer import MixerConfig, detach
+from lit_transformers.mixer import Context, MixerConfig, Shape, detach
 from lit_transformers.mixers import AttentionConfig, CompressiveConfig, LSRAConfig, WindowConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, ModelConfig
 from lit_transformers.tasks import (
@@ -233,7 +233,9 @@ def test_targets_that_are_decoded_symbol_by_symbol_need_no_mask(passes: Passes) 
     assert len(passes) > 4 * DEPTH and not any(passes.masked)
 
 
-@pytest.mark.parametrize("joined", [True, False], ids=["stream", "reset"])
+@pytest.mark.parametrize(
+    "joined", [pytest.param(True, id="stream", marks=pytest.mark.slow), pytest.param(False, id="reset")]
+)
 def test_lanes_are_compiled_a_few_times_and_not_in_every_step(joined: bool) -> None:
     task, graphs, counts = reader(AttentionConfig(memory=4), TrainingConfig(compile=True), depth=1), 0, []
 
@@ -250,3 +252,11 @@ def test_lanes_are_compiled_a_few_times_and_not_in_every_step(joined: bool) -> N
         counts.append(graphs)
     torch.compiler.reset()
     assert counts[15] == counts[-1] == (2 if joined else 3), counts
+
+
+def test_queries_of_padding_do_not_count_as_readers_of_a_key() -> None:
+    mixer = CompressiveConfig(memory=4, function="most_used", auxiliary="none").build(Shape(16, 2, 8)).reader
+    x, padding_mask = torch.randn(2, 8, 16), torch.arange(8) < torch.tensor([[8], [5]])
+    ctx = Context(torch.arange(8).expand(2, -1), causal=True, padding_mask=padding_mask)
+    used, expected = (mixer(x, ctx._replace(padding_last=last)).observed["used"] for last in (True, False))
+    torch.testing.assert_close(used, expected)

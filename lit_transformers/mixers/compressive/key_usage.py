@@ -7,6 +7,7 @@ from typing import final
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from lit_transformers.attention.executors import AttentionWeighting, Inputs, attend, attend_flops
 from lit_transformers.attention.patterns import Band
