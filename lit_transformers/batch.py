@@ -523,6 +523,8 @@ class RowBatch(NamedTuple):
     rule          (b,)   of minimal pairs: the number of the rule that every second row breaks, and the row before it,
                   which differs in nothing else, obeys. Nothing in them is hidden, and ``targets`` has all symbols but
                   special ones. None in batches of other rows
+    most_targets  a number that no row has more targets than, so that no device has to be waited for to count them; None
+                  where it is not known. Who changes ``targets`` changes it too
     """
 
     inputs: Int[Tensor, "b t"]
@@ -535,6 +537,7 @@ class RowBatch(NamedTuple):
     phrases: Int[Tensor, "b p 3"] | None = None
     order: Int[Tensor, "b t"] | None = None
     rule: Int[Tensor, " b"] | None = None
+    most_targets: int | None = None
     padded: bool = True
 
     @property

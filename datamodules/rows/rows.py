@@ -429,6 +429,7 @@ def batched(shape: RowsShape, rows: list[ReadRow], cursor: str) -> RowBatch:
         _padded([row.phrases for row in rows if row.phrases is not None]),
         _orders([row.order for row in rows if row.order is not None], longest),
         torch.tensor(rules) if rules else None,
+        int((targets != IGNORED).sum(axis=1).max()),
         padded=int(lengths.min()) < longest,
     )
 

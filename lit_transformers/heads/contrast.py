@@ -14,7 +14,13 @@ from torch.nn import functional as F
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import Positive, PositiveFloat
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
-from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols, HiddenSymbolsConfig, row_network
+from lit_transformers.heads.hidden_symbols import (
+    HIDDEN,
+    HiddenSymbols,
+    HiddenSymbolsConfig,
+    hidden_positions,
+    row_network,
+)
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
 from lit_transformers.records.measure import Measure, maximized, minimized
@@ -159,10 +165,9 @@ class MaskedSymbols(HiddenSymbols):
     columns: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int}
 
     def sums(self, reading: Representation, batch: RowBatch) -> Float[Tensor, "b 2"]:
-        hidden, network = batch.targets != IGNORED, reading.network
-        nats = network.tokens.nll(network.predict(reading.hidden[hidden]), batch.targets[hidden]).double()
-        of_rows = torch.zeros(hidden.shape, dtype=torch.float64, device=hidden.device).masked_scatter(hidden, nats)
-        return torch.stack([of_rows.sum(dim=1), hidden.sum(dim=1).double()], dim=1)
+        positions = hidden_positions(batch)
+        nats = positions.in_rows(self.nats(reading, batch, positions).double()).sum(dim=1)
+        return torch.stack([nats, (batch.targets != IGNORED).sum(dim=1).double()], dim=1)
 
     def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
         """Returns nats of hidden symbols; nothing where there are none."""

@@ -15,6 +15,9 @@ from torchmetrics.utilities import dim_zero_cat
 
 from lit_transformers.config import Plain
 
+ADDED_UP_AT = 1 << 20
+"""How many rows a metric keeps on a device before it adds up those of each document, for which it waits."""
+
 
 class ExampleMetric(Metric, ABC):
     """Sums for each document or example, whatever batches, lanes or ranks it was in.
@@ -40,10 +43,17 @@ class ExampleMetric(Metric, ABC):
         """Returns the reported numbers, from ``rows``; none if there was no token."""
 
     def add(self, document: Int[Tensor, " n"], columns: Float[Tensor, "n c"]) -> None:
-        """Adds each row of ``columns`` to the sums of its document."""
-        documents, inverse = document.unique(return_inverse=True)
-        sums = columns.new_zeros(len(documents), columns.size(1)).index_add_(0, inverse, columns)
-        self.totals.append(torch.cat([documents[:, None].double(), sums], dim=1))
+        """Adds each row of ``columns`` to the sums of its document. A device would have to be waited for to tell the
+        documents of a batch apart, so that rows on one are kept until they are many."""
+        rows = torch.cat([document[:, None].double(), columns], dim=1)
+        self.totals.append(added_up(rows) if rows.device.type == "cpu" else rows)
+        if sum(map(len, self.totals[1:])) >= ADDED_UP_AT:
+            self.add_up()
+
+    def add_up(self) -> None:
+        """Adds up the rows of each document that were kept on a device, which is waited for."""
+        if self.totals and self.totals[0].device.type != "cpu":
+            self.totals = [added_up(torch.cat(self.totals))]
 
     def per_document(self) -> Sequence[Any]:
         """Returns the rows of the documents of all ranks, by ordinal. All ranks must call it."""
@@ -71,11 +81,14 @@ class ExampleMetric(Metric, ABC):
         """Returns the rows of this rank; within ``compute`` those of all ranks."""
         if len(self.totals) == 0:  # a list of tensors, or one tensor once ranks have gathered theirs
             return []
-        totals = dim_zero_cat(self.totals)
-        documents, inverse = totals[:, 0].unique(return_inverse=True)
-        sums = totals.new_zeros(len(documents), totals.size(1) - 1).index_add_(0, inverse, totals[:, 1:])
-        rows = (
-            self.row(int(document), columns)
-            for document, columns in zip(documents.tolist(), sums.tolist(), strict=True)
-        )
+        totals = added_up(dim_zero_cat(self.totals))
+        rows = (self.row(int(document), sums) for document, *sums in totals.tolist())
         return [row for row in rows if row.tokens]
+
+
+def added_up(rows: Float[Tensor, "n c"]) -> Float[Tensor, "m c"]:
+    """Returns a row for each document, whose ordinal is in the first column, by ordinal, with the sums of the other
+    columns. A device is waited for."""
+    documents, inverse = rows[:, 0].unique(return_inverse=True)
+    sums = rows.new_zeros(len(documents), rows.size(1) - 1).index_add_(0, inverse, rows[:, 1:])
+    return torch.cat([documents[:, None], sums], dim=1)

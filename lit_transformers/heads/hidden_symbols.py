@@ -13,6 +13,7 @@ from torch import Tensor
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
+from lit_transformers.heads.positions import Positions
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.records.measure import Measure, maximized, minimized
@@ -46,24 +47,27 @@ class HiddenSymbols(Head):
         return (batch.targets != IGNORED).sum()
 
     def loss(self, reading: Representation, batch: RowBatch) -> HeadLoss:
-        scored = batch.targets != IGNORED
-        hidden = reading.network.predict(reading.hidden[scored])
-        return HeadLoss.of(reading.network.tokens.nll(hidden, batch.targets[scored]))
+        return HeadLoss.of(self.nats(reading, batch, hidden_positions(batch)))
 
-    def log_probabilities(self, reading: Representation, batch: RowBatch) -> Float[Tensor, "n v"]:
-        """Returns log probabilities at the n positions whose symbol is predicted, row by row."""
-        log_probabilities: Tensor = reading.network.tokens.log_probabilities(
-            reading.network.predict(reading.hidden[batch.targets != IGNORED])
-        )
+    def nats(self, reading: Representation, batch: RowBatch, positions: Positions) -> Float[Tensor, " n"]:
+        """Returns -log p of the targets at positions, 0 where they are IGNORED."""
+        vectors = reading.network.predict(positions.of_rows(reading.hidden))
+        nats: Tensor = reading.network.tokens.nll(vectors, positions.of_rows(batch.targets))
+        return nats
+
+    def log_probabilities(self, reading: Representation, positions: Positions) -> Float[Tensor, "n v"]:
+        """Returns log probabilities of symbols at positions."""
+        vectors = reading.network.predict(positions.of_rows(reading.hidden))
+        log_probabilities: Tensor = reading.network.tokens.log_probabilities(vectors)
         return log_probabilities
 
     def sums(self, reading: Representation, batch: RowBatch) -> Float[Tensor, "b 4"]:
-        scored, log_probabilities = batch.targets != IGNORED, self.log_probabilities(reading, batch)
-        targets = batch.targets[scored]
-        nats = -log_probabilities.gather(-1, targets[:, None])[:, 0].double()
+        positions = hidden_positions(batch)
+        log_probabilities, targets = self.log_probabilities(reading, positions), positions.of_rows(batch.targets)
+        nats = -log_probabilities.gather(-1, targets.clamp(min=0)[:, None])[:, 0].double()
         correct = log_probabilities.argmax(dim=-1) == targets
         ones = torch.ones_like(nats)
-        return by_row(torch.stack([nats, ones, 0 * ones, correct.double()], dim=-1), rows_of(scored), len(scored))
+        return positions.sums(torch.stack([nats, ones, 0 * ones, correct.double()], dim=-1))
 
     def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
         """Returns nats, perplexity and accuracy of symbols."""
@@ -84,11 +88,6 @@ def row_network(model: ModelConfig, network: Network) -> RowNetwork:
     return network
 
 
-def rows_of(scored: Tensor) -> Int[Tensor, " n"]:
-    """Returns the number of the row of each position (b, t) that is True, row by row."""
-    return torch.arange(len(scored), device=scored.device)[:, None].expand_as(scored)[scored]
-
-
-def by_row(values: Float[Tensor, "n c"], row: Int[Tensor, " n"], rows: int) -> Float[Tensor, "b c"]:
-    """Returns the sums of values that belong to rows."""
-    return values.new_zeros(rows, values.size(1)).index_add(0, row, values)
+def hidden_positions(batch: RowBatch) -> Positions:
+    """Returns the positions of the symbols of a batch that are predicted."""
+    return Positions.of(batch.targets != IGNORED, batch.most_targets)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
-from lit_transformers.heads.hidden_symbols import by_row, row_network
+from lit_transformers.heads.hidden_symbols import row_network
+from lit_transformers.heads.positions import Positions
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.records.measure import Measure, maximized, minimized
@@ -40,22 +41,23 @@ class OneSidedSymbolsConfig(HeadConfig, kind="one_sided_symbols"):
 
 class Represented(NamedTuple):
     """What stands before each symbol of rows that is predicted: vectors (n, e) that the softmax of ``network`` reads,
-    the symbols ``targets`` (n,), row by row, and the number of its ``row`` (n,); in training also ``nats`` (n,)."""
+    the symbols ``targets`` (n,), IGNORED where none is predicted, and their ``positions`` among (b, t - 1); in training
+    also ``nats`` (n,)."""
 
     network: RowNetwork
     vectors: Float[Tensor, "n e"]
     targets: Int[Tensor, " n"]
-    row: Int[Tensor, " n"]
+    positions: Positions
     nats: Float[Tensor, " n"] | None = None
 
 
 class Predicted(NamedTuple):
-    """The predictions of one direction: -log p of each symbol, whether it was the most likely, and the number of its
-    row; all (n,), row by row."""
+    """The predictions of one direction: -log p of each symbol, 0 where none is predicted, whether it was the most
+    likely, both (n,), and their ``positions`` among (b, t - 1)."""
 
     nats: Float[Tensor, " n"]
     correct: Bool[Tensor, " n"]
-    row: Int[Tensor, " n"]
+    positions: Positions
 
 
 class OneSidedSymbols(Head):
@@ -78,7 +80,7 @@ class OneSidedSymbols(Head):
         for number in self.special:
             special |= symbols == number
         targets = symbols.masked_fill(special | ~batch.padding_mask, IGNORED)
-        return batch._replace(inputs=symbols, targets=targets)
+        return batch._replace(inputs=symbols, targets=targets, most_targets=None)
 
     def targets(self, batch: RowBatch) -> Int[Tensor, ""]:
         return (self.rows(batch).targets[:, 1:] != IGNORED).sum()
@@ -90,14 +92,15 @@ class OneSidedSymbols(Head):
         """Returns what is predicted of each symbol."""
         represented: Represented = reading.parts[self.direction]
         log_probabilities = represented.network.tokens.log_probabilities(represented.vectors)
-        nats = -log_probabilities.gather(-1, represented.targets[:, None])[:, 0]
-        return Predicted(nats, log_probabilities.argmax(dim=-1) == represented.targets, represented.row)
+        nats = -log_probabilities.gather(-1, represented.targets.clamp(min=0)[:, None])[:, 0]
+        nats = nats.masked_fill(~represented.positions.scored, 0.0)
+        return Predicted(nats, log_probabilities.argmax(dim=-1) == represented.targets, represented.positions)
 
     def sums(self, reading: Representation, batch: RowBatch) -> Float[Tensor, "b c"]:
-        nats, correct, row = self.predicted(reading)
+        nats, correct, positions = self.predicted(reading)
         ones = torch.ones_like(nats).double()
         values = {"nats": nats.double(), "tokens": ones, "bytes": 0 * ones, "correct": correct.to(ones)}
-        return by_row(torch.stack([values[name] for name in self.columns], dim=-1), row, len(batch.inputs))
+        return positions.sums(torch.stack([values[name] for name in self.columns], dim=-1))
 
     def flops(self, length: int) -> float:
         return self.row_flops

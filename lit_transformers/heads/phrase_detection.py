@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
-from lit_transformers.heads.hidden_symbols import by_row
+from lit_transformers.heads.positions import Positions
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
 from lit_transformers.records.measure import Measure, maximized, minimized
@@ -36,11 +36,12 @@ class ReplacedPhrasesConfig(HeadConfig, kind="replaced_phrases"):
 
 
 class Detected(NamedTuple):
-    """What is predicted of n phrases, row by row: ``nats`` (n,), whether each is ``correct``, and its ``row``."""
+    """What is predicted of phrases: the ``nats`` of each, 0 where there is none, whether it is ``correct``, and their
+    ``positions`` among (b, p)."""
 
     nats: Float[Tensor, " n"]
     correct: Bool[Tensor, " n"]
-    row: Int[Tensor, " n"]
+    positions: Positions
 
 
 class ReplacedPhrases(Head):
@@ -58,11 +59,12 @@ class ReplacedPhrases(Head):
 
     def detected(self, hidden: Float[Tensor, "b t d"], phrases: Int[Tensor, "b p 3"]) -> Detected:
         """Predicts of each phrase of ``RowBatch.phrases`` whether it was replaced."""
-        row, number = (phrases[..., 0] != IGNORED).nonzero(as_tuple=True)
-        start, stop, label = phrases[row, number].unbind(dim=-1)
-        logits = full_precision(self.map(torch.cat([hidden[row, start - 1], hidden[row, stop]], dim=-1))).squeeze(-1)
+        positions = Positions.of(phrases[..., 0] != IGNORED)
+        start, stop, label = positions.of_rows(phrases).unbind(dim=-1)
+        sides = (hidden[positions.row, side.clamp(min=0)] for side in (start - 1, stop))
+        logits = full_precision(self.map(torch.cat([*sides], dim=-1))).squeeze(-1)
         nats = F.binary_cross_entropy_with_logits(logits, label.to(logits.dtype), reduction="none")
-        return Detected(nats, (logits > 0) == (label == 1), row)
+        return Detected(nats.masked_fill(~positions.scored, 0.0), (logits > 0) == (label == 1), positions)
 
     def phrases(self, batch: RowBatch) -> Int[Tensor, "b p 3"]:
         """Returns the phrases of a batch; rows of minimal pairs have none."""
@@ -75,9 +77,9 @@ class ReplacedPhrases(Head):
         return HeadLoss.of(self.detected(reading.hidden, self.phrases(batch)).nats)
 
     def sums(self, reading: Representation, batch: RowBatch) -> Float[Tensor, "b 3"]:
-        nats, correct, row = self.detected(reading.hidden, self.phrases(batch))
+        nats, correct, positions = self.detected(reading.hidden, self.phrases(batch))
         columns = torch.stack([nats.double(), torch.ones_like(nats).double(), correct.double()], dim=-1)
-        return by_row(columns, row, len(batch.targets))
+        return positions.sums(columns)
 
     def flops(self, length: int) -> float:
         """Returns 0: how many phrases a row has depends on the text, and each takes one product of two vectors."""

@@ -71,7 +71,8 @@ class PooledHead(Head):
         return batch.padding_mask.any(dim=1).sum()
 
     def loss(self, reading: Representation, batch: LabelledBatch) -> HeadLoss:
-        return HeadLoss.of(self.nats(self.outputs(reading, batch), batch)[batch.padding_mask.any(dim=1)])
+        nats = self.nats(self.outputs(reading, batch), batch)
+        return HeadLoss.of(nats.masked_fill(~batch.padding_mask.any(dim=1), 0.0))
 
     def sums(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b c"]:
         outputs, real = self.outputs(reading, batch), batch.padding_mask.any(dim=1)

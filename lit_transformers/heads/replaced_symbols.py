@@ -13,7 +13,14 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
-from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols, HiddenSymbolsConfig, row_network
+from lit_transformers.heads.hidden_symbols import (
+    HIDDEN,
+    HiddenSymbols,
+    HiddenSymbolsConfig,
+    hidden_positions,
+    row_network,
+)
+from lit_transformers.heads.positions import Positions
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
@@ -69,18 +76,17 @@ class Predictions(NamedTuple):
     correct: Bool[Tensor, "b t"]
 
     @classmethod
-    def at(cls, scored: Bool[Tensor, "b t"], nats: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Predictions:
-        """Returns predictions of the n positions where ``scored`` is True, row by row."""
-        none = torch.zeros_like(scored)
-        return cls(none.to(nats.dtype).masked_scatter(scored, nats), scored, none.masked_scatter(scored, correct))
+    def at(cls, positions: Positions, nats: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Predictions:
+        """Returns predictions at positions."""
+        return cls(*(positions.in_rows(column) for column in (nats, positions.scored, correct)))
 
     @classmethod
     def of_symbols(
-        cls, scored: Bool[Tensor, "b t"], log_probabilities: Float[Tensor, "n v"], symbols: Int[Tensor, " n"]
+        cls, positions: Positions, log_probabilities: Float[Tensor, "n v"], symbols: Int[Tensor, " n"]
     ) -> Predictions:
-        """Returns predictions of the symbols at the n positions where ``scored`` is True, row by row."""
-        nats = -log_probabilities.gather(-1, symbols[:, None])[:, 0]
-        return cls.at(scored, nats, log_probabilities.argmax(dim=-1) == symbols)
+        """Returns predictions of the symbols at positions."""
+        nats = -log_probabilities.gather(-1, symbols.clamp(min=0)[:, None])[:, 0]
+        return cls.at(positions, nats, log_probabilities.argmax(dim=-1) == symbols)
 
 
 class DrawnSymbols(HiddenSymbols):
@@ -123,22 +129,23 @@ class ReplacedSymbols(Head):
         predictions = 0 if config.predicts.startswith("replaced") else self.scored
         self.softmax_flops = network.predict_flops(predictions) + network.tokens.flops(predictions)
 
-    def at(self, batch: RowBatch) -> Bool[Tensor, "b t"]:
+    def at(self, batch: RowBatch) -> Positions:
         """Returns the positions of which something is predicted."""
-        return batch.targets != IGNORED if self.predicts.endswith("at_masks") else batch.padding_mask
+        return hidden_positions(batch) if self.predicts.endswith("at_masks") else Positions.of(batch.padding_mask)
 
     def targets(self, batch: RowBatch) -> Int[Tensor, ""]:
-        return self.at(batch).sum()
+        return (batch.targets != IGNORED if self.predicts.endswith("at_masks") else batch.padding_mask).sum()
 
-    def predictions(self, reading: Representation, scored: Bool[Tensor, "b t"]) -> Predictions:
-        """Returns what is predicted at the scored positions of the rows that the network has read."""
-        drawn, original, vectors = reading.parts["drawn"], reading.parts["original"], reading.hidden[scored]
+    def predictions(self, reading: Representation, positions: Positions) -> Predictions:
+        """Returns what is predicted at positions of the rows that the network has read."""
+        drawn, original = reading.parts["drawn"], positions.of_rows(reading.parts["original"])
+        drawn, vectors = positions.of_rows(drawn), positions.of_rows(reading.hidden)
         if not self.predicts.startswith("replaced"):
-            log_probabilities = self.log_probabilities(reading.network, vectors, drawn[scored])
-            return Predictions.of_symbols(scored, log_probabilities, original[scored])
-        logits, targets = self.detection(vectors), (drawn != original)[scored]
+            log_probabilities = self.log_probabilities(reading.network, vectors, drawn)
+            return Predictions.of_symbols(positions, log_probabilities, original)
+        logits, targets = self.detection(vectors), drawn != original
         nats = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
-        return Predictions.at(scored, nats, (logits > 0) == targets)
+        return Predictions.at(positions, nats, (logits > 0) == targets)
 
     def detection(self, hidden: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """Returns the logit that each symbol was replaced, or of "All-Tokens MLM", that it is copied."""

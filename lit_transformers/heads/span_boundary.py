@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import Positive
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
-from lit_transformers.heads.hidden_symbols import HIDDEN, by_row, row_network
+from lit_transformers.heads.hidden_symbols import HIDDEN, row_network
+from lit_transformers.heads.positions import Positions
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.records.measure import Measure, minimized
@@ -42,27 +43,30 @@ class SpanBoundaryConfig(HeadConfig, kind="span_boundary"):
 
 
 class Boundaries(NamedTuple):
-    """The n symbols that are predicted from boundaries: their ``row``, the position of the symbol to the ``left`` of
-    their span and to its ``right``, their ``place`` in the span, from 0, and the ``targets``, each (n,)."""
+    """The symbols that are predicted from boundaries: their ``positions``, the position of the symbol to the ``left``
+    of their span and to its ``right``, their ``place`` in the span, from 0, and the ``targets``, each (n,); 0 and
+    IGNORED where nothing is predicted."""
 
-    row: Int[Tensor, " n"]
+    positions: Positions
     left: Int[Tensor, " n"]
     right: Int[Tensor, " n"]
     place: Int[Tensor, " n"]
     targets: Int[Tensor, " n"]
 
 
-def boundaries(targets: Int[Tensor, "b t"], longest: int) -> Boundaries:
+def boundaries(targets: Int[Tensor, "b t"], longest: int, most: int | None = None) -> Boundaries:
     """Returns the symbols of spans up to the place ``longest``, row by row. A span at the edge of a row has no symbol
-    on one side, and is left out."""
+    on one side, and is left out. most: ``RowBatch.most_targets``."""
     length = targets.size(1)
     position = torch.arange(length, device=targets.device)
     is_hidden = targets != IGNORED
     left = torch.where(is_hidden, -1, position).cummax(dim=1).values
     right = torch.where(is_hidden, length, position).flip(1).cummin(dim=1).values.flip(1)
     place = position - left - 1
-    row, where = (is_hidden & (place < longest) & (left >= 0) & (right < length)).nonzero(as_tuple=True)
-    return Boundaries(row, left[row, where], right[row, where], place[row, where], targets[row, where])
+    scored = is_hidden & (place < longest) & (left >= 0) & (right < length)
+    positions = Positions.of(scored, most)
+    left, right, place = (positions.of_rows(part.masked_fill(~scored, 0)) for part in (left, right, place))
+    return Boundaries(positions, left, right, place, positions.of_rows(targets.masked_fill(~scored, IGNORED)))
 
 
 class SpanBoundary(Head):
@@ -83,25 +87,30 @@ class SpanBoundary(Head):
 
     def vectors(self, hidden: Float[Tensor, "b t d"], spans: Boundaries) -> Float[Tensor, "n e"]:
         """Maps the vectors of rows to those from which the symbols of spans are predicted."""
-        sides = (hidden[spans.row, spans.left], hidden[spans.row, spans.right])
+        row = spans.positions.row
+        sides = (hidden[row, spans.left], hidden[row, spans.right])
         vectors: Tensor = self.map(torch.cat([*sides, self.places(spans.place).to(hidden.dtype)], dim=-1))
         return vectors
 
     def nats(self, reading: Representation, spans: Boundaries) -> Float[Tensor, " n"]:
-        """Returns -log p of each symbol of the spans."""
+        """Returns -log p of each symbol of the spans, 0 where nothing is predicted."""
         nats: Tensor = reading.network.tokens.nll(self.vectors(reading.hidden, spans), spans.targets)
         return nats
 
+    def spans(self, batch: RowBatch) -> Boundaries:
+        """Returns the symbols of a batch that are predicted."""
+        return boundaries(batch.targets, self.longest, batch.most_targets)
+
     def targets(self, batch: RowBatch) -> Int[Tensor, ""]:
-        return torch.tensor(len(boundaries(batch.targets, self.longest).row), device=batch.targets.device)
+        return self.spans(batch).positions.scored.sum()
 
     def loss(self, reading: Representation, batch: RowBatch) -> HeadLoss:
-        return HeadLoss.of(self.nats(reading, boundaries(batch.targets, self.longest)))
+        return HeadLoss.of(self.nats(reading, self.spans(batch)))
 
     def sums(self, reading: Representation, batch: RowBatch) -> Float[Tensor, "b 2"]:
-        spans = boundaries(batch.targets, self.longest)
+        spans = self.spans(batch)
         nats = self.nats(reading, spans).double()
-        return by_row(torch.stack([nats, torch.ones_like(nats)], dim=-1), spans.row, len(batch.targets))
+        return spans.positions.sums(torch.stack([nats, torch.ones_like(nats)], dim=-1))
 
     def flops(self, length: int) -> float:
         maps = sum(parameter.numel() for parameter in self.map.parameters() if parameter.dim() > 1)

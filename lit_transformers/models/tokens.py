@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -96,15 +96,14 @@ def of_targets(
     loss_function: Callable[[Float[Tensor, "n d"], Int[Tensor, " n"]], Float[Tensor, "n ..."]],
     hidden: Float[Tensor, "*n d"],
     targets: Int[Tensor, "*n"],
-    everywhere: bool = False,
 ) -> Tensor:
     """Returns ``loss_function`` of every vector and its target, 0 where the target is IGNORED.
 
     Ignored targets are left out, so that no logits are computed for them, except on a device, where counting the others
-    would mean waiting for it. everywhere: leave them out there too, for a ``loss_function`` that cannot ignore them.
+    would mean waiting for it.
     """
     vectors, flat_targets = hidden.flatten(0, -2), targets.flatten()
-    indices = (flat_targets != IGNORED).nonzero().squeeze(1) if everywhere or vectors.device.type == "cpu" else None
+    indices = (flat_targets != IGNORED).nonzero().squeeze(1) if vectors.device.type == "cpu" else None
     if indices is None or len(indices) == len(flat_targets):
         return loss_function(vectors, flat_targets).unflatten(0, targets.shape)
     values = loss_function(vectors.index_select(0, indices), flat_targets[indices])
@@ -199,11 +198,18 @@ class AdaptiveTokenEmbedding(TokenEmbedding):
             )
 
     def look_up(self, symbols: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
+        """Returns the embeddings of symbols, without the factor sqrt(dim). On a device every cluster reads all symbols,
+        for telling its own apart would mean waiting."""
         flat = symbols.flatten()
         vectors = self.softmax.head.weight.new_zeros(flat.size(0), self.softmax.in_features)
         for cluster, (start, end) in enumerate(zip(self.edges, self.edges[1:], strict=False)):
-            indices = ((flat >= start) & (flat < end)).nonzero().squeeze(1)
-            vectors = vectors.index_copy(0, indices, self.of_cluster(cluster, flat[indices] - start).to(vectors.dtype))
+            members = (flat >= start) & (flat < end)
+            if flat.device.type == "cpu":
+                index = members.nonzero().squeeze(1)
+                vectors = vectors.index_copy(0, index, self.of_cluster(cluster, flat[index] - start).to(vectors.dtype))
+            else:
+                read = self.of_cluster(cluster, (flat - start).clamp(0, end - start - 1))
+                vectors = torch.where(members[:, None], read.to(vectors.dtype), vectors)
         return vectors.view(*symbols.shape, -1)
 
     def of_cluster(self, cluster: int, members: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
@@ -220,11 +226,31 @@ class AdaptiveTokenEmbedding(TokenEmbedding):
         return self.softmax.log_prob(full_precision(hidden.flatten(0, -2))).unflatten(0, hidden.shape[:-1])
 
     def nll(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        def cross_entropy(hidden: Float[Tensor, "n d"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-            vectors = full_precision(hidden)
-            return -self.softmax(vectors, targets).output if len(targets) else vectors.new_zeros(0)
+        return of_targets(self.cross_entropy, hidden, targets)
 
-        return of_targets(cross_entropy, hidden, targets, everywhere=True)
+    def cross_entropy(self, hidden: Float[Tensor, "n d"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Returns -log p of each target, 0 where it is IGNORED. A device is waited for once: how many targets each
+        cluster has follows from the text. A cluster without any takes part all the same, so that its weights have a
+        gradient, of zeros, in every update and on every rank."""
+        vectors = full_precision(hidden)
+        cluster, members = self.members(targets)
+        tails = vectors.new_zeros(len(targets))
+        for tail, start, index in zip(self.softmax.tail, self.edges[1:], members[1:], strict=False):
+            log_probabilities = tail(vectors.index_select(0, index)).log_softmax(dim=1)
+            of_targets = log_probabilities.gather(1, (targets[index] - start)[:, None])[:, 0]
+            tails = tails.index_copy(0, index, of_targets.to(tails.dtype))
+        in_head = torch.where(cluster == 0, targets, self.edges[1] - 1 + cluster).masked_fill(targets == IGNORED, 0)
+        heads = self.softmax.head(vectors).log_softmax(dim=1).gather(1, in_head[:, None])[:, 0]
+        return -(tails + heads).masked_fill(targets == IGNORED, 0.0)
+
+    def members(self, targets: Int[Tensor, " n"]) -> tuple[Int[Tensor, " n"], Sequence[Int[Tensor, " m"]]]:
+        """Returns the number of the cluster of each target, that after the last one where it is IGNORED, and the places
+        of the targets of each cluster."""
+        edges = self.edges[1:-1]
+        cluster = sum((targets >= edge).long() for edge in edges) + torch.zeros_like(targets)
+        cluster = cluster.masked_fill(targets == IGNORED, len(edges) + 1)
+        counts = torch.stack([(cluster == number).sum() for number in range(len(edges) + 2)]).tolist()
+        return cluster, cluster.argsort(stable=True).split(counts)[:-1]
 
     def flops(self, queries: int) -> int:
         """Forward FLOPs of the head, which every token uses; how often the clusters are used depends on the text."""

@@ -20,6 +20,7 @@ from lit_transformers.heads.one_sided_symbols import (
     Predicted,
     Represented,
 )
+from lit_transformers.heads.positions import Positions
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.records.measure import Measure
@@ -127,10 +128,10 @@ class BiLM(Task):
             rows = head.rows(batch)
             output = read_rows(reader, rows)
             targets = rows.targets[:, 1:]
-            scored = targets != IGNORED
-            vectors = reader.predict(output.hidden[:, :-1][scored])
-            nats = reader.tokens.nll(vectors, targets[scored]) if with_nats else None
-            parts[head.direction] = Represented(reader, vectors, targets[scored], scored.nonzero()[:, 0], nats)
+            positions = Positions.of(targets != IGNORED)
+            vectors, symbols = reader.predict(positions.of_rows(output.hidden[:, :-1])), positions.of_rows(targets)
+            nats = reader.tokens.nll(vectors, symbols) if with_nats else None
+            parts[head.direction] = Represented(reader, vectors, symbols, positions, nats)
             hidden.append(output.hidden)
             aux = add_losses(aux, output.aux)
         return Representation(network, hidden[0], aux=aux, parts=parts)
@@ -146,7 +147,7 @@ class BiLM(Task):
         return [head.predicted(reading) for head in self.directed()]
 
     def evaluation_output(self, batch: RowBatch) -> Float[Tensor, " n"]:
-        return torch.cat([direction.nats for direction in self.predicted(batch)])
+        return torch.cat([direction.positions.scored_alone(direction.nats) for direction in self.predicted(batch)])
 
     def validation_step(self, batch: RowBatch, batch_index: int) -> None:
         if batch.rule is None:
@@ -154,7 +155,7 @@ class BiLM(Task):
             return
         scores = torch.zeros(len(batch.inputs), dtype=torch.float64, device=batch.inputs.device)
         for direction in self.predicted(batch):
-            scores = scores.index_add(0, direction.row, -direction.nats.double())
+            scores = scores.index_add(0, direction.positions.row, -direction.nats.double())
         self.metric.update_pairs(scores, batch)
 
 

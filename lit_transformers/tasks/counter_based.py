@@ -33,7 +33,7 @@ def random_numbers(example: Int[Tensor, " b"], scored: Bool[Tensor, "b t"], step
     are predicted in it, and ``step``, alone."""
     positions = torch.arange(1, scored.size(1) + 1, device=scored.device)
     row = scrambled(example) + (scrambled(positions) * scored).sum(dim=1)
-    row = row + scrambled(torch.tensor(step, device=row.device))
+    row = row + scrambled(torch.full((), step, device=row.device))
     return scrambled(row[:, None] + positions * GOLDEN)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError, PositiveFloat
 from lit_transformers.heads.head import Head, HeadConfig, Representation
-from lit_transformers.heads.hidden_symbols import HiddenSymbols, HiddenSymbolsConfig
+from lit_transformers.heads.hidden_symbols import HiddenSymbols, HiddenSymbolsConfig, hidden_positions
 from lit_transformers.heads.phrase_detection import ReplacedPhrases, ReplacedPhrasesConfig
 from lit_transformers.heads.relation import Relation, RelationConfig
 from lit_transformers.heads.span_boundary import SpanBoundary, SpanBoundaryConfig
@@ -87,6 +87,7 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
             None,
             torch.tensor([[[2, 3, 0]], [[2, 3, 1]]]) if rows.phrases else None,
             torch.arange(2)[:, None] * torch.arange(data.length) if rows.ordered else None,
+            most_targets=int(hidden.sum()),
             padded=False,
         )
 
@@ -128,7 +129,8 @@ class MaskedLM(Task):
         return Representation(network, output.hidden, aux=output.aux)
 
     def evaluation_output(self, batch: RowBatch) -> Float[Tensor, "n v"]:
-        return self.symbols.log_probabilities(self.evaluation_reading(batch), batch)
+        positions = hidden_positions(batch)
+        return positions.scored_alone(self.symbols.log_probabilities(self.evaluation_reading(batch), positions))
 
     @property
     def symbols(self) -> HiddenSymbols:

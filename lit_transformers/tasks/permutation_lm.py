@@ -14,7 +14,8 @@ from torch import Tensor
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError, Plain, Positive, PositiveFloat
 from lit_transformers.heads.head import HeadConfig, Representation
-from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols, HiddenSymbolsConfig
+from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols, HiddenSymbolsConfig, hidden_positions
+from lit_transformers.heads.positions import at_predictions
 from lit_transformers.heads.relation import RelationConfig
 from lit_transformers.mixers.memory import EVERYTHING
 from lit_transformers.models.capabilities import OrderedOutput, OrderedRows, RowModelConfig, RowNetwork
@@ -159,44 +160,51 @@ class PermutationLM(Task):
         elif order == "none":  # nobody sees them: neither their segment nor, in memory, those that are read after it
             rows = rows._replace(padding_mask=batch.padding_mask & ~scored, unbroken=0)
         if self.config.directions == "forward":
-            return self.read_segments(network, rows, scored)
-        backward, aux = (scrambled(batch.example) & 1).bool(), dict[str, Tensor]()
-        indices, hidden, content = [], [], []
-        for chosen, is_backward in ((~backward, False), (backward, True)):
-            index = chosen.nonzero().squeeze(1)
+            return self.read_segments(network, rows, scored, batch.most_targets)
+        backward, aux = scrambled(batch.example) & 1, dict[str, Tensor]()
+        hidden, content = [], []
+        order, count = backward.argsort(stable=True), int(backward.sum())
+        for index, is_backward in zip(order.split([len(backward) - count, count]), (False, True), strict=True):
             if len(index):
                 part = each(rows, partial(torch.index_select, dim=0, index=index))
-                output = self.read_segments(network, part, scored[index], is_backward)
+                output = self.read_segments(network, part, scored[index], batch.most_targets, is_backward)
                 hidden.append(output.hidden)
                 content.append(output.content)
-                indices.append(index)
                 aux = add_losses(aux, output.aux)
-        places = torch.cat(indices).argsort()
+        places = order.argsort()
         return OrderedOutput(torch.cat(hidden)[places], torch.cat(content)[places], None, aux)
 
     def read_segments(
-        self, network: RowNetwork, rows: OrderedRows, scored: Bool[Tensor, "b t"], backward: bool = False
+        self,
+        network: RowNetwork,
+        rows: OrderedRows,
+        scored: Bool[Tensor, "b t"],
+        most: int | None,
+        backward: bool = False,
     ) -> OrderedOutput:
         """Runs a network on rows, segment by segment, from the last one to the first if ``backward``. Where segments
-        begin does not depend on padding."""
+        begin does not depend on padding. most: ``RowBatch.most_targets``."""
         state, aux, is_denoising = None, dict[str, Tensor](), self.config.objective == "denoising"
+        most = 0 if is_denoising else most
         hidden, content = [], []
         for start, stop in self.config.segments(scored.size(1))[:: -1 if backward else 1]:
             segment = each(rows, partial(torch.narrow, dim=1, start=start, length=stop - start))
             chosen = scored[:, start:stop] & (not is_denoising)
             if backward:
                 segment, chosen = each(segment, partial(torch.flip, dims=[1])), chosen.flip(1)
-            output = network.read_in_order(segment._replace(at=at_predictions(chosen), backward=backward), state)
+            at = at_predictions(chosen, most)
+            output = network.read_in_order(segment._replace(at=at, backward=backward), state)
             state, aux = output.state, add_losses(aux, output.aux)
-            at = at_predictions(chosen)[..., None].expand_as(output.hidden)
-            represented = torch.zeros_like(output.content).scatter(1, at, output.hidden.to(output.content.dtype))
+            places = at[..., None].expand_as(output.hidden)
+            represented = torch.zeros_like(output.content).scatter(1, places, output.hidden.to(output.content.dtype))
             hidden.append(represented.flip(1) if backward else represented)
             content.append(output.content.flip(1) if backward else output.content)
         of_rows = [torch.cat(parts[:: -1 if backward else 1], dim=1) for parts in (hidden, content)]
         return OrderedOutput(of_rows[1] if is_denoising else of_rows[0], of_rows[1], state, aux)
 
     def evaluation_output(self, batch: RowBatch) -> Float[Tensor, "n v"]:
-        return cast("HiddenSymbols", self.heads["symbols"]).log_probabilities(self.evaluation_reading(batch), batch)
+        head, positions = cast("HiddenSymbols", self.heads["symbols"]), hidden_positions(batch)
+        return positions.scored_alone(head.log_probabilities(self.evaluation_reading(batch), positions))
 
 
 def predicting_in_order(model: ModelConfig, task: str) -> RowModelConfig:
@@ -214,15 +222,9 @@ def ordered_rows(batch: RowBatch, order: Order) -> OrderedRows:
     symbols = torch.where(scored, batch.targets, batch.inputs)
     first = torch.zeros_like(batch.padding_mask)
     first[:, 0] = batch.padding_mask[:, 0]
-    places, at = places_of(batch, scored, order), at_predictions(scored)
+    places, at = places_of(batch, scored, order), at_predictions(scored, batch.most_targets)
     rows = OrderedRows(symbols, places, at, batch.needed_mask, first, batch.segments)
     return rows if batch.padded else rows._replace(unbroken=EVERYTHING)
-
-
-def at_predictions(scored: Bool[Tensor, "b t"]) -> Int[Tensor, "b m"]:
-    """Returns the positions of what is predicted, in their order, as many as the row has that has the most of them, and
-    after them in other rows positions of other symbols."""
-    return (~scored).byte().argsort(dim=1, stable=True)[:, : int(scored.sum(dim=1).max())]
 
 
 def each(rows: OrderedRows, change: Callable[[Tensor], Tensor]) -> OrderedRows:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import Config, ConfigError, Plain, PositiveFloat
 from lit_transformers.heads.head import Head, HeadConfig, Representation
+from lit_transformers.heads.hidden_symbols import hidden_positions
 from lit_transformers.heads.replaced_symbols import (
     DrawnSymbols,
     DrawnSymbolsConfig,
@@ -193,15 +194,15 @@ class ReplacedTokens(Task):
 
     def drawn(self, batch: RowBatch, step: int = 0) -> Drawn:
         """Draws a symbol for every hidden one, without gradient, and measures the generator, if there is one."""
-        hidden, targets = batch.targets != IGNORED, batch.targets[batch.targets != IGNORED]
-        chance = uniform(random_numbers(batch.example, hidden, step)[hidden])
+        hidden, positions = batch.targets != IGNORED, hidden_positions(batch)
+        chance = uniform(positions.of_rows(random_numbers(batch.example, hidden, step)))
         if self.generator is None:
             draws = (chance * self.data.vocabulary.size).long()
-            return Drawn(batch.inputs.masked_scatter(hidden, draws), None, {})
-        output = read_rows(self.generator, batch)
-        log_probabilities = self.generator.tokens.log_probabilities(self.generator.predict(output.hidden[hidden]))
-        predictions = Predictions.of_symbols(hidden, log_probabilities, targets)
-        symbols = batch.inputs.masked_scatter(hidden, draw(log_probabilities, chance))
+            return Drawn(torch.where(hidden, positions.in_rows(draws), batch.inputs), None, {})
+        output, tokens = read_rows(self.generator, batch), self.generator.tokens
+        log_probabilities = tokens.log_probabilities(self.generator.predict(positions.of_rows(output.hidden)))
+        predictions = Predictions.of_symbols(positions, log_probabilities, positions.of_rows(batch.targets))
+        symbols = torch.where(hidden, positions.in_rows(draw(log_probabilities, chance)), batch.inputs)
         return Drawn(symbols, predictions, output.aux)
 
     @property
@@ -223,4 +224,4 @@ class ReplacedTokens(Task):
         """Returns for each row the sum over its targets, which stand in it, of the log probability that they are the
         original symbols, all of which one pass reads."""
         reading = self.judged(self.evaluator(), batch, batch.inputs)
-        return -self.discriminator.predictions(reading, batch.targets != IGNORED).nats.double().sum(dim=1)
+        return -self.discriminator.predictions(reading, hidden_positions(batch)).nats.double().sum(dim=1)

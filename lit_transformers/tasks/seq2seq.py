@@ -201,12 +201,16 @@ class Seq2Seq(Task):
         return reading.network.tokens.log_probabilities(reading.hidden)
 
     def validation_step(self, batch: PairBatch, batch_index: int) -> None:
+        if not self.writes:
+            super().validation_step(batch, batch_index)
+            self.metric.add_texts(batch, None)  # all ranks must gather states of the same type
+            return
         real = real_rows(batch)
-        if not len(real.source):  # all ranks must gather states of the same type
+        if not len(real.source):
             self.metric.update(real.example, {})
             self.metric.add_texts(real, [])
             return
-        hypotheses = self.write(real.source, real.needed_source_mask) if self.writes else None
+        hypotheses = self.write(real.source, real.needed_source_mask)
         super().validation_step(real, batch_index)
         self.metric.add_texts(real, hypotheses)
 

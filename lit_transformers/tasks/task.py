@@ -260,8 +260,8 @@ class Task(L.LightningModule, ABC):
         documents = self.documents(batch)
         sums = {name: head.sums(reading, batch) for name, head in self.heads.items() if head.measured}
         if documents.dim() == 1:
-            real = batch.padding_mask.any(dim=1)
-            documents, sums = documents[real], {name: values[real] for name, values in sums.items()}
+            padding = ~batch.padding_mask.any(dim=1, keepdim=True)
+            sums = {name: values.masked_fill(padding, 0) for name, values in sums.items()}
         self.metric.update(documents, sums)
 
     @abstractmethod
@@ -532,6 +532,7 @@ class Task(L.LightningModule, ABC):
 
     def _end_evaluation(self, name: str) -> None:
         self._restore_random_numbers()
+        self.metric.add_up()
         results = self.metric.compute()  # reads the sums, so the device has finished its work
         self.evaluation_seconds = time.perf_counter() - self._evaluation_began
         self.training_log.leave_out(self.evaluation_seconds)

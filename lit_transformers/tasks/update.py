@@ -26,10 +26,17 @@ class Update(NamedTuple):
     @classmethod
     def of(cls, heads: Mapping[str, Head], batches: Sequence[Any], factor: int, device: torch.device) -> Self:
         """Counts the batches of an update, wherever they are; the counts are on ``device``. All ranks must call it."""
-        sums = [sum(float(head.targets(batch)) for batch in batches) for head in heads.values()]
-        read = [sum(float(count(batch)) for batch in batches) for count in (real_tokens, source_tokens)]
-        *counts, tokens, of_sources = mean_over_ranks(torch.tensor([*sums, *read], dtype=torch.float64, device=device))
+        counted = [*(head.targets for head in heads.values()), real_tokens, source_tokens]
+        sums = [total([count(batch) for batch in batches], device) for count in counted]
+        *counts, tokens, of_sources = mean_over_ranks(torch.stack(sums))
         return cls(dict(zip(heads, counts, strict=True)), tokens, of_sources, factor)
+
+
+def total(counts: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Returns the sum of counts on a device, which is not waited for: those on the CPU are given to it as numbers."""
+    numbers = sum(int(count) for count in counts if count.device.type == "cpu")
+    others = [count.double() for count in counts if count.device.type != "cpu"]
+    return torch.full((), float(numbers), dtype=torch.float64, device=device) + sum(others)
 
 
 def real_tokens(batch: Any) -> Tensor:

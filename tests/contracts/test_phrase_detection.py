@@ -76,7 +76,7 @@ def test_rows_are_told_alike_in_any_company() -> None:
         for row in range(4):
             single = one(batch, row)._replace(phrases=batch.phrases[row : row + 1])
             alone = detected(task, single)
-            torch.testing.assert_close(alone.nats, together.nats[together.row == row])
+            torch.testing.assert_close(alone.nats, together.nats[together.positions.row == row])
 
 
 def test_data_without_phrases_leave_what_would_tell_them_alone() -> None:

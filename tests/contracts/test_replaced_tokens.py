@@ -117,7 +117,7 @@ def test_what_is_reported_is_counted_by_hand() -> None:
     with torch.no_grad():
         task.validation_step(batch, 0)
         reading = task.evaluation_reading(batch)
-        judged = task.discriminator.predictions(reading, batch.padding_mask)
+        judged = task.discriminator.predictions(reading, task.discriminator.at(batch))
     generator, replaced = reading.parts["generator"], reading.parts["drawn"] != reading.parts["original"]
     reported, hidden = task.metric.compute(), batch.targets != IGNORED
     assert reported["discriminator_nats"] == pytest.approx(judged.nats[batch.padding_mask].mean().item())
