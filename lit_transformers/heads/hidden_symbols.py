@@ -13,7 +13,7 @@ from torch import Tensor
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
-from lit_transformers.heads.positions import Positions
+from lit_transformers.heads.predicted_positions import PredictedPositions
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.records.measure import Measure, maximized, minimized
@@ -49,13 +49,13 @@ class HiddenSymbols(Head):
     def loss(self, reading: Representation, batch: RowBatch) -> HeadLoss:
         return HeadLoss.of(self.nats(reading, batch, hidden_positions(batch)))
 
-    def nats(self, reading: Representation, batch: RowBatch, positions: Positions) -> Float[Tensor, " n"]:
+    def nats(self, reading: Representation, batch: RowBatch, positions: PredictedPositions) -> Float[Tensor, " n"]:
         """Returns -log p of the targets at positions, 0 where they are IGNORED."""
         vectors = reading.network.predict(positions.of_rows(reading.hidden))
         nats: Tensor = reading.network.tokens.nll(vectors, positions.of_rows(batch.targets))
         return nats
 
-    def log_probabilities(self, reading: Representation, positions: Positions) -> Float[Tensor, "n v"]:
+    def log_probabilities(self, reading: Representation, positions: PredictedPositions) -> Float[Tensor, "n v"]:
         """Returns log probabilities of symbols at positions."""
         vectors = reading.network.predict(positions.of_rows(reading.hidden))
         log_probabilities: Tensor = reading.network.tokens.log_probabilities(vectors)
@@ -88,6 +88,6 @@ def row_network(model: ModelConfig, network: Network) -> RowNetwork:
     return network
 
 
-def hidden_positions(batch: RowBatch) -> Positions:
+def hidden_positions(batch: RowBatch) -> PredictedPositions:
     """Returns the positions of the symbols of a batch that are predicted."""
-    return Positions.of(batch.targets != IGNORED, batch.most_targets)
+    return PredictedPositions.of(batch.targets != IGNORED, batch.most_targets)

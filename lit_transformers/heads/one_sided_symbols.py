@@ -12,7 +12,7 @@ from torch import Tensor
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
 from lit_transformers.heads.hidden_symbols import row_network
-from lit_transformers.heads.positions import Positions
+from lit_transformers.heads.predicted_positions import PredictedPositions
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.records.measure import Measure, maximized, minimized
@@ -47,7 +47,7 @@ class Represented(NamedTuple):
     network: RowNetwork
     vectors: Float[Tensor, "n e"]
     targets: Int[Tensor, " n"]
-    positions: Positions
+    positions: PredictedPositions
     nats: Float[Tensor, " n"] | None = None
 
 
@@ -57,7 +57,7 @@ class Predicted(NamedTuple):
 
     nats: Float[Tensor, " n"]
     correct: Bool[Tensor, " n"]
-    positions: Positions
+    positions: PredictedPositions
 
 
 class OneSidedSymbols(Head):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
-from lit_transformers.heads.positions import Positions
+from lit_transformers.heads.predicted_positions import PredictedPositions
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
 from lit_transformers.records.measure import Measure, maximized, minimized
@@ -41,7 +41,7 @@ class Detected(NamedTuple):
 
     nats: Float[Tensor, " n"]
     correct: Bool[Tensor, " n"]
-    positions: Positions
+    positions: PredictedPositions
 
 
 class ReplacedPhrases(Head):
@@ -59,7 +59,7 @@ class ReplacedPhrases(Head):
 
     def detected(self, hidden: Float[Tensor, "b t d"], phrases: Int[Tensor, "b p 3"]) -> Detected:
         """Predicts of each phrase of ``RowBatch.phrases`` whether it was replaced."""
-        positions = Positions.of(phrases[..., 0] != IGNORED)
+        positions = PredictedPositions.of(phrases[..., 0] != IGNORED)
         start, stop, label = positions.of_rows(phrases).unbind(dim=-1)
         sides = (hidden[positions.row, side.clamp(min=0)] for side in (start - 1, stop))
         logits = full_precision(self.map(torch.cat([*sides], dim=-1))).squeeze(-1)

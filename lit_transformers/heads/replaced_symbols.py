@@ -20,7 +20,7 @@ from lit_transformers.heads.hidden_symbols import (
     hidden_positions,
     row_network,
 )
-from lit_transformers.heads.positions import Positions
+from lit_transformers.heads.predicted_positions import PredictedPositions
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
@@ -76,13 +76,13 @@ class Predictions(NamedTuple):
     correct: Bool[Tensor, "b t"]
 
     @classmethod
-    def at(cls, positions: Positions, nats: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Predictions:
+    def at(cls, positions: PredictedPositions, nats: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Predictions:
         """Returns predictions at positions."""
         return cls(*(positions.in_rows(column) for column in (nats, positions.scored, correct)))
 
     @classmethod
     def of_symbols(
-        cls, positions: Positions, log_probabilities: Float[Tensor, "n v"], symbols: Int[Tensor, " n"]
+        cls, positions: PredictedPositions, log_probabilities: Float[Tensor, "n v"], symbols: Int[Tensor, " n"]
     ) -> Predictions:
         """Returns predictions of the symbols at positions."""
         nats = -log_probabilities.gather(-1, symbols.clamp(min=0)[:, None])[:, 0]
@@ -129,14 +129,16 @@ class ReplacedSymbols(Head):
         predictions = 0 if config.predicts.startswith("replaced") else self.scored
         self.softmax_flops = network.predict_flops(predictions) + network.tokens.flops(predictions)
 
-    def at(self, batch: RowBatch) -> Positions:
+    def at(self, batch: RowBatch) -> PredictedPositions:
         """Returns the positions of which something is predicted."""
-        return hidden_positions(batch) if self.predicts.endswith("at_masks") else Positions.of(batch.padding_mask)
+        return (
+            hidden_positions(batch) if self.predicts.endswith("at_masks") else PredictedPositions.of(batch.padding_mask)
+        )
 
     def targets(self, batch: RowBatch) -> Int[Tensor, ""]:
         return (batch.targets != IGNORED if self.predicts.endswith("at_masks") else batch.padding_mask).sum()
 
-    def predictions(self, reading: Representation, positions: Positions) -> Predictions:
+    def predictions(self, reading: Representation, positions: PredictedPositions) -> Predictions:
         """Returns what is predicted at positions of the rows that the network has read."""
         drawn, original = reading.parts["drawn"], positions.of_rows(reading.parts["original"])
         drawn, vectors = positions.of_rows(drawn), positions.of_rows(reading.hidden)

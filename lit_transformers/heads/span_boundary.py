@@ -13,7 +13,7 @@ from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescri
 from lit_transformers.config import Positive
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
 from lit_transformers.heads.hidden_symbols import HIDDEN, row_network
-from lit_transformers.heads.positions import Positions
+from lit_transformers.heads.predicted_positions import PredictedPositions
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.records.measure import Measure, minimized
@@ -47,7 +47,7 @@ class Boundaries(NamedTuple):
     of their span and to its ``right``, their ``place`` in the span, from 0, and the ``targets``, each (n,); 0 and
     IGNORED where nothing is predicted."""
 
-    positions: Positions
+    positions: PredictedPositions
     left: Int[Tensor, " n"]
     right: Int[Tensor, " n"]
     place: Int[Tensor, " n"]
@@ -64,7 +64,7 @@ def boundaries(targets: Int[Tensor, "b t"], longest: int, most: int | None = Non
     right = torch.where(is_hidden, length, position).flip(1).cummin(dim=1).values.flip(1)
     place = position - left - 1
     scored = is_hidden & (place < longest) & (left >= 0) & (right < length)
-    positions = Positions.of(scored, most)
+    positions = PredictedPositions.of(scored, most)
     left, right, place = (positions.of_rows(part.masked_fill(~scored, 0)) for part in (left, right, place))
     return Boundaries(positions, left, right, place, positions.of_rows(targets.masked_fill(~scored, IGNORED)))
 

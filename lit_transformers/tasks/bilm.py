@@ -20,7 +20,7 @@ from lit_transformers.heads.one_sided_symbols import (
     Predicted,
     Represented,
 )
-from lit_transformers.heads.positions import Positions
+from lit_transformers.heads.predicted_positions import PredictedPositions
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.records.measure import Measure
@@ -128,7 +128,7 @@ class BiLM(Task):
             rows = head.rows(batch)
             output = read_rows(reader, rows)
             targets = rows.targets[:, 1:]
-            positions = Positions.of(targets != IGNORED)
+            positions = PredictedPositions.of(targets != IGNORED)
             vectors, symbols = reader.predict(positions.of_rows(output.hidden[:, :-1])), positions.of_rows(targets)
             nats = reader.tokens.nll(vectors, symbols) if with_nats else None
             parts[head.direction] = Represented(reader, vectors, symbols, positions, nats)

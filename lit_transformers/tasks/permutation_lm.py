@@ -15,7 +15,7 @@ from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescri
 from lit_transformers.config import ConfigError, Plain, Positive, PositiveFloat
 from lit_transformers.heads.head import HeadConfig, Representation
 from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols, HiddenSymbolsConfig, hidden_positions
-from lit_transformers.heads.positions import at_predictions
+from lit_transformers.heads.predicted_positions import at_predictions
 from lit_transformers.heads.relation import RelationConfig
 from lit_transformers.mixers.memory import EVERYTHING
 from lit_transformers.models.capabilities import OrderedOutput, OrderedRows, RowModelConfig, RowNetwork

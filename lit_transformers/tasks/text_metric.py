@@ -51,11 +51,12 @@ class TextMetric(HeadsMetric):
     def add_texts(self, batch: PairBatch, hypotheses: Sequence[str] | None) -> None:
         """Adds the text of every row of a batch without rows of padding; None where none is decoded. All ranks must
         call it as often, for they gather states of the same type."""
-        lines = ""
+        text = torch.zeros(0, dtype=torch.uint8, device=batch.example.device)
         if hypotheses is not None:
             records = zip(batch.example.tolist(), hypotheses, batch.references, strict=True)
             lines = "".join(f"{json.dumps(record)}\n" for record in records)
-        self.texts.append(torch.from_numpy(np.frombuffer(lines.encode(), np.uint8).copy()).to(batch.example.device))
+            text = torch.from_numpy(np.frombuffer(lines.encode(), np.uint8).copy()).to(text.device)
+        self.texts.append(text)
 
     def written(self) -> list[Written]:
         """Returns the texts of this rank, by ordinal; within ``compute`` those of all ranks."""

@@ -1,5 +1,6 @@
-"""What is computed on a device stays there: every mixer, task and search on one that stands in for CUDA, see
-``pretended_device``, where a tensor that the library left on the CPU meets one that lies elsewhere."""
+"""What is computed on a device stays there: every mixer and search on one that stands in for CUDA, see
+``pretended_device``, where a tensor that the library left on the CPU meets one that lies elsewhere. Tasks are in
+``test_task_waits``."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixer import Context, Mixer, Mode
 from lit_transformers.mixers import AttentionConfig, BiLSTMConfig, LSTMConfig
 from lit_transformers.mixers.waits import most_waits
-from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, ModelConfig
-from lit_transformers.tasks import TASKS, CausalLMConfig
+from lit_transformers.models import EncoderDecoderConfig, LanguageModelConfig
+from lit_transformers.tasks import CausalLMConfig
 from lit_transformers.training.config import TrainingConfig
 
 
@@ -92,42 +93,6 @@ def test_a_mixer_computes_elsewhere_what_it_computes_here(case: Case, mode: Mode
 
 
 VOCABULARY = Vocabulary(size=11, boundary=10, unit="byte", byte_lengths=tuple(range(1, 12)))
-MODELS: dict[str, ModelConfig] = {
-    "causal_lm": LanguageModelConfig(
-        dim=DIM, heads=HEADS, depth=2, mixer=AttentionConfig(encoding=XLConfig(), memory=4)
-    ),
-    "strings": LanguageModelConfig(dim=DIM, heads=HEADS, depth=2),
-    "classification": EncoderConfig(dim=DIM, heads=HEADS, depth=2),
-    "regression": EncoderConfig(dim=DIM, heads=HEADS, depth=2),
-    "masked_lm": EncoderConfig(dim=DIM, heads=HEADS, depth=2, segments=2),
-    "contrastive": EncoderConfig(dim=DIM, heads=HEADS, depth=2, segments=2),
-    "replaced_tokens": EncoderConfig(dim=DIM, heads=HEADS, depth=2, segments=2),
-    "bilm": EncoderConfig(dim=DIM, heads=HEADS, depth=2, segments=2, causal=True),
-    "permutation_lm": EncoderConfig(
-        dim=DIM,
-        heads=HEADS,
-        depth=2,
-        query_stream="learned",
-        mixer=AttentionConfig(encoding=XLConfig(segments=2)),
-    ),
-    "seq2seq": EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2),
-}
-
-
-@pytest.mark.parametrize("kind", TASKS)
-def test_a_task_learns_and_is_measured_elsewhere(kind: str) -> None:
-    config = TASKS[kind]()
-    data = config.reads.for_probe(VOCABULARY, 9)
-    task = config.build(MODELS[kind], data, TrainingConfig(device="cpu")).to(DEVICE)
-    for _ in range(2):
-        loss = task.training_step(to_device(config.random_batch(data)), 0)["loss"]
-        loss.backward()
-        task.after_step()
-    task.eval().evaluator().eval()
-    with torch.no_grad():
-        assert loss.device == task.evaluation_output(to_device(config.random_batch(data))).device == DEVICE
-        task.validation_step(to_device(config.random_batch(data)), 0)
-        assert task.metric.rows()
 
 
 def test_a_network_as_it_is_measured_moves_with_its_task() -> None:
@@ -159,7 +124,9 @@ def test_a_search_finds_elsewhere_what_it_finds_here(search: DecodingConfig) -> 
 
 
 def test_a_text_is_continued_elsewhere_as_here() -> None:
-    network = randomised(MODELS["causal_lm"].build(probe_data(11, 9)).double()).eval()
+    mixer = AttentionConfig(encoding=XLConfig(), memory=4)
+    model = LanguageModelConfig(dim=DIM, heads=HEADS, depth=2, mixer=mixer)
+    network = randomised(model.build(probe_data(11, 9)).double()).eval()
     prompt = torch.tensor([10, 1, 2])
     expected, expected_score = beam_search(network, prompt, 6, beams=3, forbidden=10)
     symbols, score = beam_search(network.to(DEVICE), to_device(prompt), 6, beams=3, forbidden=10)

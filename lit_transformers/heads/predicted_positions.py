@@ -12,7 +12,7 @@ ROUNDED = 8
 """Predictions of a row on a device are rounded up to a multiple of this, so that few shapes occur."""
 
 
-class Positions(NamedTuple):
+class PredictedPositions(NamedTuple):
     """n positions of rows (b, t), among them all at which something is predicted.
 
     On a CPU there are no others. A device would have to be waited for to count them, so that other positions fill rows
@@ -28,7 +28,7 @@ class Positions(NamedTuple):
     shape: torch.Size
 
     @classmethod
-    def of(cls, scored: Bool[Tensor, "b t"], most: int | None = None) -> Positions:
+    def of(cls, scored: Bool[Tensor, "b t"], most: int | None = None) -> PredictedPositions:
         """Returns the positions at which ``scored`` is True. most: a number that no row has more of, such as
         ``RowBatch.most_targets``; None where none is known but the length."""
         rows, length = scored.shape

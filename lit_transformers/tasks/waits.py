@@ -1,0 +1,76 @@
+"""What the host reads of a device in a step of a task, so that it waits for it.
+
+All else is planned from shapes, and from what batches say on the host (``RowBatch.most_targets``). A run waits besides
+where it reads its own loss: for its curves every ``training.log_every`` updates, and to end a run that diverges at most
+five times a second (``DivergenceCheck``). Mixers wait for themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from lit_transformers.batch import DataDescription
+from lit_transformers.heads.next_symbol import LayerSymbolsConfig
+from lit_transformers.models.model import ModelConfig
+from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
+from lit_transformers.tasks.permutation_lm import PermutationLMConfig
+from lit_transformers.tasks.seq2seq import WRITTEN, Seq2SeqConfig
+from lit_transformers.tasks.task import TaskConfig
+
+Times = Callable[[TaskConfig, ModelConfig, DataDescription], float]
+
+
+class Wait(NamedTuple):
+    """What the host reads, and how often at most in a step of training and in one that measures: never for a config of
+    another kind, and math.inf times where that follows from the data."""
+
+    reads: str
+    training: Times
+    measuring: Times
+
+
+def softmaxes(task: TaskConfig, model: ModelConfig, data: DataDescription) -> float:
+    """Returns how many losses of a task an adaptive softmax of the model may compute; 0 of another softmax."""
+    if not any(isinstance(tokens, AdaptiveTokenEmbeddingConfig) for tokens in vars(model).values()):
+        return 0
+    heads = task.all_heads(data).values()
+    return sum(model.depth - 1 if isinstance(head, LayerSymbolsConfig) else 1 for head in heads)
+
+
+def in_both_directions(task: TaskConfig, model: ModelConfig, data: DataDescription) -> float:
+    """Returns 1 where a task reads some rows from their end, else 0."""
+    return float(isinstance(task, PermutationLMConfig) and task.directions == "both")
+
+
+def never(task: TaskConfig, model: ModelConfig, data: DataDescription) -> float:
+    """Returns 0."""
+    return 0
+
+
+WAITS: Mapping[str, Wait] = {
+    "adaptive softmax": Wait("how many targets of a loss each cluster has", softmaxes, softmaxes),
+    "directions": Wait("how many rows are read from their end", in_both_directions, in_both_directions),
+    "decoding": Wait(
+        "whether each sentence has ended, at every symbol",
+        never,
+        lambda task, model, data: math.inf if isinstance(task, Seq2SeqConfig) and WRITTEN & {*task.scores} else 0,
+    ),
+    "minimal pairs": Wait(
+        "which symbols of masked rows are scored, each in a pass",
+        never,
+        lambda task, model, data: float(task.kind == "masked_lm" and bool(getattr(data, "rules", ()))),
+    ),
+    "ranks": Wait(
+        "how many rows the other ranks compare, where there are any",
+        never,
+        lambda task, model, data: float(any(head.kind == "contrast" for head in task.all_heads(data).values())),
+    ),
+}
+"""By what makes the host wait."""
+
+
+def most_waits(task: TaskConfig, model: ModelConfig, data: DataDescription, training: bool = True) -> float:
+    """Returns the most times that the host waits for a device in a step of training, or in one that measures."""
+    return sum((wait.training if training else wait.measuring)(task, model, data) for wait in WAITS.values())
