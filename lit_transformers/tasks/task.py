@@ -186,6 +186,8 @@ class Task(L.LightningModule, ABC):
                 reason = f"{config.kind} reads {missing[0]} of a task, which a {self.config.kind} has not"
                 raise ConfigError(f"{reason}; remove it, or set task to one that has", "task.heads")
             self.heads[name] = config.build(self.model_config, self.network, self.data)
+            if not config.weight:  # ranks wait for the gradient of each parameter that requires one
+                self.heads[name].requires_grad_(False)
         self.require_whole_batches(self.training_config.accumulate, "training.accumulate")
         self.metric = metric(dict(self.heads.items()))
         if self.training_config.compile:
@@ -305,6 +307,7 @@ class Task(L.LightningModule, ABC):
         )
         of_sources = {name: loss * source_share for name, loss in reading.source_aux.items()}
         weighted = add_losses(of_sources, {name: loss * share for name, loss in reading.aux.items()})
+        others += self.resting(losses)
         start = torch.stack(others).sum() if others else torch.zeros((), device=self.device)
         total = first + sum(weighted.values(), start=start)
         main = names[0]
@@ -317,6 +320,12 @@ class Task(L.LightningModule, ABC):
             "aux": add_losses(reading.source_aux, reading.aux),
             "weighted_aux": weighted,
         }
+
+    def resting(self, losses: Mapping[str, HeadLoss]) -> list[Tensor]:
+        """Returns zeros that depend on the weights of the heads that do not learn in this update, so that these have a
+        gradient all the same, for which ranks wait."""
+        heads = [head for name, head in self.trained_heads.items() if name not in losses]
+        return [0.0 * weight.sum() for head in heads for weight in head.parameters() if weight.requires_grad]
 
     @property
     def groups(self) -> ParameterGroups:

@@ -1,12 +1,13 @@
-"""Heads that a task is given besides those of its kind: which names they may have."""
+"""Heads that a task is given besides those of its kind: which names they may have, and when their weights learn."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 from test_masked_lm import BERT, DATA
 
 from lit_transformers.config import ConfigError
-from lit_transformers.heads import HiddenSymbolsConfig
+from lit_transformers.heads import HiddenSymbolsConfig, SpanBoundaryConfig
 from lit_transformers.tasks.masked_lm import MaskedLMConfig
 from lit_transformers.training.config import TrainingConfig
 
@@ -30,3 +31,20 @@ def test_an_added_head_has_its_name() -> None:
     task = MaskedLMConfig(heads=(HiddenSymbolsConfig(name="again"),)).build(BERT, DATA, TrainingConfig(device="cpu"))
     assert [*task.heads] == ["symbols", "relation", "again"]
     assert task.config.measures(DATA).keys() >= {"again_nats", "again_accuracy"}
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_weights_of_a_head_that_does_not_learn_are_not_waited_for(
+    weight: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks wait for the gradient of each weight that requires one: it is zero while a head rests, and those of a head
+    that is measured alone require none."""
+    config = MaskedLMConfig(heads=(SpanBoundaryConfig(name="again", width=3, weight=weight),))
+    task = config.build(BERT, DATA, TrainingConfig(device="cpu"))
+    monkeypatch.setattr(task.heads["again"], "learns", lambda progress: False)
+    output = task.training_step(config.random_batch(DATA), 0)
+    output["loss"].backward()
+    assert output["heads"].keys() == {"relation"}
+    for parameter in task.heads["again"].parameters():
+        assert parameter.requires_grad == (weight > 0)
+        assert parameter.grad is None if weight == 0 else torch.equal(parameter.grad, torch.zeros_like(parameter))

@@ -24,10 +24,16 @@ TEXT = {"source": SOURCE, "tokenizer": "words", "length": 24, "batch_size": 8, "
 ROWS = {"kind": "rows", "packing": "segment_pair", "evaluation": {"examples": 10}, **TEXT}
 DENOISING = {"kind": "denoising", "evaluation": {"examples": 10}, **TEXT}
 SPANS = {"kind": "mask_spans", "unchanged": 0.0, "replaced": 0.0}
+RARE = {"kind": "adaptive", "cutoffs": [4, 8], "shrink": 2, "tied": False}
 GENERATOR = {"overrides": {"dim": 4, "heads": 1}, "tie": "none"}
 CASES: dict[str, dict[str, Any]] = {
     "masked_lm": {"task": "masked_lm", "data": ROWS | {"relation": "next_sentence"}},
     "span_boundary": {"task": {"kind": "masked_lm", "span_boundary": {"width": 4}}, "data": ROWS | {"noise": SPANS}},
+    "weights_without_a_loss": {
+        "model": ENCODER | {"tokens": RARE},
+        "task": {"kind": "masked_lm", "heads": [{"kind": "span_boundary", "width": 4, "weight": 0.0}]},
+        "data": ROWS,
+    },
     "replaced_tokens": {"task": {"kind": "replaced_tokens", "generator": GENERATOR}, "data": ROWS},
     "uniform_tokens": {"task": {"kind": "replaced_tokens", "generator": {"draws": "uniform"}}, "data": ROWS},
     "permutation_lm": {"model": ENCODER | {"query_stream": "learned"}, "task": "permutation_lm", "data": ROWS},
