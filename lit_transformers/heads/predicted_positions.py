@@ -18,12 +18,12 @@ class PredictedPositions(NamedTuple):
     On a CPU there are no others. A device would have to be waited for to count them, so that other positions fill rows
     up to a number that is known before; all that is computed of these is dropped.
 
-    index   (n,) the number of each position, row by row
+    places  (n,) the number of each position, row by row
     scored  (n,) True at those at which something is predicted
     shape   (b, t)
     """
 
-    index: Int[Tensor, " n"]
+    places: Int[Tensor, " n"]
     scored: Bool[Tensor, " n"]
     shape: torch.Size
 
@@ -44,16 +44,16 @@ class PredictedPositions(NamedTuple):
     @property
     def row(self) -> Int[Tensor, " n"]:
         """The number of the row of each position."""
-        return self.index // self.shape[1]
+        return self.places // self.shape[1]
 
     def of_rows(self, values: Shaped[Tensor, "b t ..."]) -> Shaped[Tensor, "n ..."]:
         """Returns the values at the positions."""
-        return values.flatten(0, 1).index_select(0, self.index)
+        return values.flatten(0, 1).index_select(0, self.places)
 
     def in_rows(self, values: Shaped[Tensor, " n"]) -> Shaped[Tensor, "b t"]:
         """Returns values in their places, 0 or False where nothing is predicted."""
         none = values.new_zeros(self.shape.numel())
-        return none.index_copy(0, self.index, values.masked_fill(~self.scored, 0)).view(self.shape)
+        return none.index_copy(0, self.places, values.masked_fill(~self.scored, 0)).view(self.shape)
 
     def sums(self, values: Float[Tensor, "n c"]) -> Float[Tensor, "b c"]:
         """Returns the sums of the values of each row."""

@@ -163,15 +163,15 @@ class PermutationLM(Task):
             return self.read_segments(network, rows, scored, batch.most_targets)
         backward, aux = scrambled(batch.example) & 1, dict[str, Tensor]()
         hidden, content = [], []
-        order, count = backward.argsort(stable=True), int(backward.sum())
-        for index, is_backward in zip(order.split([len(backward) - count, count]), (False, True), strict=True):
+        turned, count = backward.argsort(stable=True), int(backward.sum())  # the one wait of a device
+        for index, is_backward in zip(turned.split([len(backward) - count, count]), (False, True), strict=True):
             if len(index):
                 part = each(rows, partial(torch.index_select, dim=0, index=index))
                 output = self.read_segments(network, part, scored[index], batch.most_targets, is_backward)
                 hidden.append(output.hidden)
                 content.append(output.content)
                 aux = add_losses(aux, output.aux)
-        places = order.argsort()
+        places = turned.argsort()
         return OrderedOutput(torch.cat(hidden)[places], torch.cat(content)[places], None, aux)
 
     def read_segments(

@@ -1,8 +1,8 @@
 """What the host reads of a device in a step of a task, so that it waits for it.
 
 All else is planned from shapes, and from what batches say on the host (``RowBatch.most_targets``). A run waits besides
-where it reads its own loss: for its curves every ``training.log_every`` updates, and to end a run that diverges at most
-five times a second (``DivergenceCheck``). Mixers wait for themselves.
+where it reads its own loss: for its curves every ``training.log_every`` updates, and at most five times a second to end
+where it diverges (``DivergenceCheck``) and to show its progress (``ProgressReporter``). Mixers wait for themselves.
 """
 
 from __future__ import annotations

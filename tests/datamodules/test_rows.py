@@ -418,6 +418,13 @@ def test_minimal_pairs_that_cannot_be_made_or_do_not_fit_are_refused() -> None:
         next(iter(config(length=16, **{"evaluation.pairs": 3}).build().val_dataloader()))
 
 
+@pytest.mark.parametrize("noise", ["mask_tokens", "mask_spans", "mask_and_shuffle"])
+def test_a_batch_says_on_the_host_how_many_targets_its_rows_have_at_most(noise: str) -> None:
+    data = config(noise=noise)
+    for batch in training_batches(data, 5):
+        assert batch.most_targets == (batch.targets != IGNORED).sum(dim=1).max() > 0
+
+
 def test_a_description_counts_the_symbols_of_the_longest_row_that_are_predicted() -> None:
     for packing, count in (("full_sentences", round(0.3 * 22)), ("segment_pair", round(0.3 * 21))):
         data = config(packing=packing, **{"noise.rate": 0.3}).build()

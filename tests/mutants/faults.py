@@ -4954,6 +4954,14 @@ UPDATE_FAULTS = (
     ),
     Fault(
         "updates",
+        "a batch says that its rows have fewer targets than they have",
+        "datamodules/rows/rows.py",
+        "int((targets != IGNORED).sum(axis=1).max())",
+        "int((targets != IGNORED).sum(axis=1).min())",
+        (f"{DATA}rows.py::test_a_batch_says_on_the_host_how_many_targets_its_rows_have_at_most",),
+    ),
+    Fault(
+        "updates",
         "what fills the rows of a device counts",
         "lit_transformers/heads/predicted_positions.py",
         "values.masked_fill(~self.scored[:, None], 0))",
@@ -5455,7 +5463,7 @@ FAULTS = (
         "what a generator draws depends on who draws first",
         "lit_transformers/tasks/replaced_tokens.py",
         "uniform(positions.of_rows(random_numbers(batch.example, hidden, step)))",
-        "torch.rand(len(positions.index), dtype=torch.float64, device=hidden.device)",
+        "torch.rand(len(positions.places), dtype=torch.float64, device=hidden.device)",
         (f"{RANKS}[replaced_tokens-2]",),
     ),
     Fault(
