@@ -34,9 +34,7 @@ def test_an_added_head_has_its_name() -> None:
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_weights_of_a_head_that_does_not_learn_are_not_waited_for(
-    weight: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_do_not_learn_are_not_waited_for(weight: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks wait for the gradient of each weight that requires one: it is zero while a head rests, and those of a head
     that is measured alone require none."""
     config = MaskedLMConfig(heads=(SpanBoundaryConfig(name="again", width=3, weight=weight),))
