@@ -60,7 +60,8 @@ from lit_transformers.records.files import RESULTS
 from lit_transformers.records.study_folder import folder_name
 from lit_transformers.runner import load_runner, runner_of
 from lit_transformers.trust import require_allowed
-from sweeps.launchers.share import Share, cuda_devices, share_machine
+from sweeps.launchers.devices import cuda_devices
+from sweeps.launchers.share import Share, share_machine
 from sweeps.object_store import address_of, store_of
 from sweeps.options import Runs, Storage
 

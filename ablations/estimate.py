@@ -19,7 +19,7 @@ from ablations.plan import PlannedStudy
 from lit_transformers.machine.processor import processor
 from lit_transformers.records.files import RECORD
 from lit_transformers.records.record import load_record
-from sweeps.launchers.share import cuda_devices, cuda_models
+from sweeps.launchers.devices import cuda_devices, cuda_models
 from sweeps.process.call import call_forked
 
 __all__ = ["ASSUMED_RATE", "ENOUGH_SECONDS", "TimeEstimate", "estimate"]
@@ -59,7 +59,8 @@ def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
     """Estimates the seconds of every run: the median of its arm's runs, else in proportion to its training FLOPs, with
     what finished runs of the plan took beside training: their start, their gates and their evaluation. A run that takes
     over the training of another one takes what it needs beside."""
-    needs_cuda = any((config.get("training") or {}).get("device") == "cuda" for config in planned.configs.values())
+    devices = {(config.get("training") or {}).get("device") for config in planned.configs.values()}
+    needs_cuda = "cuda" in devices or ("auto" in devices and bool(cuda_devices()))
     finished = {key: done for key in planned.configs for done in _finished_runs([runs / key / RECORD], needs_cuda)}
     besides = [done.whole - done.training for done in finished.values()]
     beside = statistics.median(besides) if besides else SECONDS_BESIDE_TRAINING
@@ -103,7 +104,7 @@ def _rate(plan_runs: list[FinishedRun], runs: Path, needs_cuda: bool, runner: st
 def _finished_runs(records: Iterable[Path], needs_cuda: bool) -> Iterator[FinishedRun]:
     """Yields the finished runs on the required hardware: this machine's processor, or a CUDA device, of the models that
     this machine has if it has any."""
-    models = cuda_models(cuda_devices()) if needs_cuda else ()
+    models = cuda_models() if needs_cuda else ()
     for path in records:
         with suppress(OSError, ValueError, RecursionError, KeyError, TypeError, ZeroDivisionError):
             record = load_record(path)

@@ -21,7 +21,7 @@ from lit_transformers.machine.processor import processor, processor_model
 from lit_transformers.records.files import write_json
 from lit_transformers.runner import load_runner
 from lit_transformers.startup.quick_imports import quick_imports
-from sweeps.launchers.share import cuda_devices, cuda_models
+from sweeps.launchers.devices import cuda_models
 
 __all__ = ["ProbedConfig", "measured_on", "measured_spending"]
 
@@ -53,7 +53,7 @@ def measured_spending(on: str, runner: str, folder: Path) -> Callable[[Config], 
 
 def measured_on() -> list[Plain]:
     """Returns what time and memory depend on beside the config: the models of the processor and of the CUDA devices."""
-    return [processor(), list(processor_model()), list(cuda_models(cuda_devices()))]
+    return [processor(), list(processor_model()), list(cuda_models())]
 
 
 def _probe(config: Config, runner: str, folder: Path) -> ProbedConfig:

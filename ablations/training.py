@@ -20,8 +20,9 @@ from ablations.study_floors import missing_floors
 from lit_transformers.cli.console import SteadyConsole
 from lit_transformers.config import ConfigError
 from lit_transformers.records.plan import Plan
+from sweeps.launchers.devices import cuda_devices
 from sweeps.launchers.limits import parse_bytes, parse_seconds
-from sweeps.launchers.share import Share, cuda_devices, memory_of, require_cores, share_machine
+from sweeps.launchers.share import Share, memory_of, require_cores, share_machine
 from sweeps.live import Board, Row
 
 if TYPE_CHECKING:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import re
 import subprocess
 from collections.abc import Iterable, Sequence
-from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
 from lit_transformers.config import ConfigError
 from lit_transformers.machine.cores import requested_threads, usable_cores
+from sweeps.launchers.devices import cuda_devices
 
-__all__ = ["Share", "cuda_devices", "cuda_models", "memory_of", "require_cores", "share_machine"]
+__all__ = ["Share", "memory_of", "require_cores", "share_machine"]
 
 WORKER_BYTES = 1 << 30
 """The bytes of memory that a worker with torch and a small model is expected to need."""
@@ -84,45 +80,6 @@ def require_cores(ranks: int) -> None:
             "or take a machine with CUDA devices",
             "training.devices",
         )
-
-
-def cuda_devices() -> tuple[str, ...]:
-    """Lists the CUDA devices that may be used, by their names in CUDA_VISIBLE_DEVICES, without importing torch."""
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if allowed is not None:
-        return tuple(name.strip() for name in allowed.split(",") if name.strip() not in ("", "-1"))
-    return tuple(str(index) for index, _ in enumerate(Path("/dev").glob("nvidia[0-9]*")))
-
-
-@cache
-def cuda_models(devices: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the models of CUDA devices, by their names in CUDA_VISIBLE_DEVICES. What nvidia-smi does not name is
-    known as a device of this machine alone."""
-    models = _models_by_name() if devices else {}
-    return tuple(
-        models.get(device)
-        or next((model for name, model in models.items() if not device.isdigit() and name.startswith(device)), None)
-        or f"{device} of {platform.node()}"
-        for device in devices
-    )
-
-
-def _models_by_name() -> dict[str, str]:
-    """Returns the model of every CUDA device and part of one, by its index and by its UUID; empty where nvidia-smi
-    fails."""
-    try:
-        output = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=20).stdout
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    models: dict[str, str] = {}
-    whole = ""
-    for line in output.splitlines():
-        if match := re.fullmatch(r"GPU (\d+): (.+) \(UUID: (.+)\)", line.strip()):
-            index, whole, uuid = match.groups()
-            models[index] = models[uuid] = whole
-        elif match := re.fullmatch(r"(MIG .+?)\s+Device\s+\d+: \(UUID: (.+)\)", line.strip()):
-            models[match[2]] = f"{whole} {match[1]}"
-    return models
 
 
 def _runs_on_devices(devices: Sequence[str], memory: int | None) -> int:

@@ -118,7 +118,7 @@ def test_runs_that_were_done_on_a_device_elsewhere_are_worth_more_than_an_assump
 
 def test_of_two_models_of_a_device_the_one_that_is_here_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimates, "cuda_devices", lambda: ("0",))
-    monkeypatch.setattr(estimates, "cuda_models", lambda devices: ("T4",))
+    monkeypatch.setattr(estimates, "cuda_models", lambda: ("T4",))
     for key in ("there", "there again"):
         finish(tmp_path, key, 100.0, rate=1e14, hardware=H100)
     finish(tmp_path, "here", 100.0, rate=1e12, hardware="T4")

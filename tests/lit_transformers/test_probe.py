@@ -48,6 +48,6 @@ def test_what_was_measured_on_another_model_is_measured_again(
     monkeypatch.setattr(probing, "_measure", lambda config, _: measurements.append(config) or ProbedConfig(1.0, 2.0))
     seconds, config = measured_spending("seconds", standin.RunConfig.runner, tmp_path), standin.RunConfig()
     for models in (("old",), ("new",), ("old",)):
-        monkeypatch.setattr(probing, name, lambda *devices, models=models: models)
+        monkeypatch.setattr(probing, name, lambda models=models: models)
         seconds(config)
     assert len(measurements) == 2

@@ -5,19 +5,21 @@ from __future__ import annotations
 import errno
 import json
 import os
-import platform
 import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
 from rich.console import Console
 from standin.chains import alone, chained
 from standin.run import RELEASED
@@ -34,9 +36,9 @@ from standin_runs import (
 from waiting import wait_for, when
 
 from lit_transformers.config import ConfigError
-from sweeps.launchers import local
+from sweeps.launchers import devices, local
 from sweeps.launchers.local import LaunchError
-from sweeps.launchers.share import Share, cuda_models, memory_of, share_machine
+from sweeps.launchers.share import Share, memory_of, share_machine
 from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.lock import LockError, is_locked, locked
 from sweeps.ledger.ticket import State
@@ -294,7 +296,58 @@ def test_a_run_gets_the_threads_that_the_environment_asks_for_unless_told_otherw
     assert share_machine(todo=12, workers=1, threads=5) == Share(1, 5)
 
 
+def have_devices(monkeypatch: pytest.MonkeyPatch, models: Mapping[str | None, Sequence[str]]) -> None:
+    """Has torch see these models of devices, by values of CUDA_VISIBLE_DEVICES; none under another one."""
+    monkeypatch.setattr(devices, "_devices", cache(devices._devices.__wrapped__))
+    monkeypatch.setattr(devices, "_has_driver", lambda: True)
+    monkeypatch.setattr(devices, "call_forked", lambda runner, function, visible: [*models.get(visible, ())])
+
+
+@pytest.mark.parametrize(
+    ("visible", "models", "names"),
+    [
+        (None, [], ()),
+        (None, ["NVIDIA RTX A2000"], ("0",)),  # such as in WSL2, which has no /dev/nvidia0
+        (None, ["H100"] * 2, ("0", "1")),
+        ("1", ["H100"], ("1",)),
+        ("", [], ()),
+        ("0,7,1", ["H100"], ("0",)),  # there is no 7, so CUDA does not read on
+        ("GPU-8f, GPU-02", ["H100", "H100"], ("GPU-8f", "GPU-02")),
+        (None, ["A100 MIG 3g.20gb"], ("0",)),  # one instance of several
+    ],
+)
+def test_devices_are_those_that_torch_sees(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, models: list[str], names: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    have_devices(monkeypatch, {visible: models})
+    assert devices.cuda_devices() == names and devices.cuda_models() == (*models,)
+
+
+def test_each_instance_of_a_device_in_mig_mode_is_one_though_a_process_sees_the_first_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-gone,MIG-b")
+    have_devices(monkeypatch, {"MIG-a,MIG-gone,MIG-b": ["A100 1g"], "MIG-a": ["A100 1g"], "MIG-b": ["A100 2g"]})
+    assert devices.cuda_devices() == ("MIG-a", "MIG-b") and devices.cuda_models() == ("A100 1g", "A100 2g")
+    assert share_machine(todo=12, cuda=True).workers == 2
+
+
+def test_torch_is_asked_where_there_is_a_driver_and_initialises_nothing_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for has_driver in (False, True):
+        monkeypatch.setattr(devices, "_devices", cache(devices._devices.__wrapped__))
+        monkeypatch.setattr(devices, "DRIVER", "libc.so.6" if has_driver else "libcuda.so.of-nobody")
+        assert devices.cuda_devices() == ()
+    assert not torch.cuda.is_initialized()
+
+
 def test_every_cuda_device_gets_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    have_devices(monkeypatch, {"2,5": ["H100", "H100"]})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
     share = share_machine(todo=12, cuda=True)
     assert (share.workers, share.devices) == (2, ("2", "5"))
@@ -313,6 +366,7 @@ def test_as_many_runs_are_done_at_a_time_as_their_declared_memory_allows(monkeyp
 
 def test_ranks_share_cores_and_each_has_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     have_cores(monkeypatch, 8)
+    have_devices(monkeypatch, {"0,1,2,3": ["H100"] * 4})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     assert share_machine(todo=12, threads=1, ranks=4, memory=1 << 20) == Share(2, 1)
     share = share_machine(todo=12, cuda=True, ranks=2)
@@ -331,31 +385,13 @@ def test_several_runs_share_a_device_where_its_memory_allows(monkeypatch: pytest
     nvidia_smi.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     have_cores(monkeypatch, 16)
+    have_devices(monkeypatch, {"0,1": ["H100"] * 2, "GPU-b": ["H100"]})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert share_machine(todo=12, cuda=True).workers == 2
     assert share_machine(todo=12, cuda=True, memory=8 << 30).workers == 3
     assert share_machine(todo=12, cuda=True, memory=2 << 30).workers == 12
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-b")
     assert share_machine(todo=12, cuda=True, memory=2 << 30) == Share(2, 8, ("GPU-b",))
-
-
-def test_devices_are_known_by_their_models_and_others_by_the_machine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    nvidia_smi = tmp_path / "nvidia-smi"
-    lines = (
-        "GPU 0: NVIDIA A100-SXM4 (UUID: GPU-ab12-3)",
-        "  MIG 1g.5gb     Device  0: (UUID: MIG-cd)",
-        "GPU 1: T4 (UUID: GPU-ef)",
-    )
-    nvidia_smi.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
-    nvidia_smi.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    cuda_models.cache_clear()
-    named = cuda_models(("0", "GPU-ab12", "MIG-cd", "1"))
-    assert named == ("NVIDIA A100-SXM4", "NVIDIA A100-SXM4", "NVIDIA A100-SXM4 MIG 1g.5gb", "T4")
-    assert cuda_models(("7",)) == (f"7 of {platform.node()}",) and cuda_models(()) == ()
-    cuda_models.cache_clear()
 
 
 def test_no_run_is_claimed_after_one_that_the_disk_was_full_for(tmp_path: Path) -> None:
