@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["autocast_of", "full_precision", "no_autocast"]
+__all__ = ["autocast_of", "full_precision", "no_autocast", "tf32"]
 
 
 def full_precision(x: Tensor) -> Tensor:
@@ -29,3 +29,19 @@ def autocast_of(device: torch.device) -> Callable[[], AbstractContextManager[Any
 def no_autocast(device: torch.device) -> AbstractContextManager[None]:
     """Returns a context without autocast; the meta device has none to switch off."""
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+
+
+@contextmanager
+def tf32(is_allowed: bool) -> Iterator[None]:
+    """Sets within the block whether CUDA devices round the factors of float32 products, convolutions and LSTMs to the
+    10 bits of TF32. By default torch does in convolutions and LSTMs, and does not in products.
+
+    ``allow_tf32`` is read by Lightning and by torch.compile, which raise once ``fp32_precision`` was set.
+    """
+    products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.fp32_precision == "tf32", cudnn.conv.fp32_precision == "tf32"
+    products.allow_tf32 = cudnn.allow_tf32 = is_allowed
+    try:
+        yield
+    finally:
+        products.allow_tf32, cudnn.allow_tf32 = before

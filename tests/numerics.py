@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
+from lit_transformers.precision import tf32
+
 Network = TypeVar("Network", bound=nn.Module)
 TESTS = str(Path(__file__).resolve().parent)
 DEVICES = ("cpu", "cuda", "pretended")
@@ -120,10 +122,7 @@ def numerics(is_marked: bool) -> Iterator[None]:
         if in_force.device.type != "cpu":
             stack.enter_context(MadeByTests(in_force.device))
         if in_force.device.type == "cuda":
-            # By default cuDNN's convolutions and LSTMs round float32 factors to ten bits (TF32).
-            allowed = torch.backends.cudnn.allow_tf32
-            torch.backends.cudnn.allow_tf32 = False
-            stack.callback(setattr, torch.backends.cudnn, "allow_tf32", allowed)
+            stack.enter_context(tf32(is_allowed=False))
         yield
 
 

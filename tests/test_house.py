@@ -445,6 +445,10 @@ PRIVATE = {
         "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu",
         "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward",
     },
+    "lit_transformers.attention.kernels": {
+        "torch._dynamo.comptime.comptime",
+        "torch.utils._python_dispatch.TorchDispatchMode",
+    },
     "lit_transformers.cli.program": {"typer._completion_shared", "_completion_shared._completion_scripts"},
     "lit_transformers.lightning_runs.loaders": {
         "lightning.pytorch.loops.fetchers._DataLoaderIterDataFetcher",

@@ -16,7 +16,7 @@ import torch
 from typer._completion_shared import get_completion_script
 
 import lit_transformers.cli.program  # noqa: F401
-from lit_transformers.attention import flash
+from lit_transformers.attention import flash, kernels
 from sweeps.launchers.slurm import parameter_names
 from sweeps.ledger.storage import trial_id
 
@@ -73,3 +73,11 @@ def test_the_fused_kernel_of_a_cpu_returns_what_its_backward_pass_reads() -> Non
             flash.BACKWARD(gradient, q, k, v, y, sums, 0.0, False, attn_mask=mask, scale=0.3),
             torch.autograd.grad(expected, (q, k, v), gradient),
         )
+
+
+def test_a_kernel_of_attention_is_seen_where_it_runs_and_where_it_is_compiled() -> None:
+    x = torch.randn(1, 1, 8, 4)
+    for call in (kernels.sdpa, torch.compile(kernels.sdpa, backend="eager", fullgraph=True)):
+        with installed("torch", "lit_transformers.attention.kernels"), kernels.used_kernels() as used:
+            call(x, x, x, None, 0.0, False, 1.0)
+            assert used == {"flash"}

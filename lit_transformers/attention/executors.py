@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from lit_transformers.attention import flash
 from lit_transformers.attention.flex import flex, flexible
+from lit_transformers.attention.kernels import sdpa
 from lit_transformers.attention.masks import Hidden, hidden_from, indices, listed, one_mask, steady
 from lit_transformers.attention.patterns import BLOCK, NARROW, Band, Pattern, QueryBlock, Without, stacked
 from lit_transformers.attention.recompute import (
@@ -143,7 +144,7 @@ def attend(
     is_plain = encoding is None and weigh is None
     if is_plain and fused(pattern, inputs) and (key_mask is None or not dropout):
         mask, causal = one_mask(key_mask, inputs.crossed), pattern.triangular and q.size(-2) > 1
-        return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale)
+        return sdpa(q, k, v, mask, dropout, causal, scale)
     if is_plain and not dropout and flexible(q) and pattern.complete:
         y = flex(pattern, q, k, v, key_mask, inputs.offset, scale)
         if y is not None:
@@ -360,10 +361,7 @@ def compute(scoring: Scoring, inputs: Inputs, block: QueryBlock, leaves: Tensors
     mask = hidden_in(scoring.pattern, inputs, block)
     if scoring.fused:
         attn_mask = None if mask is None else mask.visible()
-        y = F.scaled_dot_product_attention(
-            queries, k, v, attn_mask=attn_mask, scale=scoring.scale, dropout_p=scoring.dropout
-        )
-        return (y,)
+        return (sdpa(queries, k, v, attn_mask, scoring.dropout, False, scoring.scale),)
     weigh_arguments = (*indices(block, inputs.offset, v.device), *leaves["weighing"]) if scoring.weigh else ()
     return weighed(scoring, leaves["queries"], keys_of(leaves), v, mask, weigh_arguments)
 

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lit_transformers.attention.kernels import FLASH, note
 from lit_transformers.attention.masks import Hidden
 from lit_transformers.attention.recompute import (
     Cut,
@@ -68,6 +69,7 @@ class FlashBlocks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, blocks: Blocks, sizes: Mapping[str, int], *flat: Tensor) -> Float[Tensor, "b h t v"]:
+        note(FLASH)
         tensors = grouped(flat, sizes)
         merged: tuple[Tensor, ...] = ()
         with workspace():

@@ -29,6 +29,7 @@ from lit_transformers.tasks import Task
 from lit_transformers.tasks.classification import Classification
 from lit_transformers.tasks.masked_lm import MaskedLM
 from lit_transformers.tasks.pooled import PooledTask
+from lit_transformers.training.arithmetic import arithmetic
 
 __all__ = ["LineFormat", "Predictor", "predictor_of"]
 
@@ -93,6 +94,7 @@ class Predictor(LineWriter):
         self.probabilistic = probabilistic
         self.empty = json.dumps(dict.fromkeys(("label", "probabilities") if probabilistic else ("value",)))
         self.line_texts, self.boundary = texts, task.data.vocabulary.boundary
+        self.training = task.training_config
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         task.to(self.device)
 
@@ -108,8 +110,9 @@ class Predictor(LineWriter):
     @torch.no_grad()
     def outputs(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool) -> Sequence[str]:
         torch.manual_seed(0)  # as in an evaluation, for mixers that draw random numbers
-        predictions = self.predictions(rows.to(self.device), padding_mask.to(self.device), padded)
-        return [json.dumps(prediction, ensure_ascii=False) for prediction in predictions]
+        with arithmetic(self.training):
+            predictions = self.predictions(rows.to(self.device), padding_mask.to(self.device), padded)
+            return [json.dumps(prediction, ensure_ascii=False) for prediction in predictions]
 
     def messages(self) -> Iterator[str]:
         yield from super().messages()

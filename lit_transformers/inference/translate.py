@@ -20,6 +20,7 @@ from lit_transformers.inference.lines import LineOptions, LineWriter, Overlong
 from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.seq2seq import Seq2Seq
+from lit_transformers.training.arithmetic import arithmetic
 
 __all__ = ["TranslationOptions", "Translator"]
 
@@ -71,7 +72,8 @@ class Translator(LineWriter):
 
     def outputs(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool) -> Sequence[str]:
         device = self.task.device
-        texts = self.task.write(rows.to(device), padding_mask.to(device) if padded else None)
+        with arithmetic(self.task.training_config):
+            texts = self.task.write(rows.to(device), padding_mask.to(device) if padded else None)
         return [LINE_ENDS.sub(" ", text.rstrip("\r\n")) for text in texts]  # one line, whatever a model generates
 
 

@@ -15,6 +15,7 @@ from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.causal_lm import CausalLM
 from lit_transformers.tasks.seq2seq import Seq2Seq
+from lit_transformers.training.arithmetic import arithmetic
 
 
 def write(
@@ -51,17 +52,18 @@ def write(
         prompt_symbols = torch.tensor([boundary, *tokenizer.encode(prompt.encode()).tolist()])
     except UnicodeEncodeError as error:
         raise ConfigError(f"character {error.start + 1} is none that UTF-8 can write; type another", "prompt") from None
-    if beams > 1:
-        symbols, _ = beam_search(task.evaluator(), prompt_symbols, length, beams, forbidden=boundary)
-        yield prompt + tokenizer.decode(symbols)
-        return
-    yield prompt
-    generated: list[int] = []
-    written = ""
-    for symbol in sample(task.evaluator(), prompt_symbols, length, sampling, forbidden=boundary):
-        generated.append(symbol)
-        text = tokenizer.decode(generated)
-        if not text.endswith("\N{REPLACEMENT CHARACTER}"):  # the rest of a character may still come
-            yield text[len(written) :]
-            written = text
-    yield tokenizer.decode(generated)[len(written) :]
+    with arithmetic(task.training_config):
+        if beams > 1:
+            symbols, _ = beam_search(task.evaluator(), prompt_symbols, length, beams, forbidden=boundary)
+            yield prompt + tokenizer.decode(symbols)
+            return
+        yield prompt
+        generated: list[int] = []
+        written = ""
+        for symbol in sample(task.evaluator(), prompt_symbols, length, sampling, forbidden=boundary):
+            generated.append(symbol)
+            text = tokenizer.decode(generated)
+            if not text.endswith("\N{REPLACEMENT CHARACTER}"):  # the rest of a character may still come
+                yield text[len(written) :]
+                written = text
+        yield tokenizer.decode(generated)[len(written) :]

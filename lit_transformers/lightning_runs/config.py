@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import lightning as L
 
+from lit_transformers.attention.kernels import KernelName
 from lit_transformers.class_path import import_class, import_module, split_class_path
 from lit_transformers.config import Config, ConfigError, Plain, Positive, Seed, nearest
 from lit_transformers.lightning_runs.arguments import as_class, build, checked_arguments, expected_classes
@@ -66,7 +67,7 @@ class LightningTrainingConfig(Config):
     steps: updates (the ``max_steps`` of a Trainer; with several optimizers, those of all of them); validate_every:
     updates between validations (None for the end alone); log_every: updates between points of the training curve;
     device: "auto" takes CUDA where there is one; devices: ranks, which train together by DDP; callbacks: of Lightning,
-    beside those that the module configures.
+    beside those that the module configures. tf32 and attention_kernel: as in the training of the library's own runs.
     """
 
     steps: Positive = 1000
@@ -74,6 +75,8 @@ class LightningTrainingConfig(Config):
     log_every: Positive = 50
     device: Literal["auto", "cpu", "cuda"] = "auto"
     devices: Positive = 1
+    tf32: bool = False
+    attention_kernel: KernelName = "auto"
     callbacks: tuple[CallbackConfig, ...] = ()
 
 

@@ -17,7 +17,7 @@ from lit_transformers.lightning_runs.train import LOSS, train
 from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.records.record import VERSION, Gate, Record
 from lit_transformers.runs.environment import environment
-from lit_transformers.runs.fit import observers, require_machine
+from lit_transformers.runs.fit import observers, require_kernel, require_machine
 from lit_transformers.runs.loggers import LoggerConfig
 from lit_transformers.runs.recording import Results, recorded
 from lit_transformers.runs.train import quiet, usable
@@ -57,7 +57,7 @@ def fit(
             data={"name": config.data.class_path or config.model.class_path, "fingerprint": data_content(config)},
             protocol={"split": config.data.evaluation.split, "FLOPs": "of one batch, by torch.utils.flop_counter"},
             cost=describe(config)._asdict(),
-            environment=environment(config.training.device, identity.library),
+            environment=environment(config.training.device, identity.library, config.training.tf32),
         )
 
     def work(stopping: Stop, wandb_run: WandbRun | None, loggers: Sequence[Logger]) -> Results:
@@ -85,3 +85,4 @@ def require_device(config: LightningRunConfig) -> None:
     """Raises ConfigError where the config requires a device or ranks that are not available."""
     training = config.training
     require_machine(training.device, training.devices, f"python -m ablations run STUDY --devices {training.devices}")
+    require_kernel(training.attention_kernel)

@@ -12,6 +12,7 @@ from lit_transformers.lightning_runs.fit import require_device
 from lit_transformers.lightning_runs.train import built, make_trainer
 from lit_transformers.runs.probe import STEPS, StepClock, StepProbe
 from lit_transformers.runs.train import quiet
+from lit_transformers.training.arithmetic import arithmetic
 
 __all__ = ["probe"]
 
@@ -23,6 +24,6 @@ def probe(config: LightningRunConfig) -> StepProbe:
     L.seed_everything(config.seed, workers=True, verbose=False)
     short = config.override({"training.steps": STEPS, "training.validate_every": None})
     clock, (module, data) = StepClock(), built(short)
-    with quiet(), tempfile.TemporaryDirectory() as folder:
+    with quiet(), arithmetic(config.training), tempfile.TemporaryDirectory() as folder:
         make_trainer(short, Path(folder), [clock]).fit(module, data)
     return clock.measured()

@@ -26,6 +26,7 @@ from lit_transformers.lightning_runs.measured_batches import MeasuredBatches
 from lit_transformers.lightning_runs.metrics import PREFIXES, ExampleValues, LoggedNames
 from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS
 from lit_transformers.runs.document_losses import write_documents
+from lit_transformers.training.arithmetic import arithmetic
 from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck
 from lit_transformers.training.checkpoints import TRAINING
 from lit_transformers.training.loop import UpdateLoop
@@ -73,7 +74,8 @@ def train(
     callbacks += [callback.build() for callback in config.training.callbacks]
     trainer = make_trainer(config, directory, [*callbacks, checkpointer], loggers)
     try:
-        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+        with arithmetic(config.training):
+            trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except Pruned:
         if is_first_rank():
             curves.write(directory / CURVES)
@@ -84,7 +86,8 @@ def train(
     metrics: dict[str, float] = {}
     measuring_since = time.monotonic()
     if is_first_rank():
-        metrics = measure(config, directory, module, data, checkpointer, names, shown, batches)
+        with arithmetic(config.training):
+            metrics = measure(config, directory, module, data, checkpointer, names, shown, batches)
         curves.write(directory / CURVES)
     timings: dict[str, Plain] = {
         "seconds": training_seconds + time.monotonic() - measuring_since,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 from datamodules import Data, DataConfig, LanguageDataConfig, TrainedSymbols
+from lit_transformers.attention.kernels import cuda_only
 from lit_transformers.batch import DataDescription, LanguageDescription
 from lit_transformers.config import Config, ConfigError, Plain, Seed, paths_within, table
 from lit_transformers.models import LanguageModelConfig, ModelConfig
@@ -65,6 +66,8 @@ class RunConfig(Config):
             yield f"task.evaluation changes what model does not have: {error}"
         if self.training.precision == "bf16" and self.training.device == "cpu":
             yield "training.precision bf16 needs CUDA, and training.device is cpu"
+        if cuda_only(self.training.attention_kernel) and self.training.device == "cpu":
+            yield f"training.attention_kernel {self.training.attention_kernel} needs CUDA, and training.device is cpu"
         if self.training.strategy == "fsdp" and self.task.evaluation:
             yield (
                 "training.strategy fsdp cannot measure another network than it trains: "

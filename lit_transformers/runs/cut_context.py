@@ -19,6 +19,7 @@ from lit_transformers.records.context_losses import ContextLoss
 from lit_transformers.runs.config import describe
 from lit_transformers.runs.evaluate import load, open_data
 from lit_transformers.tasks.causal_lm import CausalLM
+from lit_transformers.training.arithmetic import arithmetic
 
 __all__ = ["context_losses", "sampled_rows"]
 
@@ -46,7 +47,8 @@ def context_losses(checkpoint: Path, symbols: int = MOST_SYMBOLS) -> tuple[Conte
     longest = lengths[-1]
     rows = sampled_rows(data, longest, min(MOST_POSITIONS, max(symbols // (2 * longest), 2)))
     task.to("cuda" if torch.cuda.is_available() and config.training.device != "cpu" else "cpu")
-    bits = {length: _bits(task, rows[:, -length - 1 :], segment) for length in lengths}
+    with arithmetic(config.training):
+        bits = {length: _bits(task, rows[:, -length - 1 :], segment) for length in lengths}
     beyond = {length: values - bits[longest] for length, values in bits.items()}
     return tuple(
         ContextLoss(

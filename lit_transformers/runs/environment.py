@@ -18,10 +18,10 @@ from lit_transformers.training.callbacks import Diverged
 from lit_transformers.training.disk_space import what_is_full
 
 
-def environment(device: str, library: str) -> dict[str, Plain]:
+def environment(device: str, library: str, tf32: bool) -> dict[str, Plain]:
     """Returns versions, hardware and code (``library`` is its hash); nothing names a person, a machine or a secret.
 
-    device: what the run's config asks for, auto, cpu or cuda.
+    device: what the run's config asks for, auto, cpu or cuda. tf32: whether it allows TF32, which CPUs do not have.
     """
     names = ("torch", "lightning", "torchmetrics", "numpy")
     return {
@@ -29,6 +29,7 @@ def environment(device: str, library: str) -> dict[str, Plain]:
         **{name: version(name) for name in names},
         "hardware": hardware(device),
         "threads": torch.get_num_threads(),
+        "float32": "TF32" if tf32 and device != "cpu" and torch.cuda.is_available() else "IEEE 754",
         "commit": commit(),
         "library": library,
     }

@@ -20,6 +20,7 @@ from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.train import quiet
 from lit_transformers.runs.trained_symbols import read_with, symbols_of_checkpoint, what_is_read
 from lit_transformers.tasks import Task
+from lit_transformers.training.arithmetic import arithmetic
 from lit_transformers.training.callbacks import measured
 from lit_transformers.training.checkpoints import CODE, TRAINING, read
 from lit_transformers.trust import require_allowed
@@ -39,7 +40,7 @@ def evaluate(checkpoint: Path, changes: dict[str, Plain] | None = None) -> dict[
     task, config, extra = load(checkpoint, changes)
     config.measured_task.require_packages()
     data = open_data(checkpoint, task, config, extra)
-    with quiet():
+    with quiet(), arithmetic(config.training):
         trainer = L.Trainer(
             accelerator="auto", devices=1, logger=False, enable_checkpointing=False,
             enable_progress_bar=sys.stderr.isatty(), enable_model_summary=False, use_distributed_sampler=False,

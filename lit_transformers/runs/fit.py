@@ -17,6 +17,7 @@ import torch
 from lightning.pytorch.loggers import Logger
 
 from datamodules import Data, DataError
+from lit_transformers.attention.kernels import cuda_only
 from lit_transformers.config import ConfigError, Memory, Plain
 from lit_transformers.gates import gates
 from lit_transformers.records.measurement import Measurement
@@ -38,7 +39,7 @@ from lit_transformers.training.reporting import ProgressReporter, Report
 from lit_transformers.training.search_pruning import Pruned
 from lit_transformers.training.stopping import Stop
 
-__all__ = ["fit", "measurement", "observers", "require_device", "require_machine"]
+__all__ = ["fit", "measurement", "observers", "require_device", "require_kernel", "require_machine"]
 
 
 def fit(
@@ -76,7 +77,7 @@ def fit(
             protocol=protocol(config),
             measurement=measurement(config, data),
             cost=description._asdict(),
-            environment=environment(config.training.device, identity.library),
+            environment=environment(config.training.device, identity.library, config.training.tf32),
         )
 
     def work(stopping: Stop, wandb_run: WandbRun | None, loggers: Sequence[Logger]) -> Results:
@@ -157,6 +158,14 @@ def require_device(training: TrainingConfig) -> None:
         raise ConfigError(
             "bf16 needs CUDA, and no such device is to be found; set training.precision=32", "training.precision"
         )
+    require_kernel(training.attention_kernel)
+
+
+def require_kernel(kernel: str) -> None:
+    """Raises ConfigError where there is no device for a kernel of attention."""
+    if cuda_only(kernel) and not torch.cuda.is_available():
+        reason = "needs CUDA, and no such device is to be found; set training.attention_kernel=auto"
+        raise ConfigError(f"{kernel} {reason}", "training.attention_kernel")
 
 
 def require_machine(device: str, ranks: int, command: str) -> None:

@@ -16,6 +16,7 @@ from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.environment import peak_memory
 from lit_transformers.runs.fit import require_device
 from lit_transformers.runs.train import make_trainer, quiet
+from lit_transformers.training.arithmetic import arithmetic
 
 __all__ = ["STEPS", "StepClock", "StepProbe", "probe"]
 
@@ -42,7 +43,7 @@ def probe(config: RunConfig) -> StepProbe:
     training = config.training.override({"steps": STEPS, "validate_every": None})
     data = config.build_data()
     clock = StepClock()
-    with quiet(), tempfile.TemporaryDirectory() as folder:
+    with quiet(), arithmetic(training), tempfile.TemporaryDirectory() as folder:
         task = config.build_task(data)
         task.reports_training = False
         make_trainer(training, Path(folder), [clock]).fit(task, data)

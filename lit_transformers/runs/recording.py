@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from lightning.pytorch.loggers import Logger
 
+from lit_transformers.attention.kernels import used_kernels
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.records.files import LOG, RUN, replace_file
 from lit_transformers.records.measurement import Measurement
@@ -29,6 +30,9 @@ from lit_transformers.training.search_pruning import Pruned
 from lit_transformers.training.stopping import Stop, stop_requests
 
 __all__ = ["Results", "recorded"]
+
+ATTENTION = "attention"
+"""The entry of a record's environment with the kernels of torch that computed attention."""
 
 
 class Results(NamedTuple):
@@ -79,7 +83,10 @@ def recorded(
         try:
             record.gates = check()
             if all(gate.passed for gate in record.gates):
-                results = work(stopping, wandb_run, loggers)
+                with used_kernels() as kernels:
+                    results = work(stopping, wandb_run, loggers)
+                if kernels:
+                    record.environment = {**record.environment, ATTENTION: ", ".join(sorted(kernels))}
                 record.metrics, record.observed = results.metrics, results.observed
                 record.measured |= results.measured
                 record.cost = results.cost or record.cost

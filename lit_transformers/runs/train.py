@@ -31,6 +31,7 @@ from lit_transformers.runs.starting_weights import read_weights, start_from
 from lit_transformers.runs.trained_symbols import unknown_lines
 from lit_transformers.runs.weight_reuse import offer, take_over, takes_over
 from lit_transformers.tasks import Task
+from lit_transformers.training.arithmetic import arithmetic
 from lit_transformers.training.averaging import Averager
 from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck, TokensRead
 from lit_transformers.training.checkpoints import CODE, TRAINING, read
@@ -76,7 +77,7 @@ def train(
     data.selection_split = None if selection is None else SELECTED_ON
     acting = list(acting_callbacks(config.training, Bars.read(directory), checkpointer))
     callbacks = [curves, reading, *observers(curves), DivergenceCheck(), *acting, *([selection] if selection else [])]
-    with quiet():
+    with quiet(), arithmetic(config.training):
         evaluation_seconds = 0.0
         trainer = make_trainer(config.training, directory, [*callbacks, checkpointer], loggers)
         try:
@@ -129,8 +130,10 @@ def _observations(config: RunConfig, task: Task, data: Data) -> dict[str, Plain]
     continued = config.data.describes is LanguageDescription
     source, length = config.task.counted_lengths(data.description)
     task.put_together()
-    lengths = flops_by_length(task.network, length, continued, source)
-    return observe(task, data.val_dataloader()) | {"flops_by_length": [list(row) for row in lengths]}
+    with arithmetic(config.training):
+        lengths = flops_by_length(task.network, length, continued, source)
+        observed = observe(task, data.val_dataloader())
+    return observed | {"flops_by_length": [list(row) for row in lengths]}
 
 
 def _selection(config: RunConfig, data: Data) -> Selection | None:

@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Callback, Checkpoint
 from pydantic import Field
 from torch import nn
 
+from lit_transformers.attention.kernels import KernelName
 from lit_transformers.class_path import import_class, split_class_path
 from lit_transformers.config import (
     Config,
@@ -250,13 +251,15 @@ class TrainingConfig(Config):
     steps: updates, 0 of a run that only measures what it starts from; accumulate: batches of an update, whose gradient
     is the mean over all their targets; average: whether the weights at the end are those of several updates; groups:
     parameters that learn at another rate, later or not at all; clip: largest norm of the gradient (None for any), of
-    what learns in the update; precision: "bf16" needs CUDA; compile: run the network through torch.compile;
-    validate_every: steps between validations (None for the end alone); log_every: steps between points of the training
-    curve; device: "auto" takes CUDA where there is one; devices: ranks, which change no batch, so that a run may go on
-    with another number of them; strategy: whether each rank holds the whole network ("ddp") or, between passes, a part
-    of it ("fsdp"), either of which goes on with what the other began; stop: by which validations training ends early or
-    weights are selected; keep: whether the last weights are measured and kept, or those of the best validation by
-    ``stop``; callbacks: those of others.
+    what learns in the update; precision: "bf16" needs CUDA; tf32: round the factors of float32 products, convolutions
+    and LSTMs to 10 bits on CUDA; attention_kernel: the only kernel by which torch may compute
+    scaled_dot_product_attention ("auto" for all; "efficient" and "cudnn" need CUDA); compile: run the network through
+    torch.compile; validate_every: steps between validations (None for the end alone); log_every: steps between points
+    of the training curve; device: "auto" takes CUDA where there is one; devices: ranks, which change no batch, so that
+    a run may go on with another number of them; strategy: whether each rank holds the whole network ("ddp") or, between
+    passes, a part of it ("fsdp"), either of which goes on with what the other began; stop: by which validations
+    training ends early or weights are selected; keep: whether the last weights are measured and kept, or those of the
+    best validation by ``stop``; callbacks: those of others.
     """
 
     steps: NonNegative = 1000
@@ -267,6 +270,8 @@ class TrainingConfig(Config):
     schedule: ScheduleConfig = CosineConfig()
     clip: PositiveFloat | None = 1.0
     precision: Literal["32", "bf16"] = "32"
+    tf32: bool = False
+    attention_kernel: KernelName = "auto"
     compile: bool = False
     validate_every: Positive | None = None
     log_every: Positive = 50

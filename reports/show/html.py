@@ -28,7 +28,19 @@ from reports.show.sections import ROUNDING, all_tables
 from reports.show.tables import to_html as table_to_html
 
 RESULTS_TITLE = "Results"
-_ENVIRONMENT = ("hardware", "threads", "python", "torch", "lightning", "torchmetrics", "numpy", "commit", "library")
+_ENVIRONMENT = (
+    "hardware",
+    "float32",
+    "attention",
+    "threads",
+    "python",
+    "torch",
+    "lightning",
+    "torchmetrics",
+    "numpy",
+    "commit",
+    "library",
+)
 
 
 class ParentPage(NamedTuple):

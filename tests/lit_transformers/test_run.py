@@ -228,6 +228,10 @@ def test_ranks_that_cannot_share_a_batch_are_refused_before_any_starts(
     [
         ({"training.device": "cuda"}, "training.device: no CUDA device is to be found"),
         ({"training.precision": "bf16", "training.device": "auto"}, "training.precision: bf16 needs CUDA"),
+        (
+            {"training.attention_kernel": "cudnn", "training.device": "auto"},
+            "training.attention_kernel: cudnn needs CUDA",
+        ),
         ({"training.devices": 2}, "torchrun --nproc-per-node 2"),
     ],
 )
