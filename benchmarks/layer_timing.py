@@ -115,20 +115,29 @@ def middle(times: Sequence[StepTime]) -> StepTime:
     return StepTime(*(1000 * statistics.median(column) for column in zip(*times, strict=True)))
 
 
-def alone(layer: Layer, work: Work, device: torch.device, rounds: int, patience: float) -> tuple[StepTime, float]:
-    """Median time of one layer alone on CUDA, and by how many MiB its steps raise the peak of allocated memory.
+class Alone(NamedTuple):
+    """One layer alone on CUDA: its median time, by how many MiB its steps raise the peak of allocated memory, and the
+    seconds of building it and of its first step, in which its kernels are compiled."""
 
-    Fewer steps are timed where they take long: none begins after five times ``patience`` seconds.
-    """
+    time: StepTime
+    mib: float
+    first_seconds: float
+
+
+def alone(layer: Layer, work: Work, device: torch.device, rounds: int, patience: float) -> Alone:
+    """Measures one layer. Fewer steps are timed where they take long: none begins after five times ``patience``
+    seconds."""
+    begun = time.perf_counter()
     step = layer(work, device)
-    step()  # compiles what is compiled
+    step()
+    first_seconds = time.perf_counter() - begun
     step()
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     begun, times = time.perf_counter(), [timed(step)]
     while len(times) < rounds and time.perf_counter() - begun < 5 * patience:
         times.append(timed(step))
-    return middle(times), (torch.cuda.max_memory_allocated(device) - before) / 2**20
+    return Alone(middle(times), (torch.cuda.max_memory_allocated(device) - before) / 2**20, first_seconds)
 
 
 def failure(error: Exception) -> str:
@@ -167,15 +176,16 @@ def power(points: Mapping[int, float]) -> float | None:
 
 
 class Peaks(NamedTuple):
-    """Peak memory of each layer in MiB, and the reasons why others have none."""
+    """Peak memory of each layer in MiB, the reasons why others have none, and on CUDA the seconds of first steps."""
 
     mib: dict[str, float]
     failed: dict[str, str]
+    first_seconds: dict[str, float]
 
 
 def peaks_of(layers: Mapping[str, Layer], work: Work, device: torch.device) -> Peaks:
     """Peak memory of all layers on a CPU. On CUDA peaks are measured together with the times, and this returns none."""
-    peaks = Peaks({}, {})
+    peaks = Peaks({}, {}, {})
     for name, layer in layers.items() if device.type == "cpu" else ():
         try:
             peaks.mib[name] = peak_mib(layer, work)
@@ -198,6 +208,7 @@ def row_of(
         "milliseconds": {name: t.clock for name, t in times.items()},
         "processor_milliseconds": {name: t.processor for name, t in times.items()},
         "peak_mib": peaks.mib,
+        "first_seconds": peaks.first_seconds,
         "failed": peaks.failed | failed,
     }
 
@@ -207,14 +218,16 @@ def row_on_device(
 ) -> tuple[dict[str, StepTime], Peaks]:
     """Measures the layers one after another. Where one leaves the device unusable, those after it are not tried."""
     times: dict[str, StepTime] = {}
-    peaks = Peaks({}, {})
+    peaks = Peaks({}, {}, {})
     culprit = ""
     for name, layer in layers.items():
         if culprit:
             peaks.failed[name] = f"not tried: the device failed in {culprit}"
             continue
         try:
-            times[name], peaks.mib[name] = alone(layer, work, device, rounds, patience)
+            times[name], peaks.mib[name], seconds = alone(layer, work, device, rounds, patience)
+            peaks.first_seconds[name] = seconds
+            print(f"{work.name} {name}: {times[name].clock:,.2f} ms, first step {seconds:.1f} s", flush=True)
         except Exception as error:
             peaks.failed[name] = failure(error)
         try:  # outside of the handler, for the error holds the frames that hold the layer's tensors

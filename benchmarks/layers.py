@@ -27,6 +27,7 @@ from benchmarks import peers
 from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.layer_timing import ABSENT, DIM, HEADS, QUANTITIES, Layer, Peaks, Work, ours, peaks_of, power, row_of
 from benchmarks.peers import BLOCK, CHUNK, KEPT, RANK, ROUNDS, WINDOW
+from lit_transformers.encodings import XLConfig
 from lit_transformers.mixer import MixerConfig
 from lit_transformers.mixers import (
     AdaptiveSpanConfig,
@@ -49,6 +50,9 @@ from lit_transformers.mixers import (
 )
 from lit_transformers.startup.quick_imports import use_huge_pages
 
+FAR = 512
+"""The window of long rows."""
+
 
 class LayerCase(NamedTuple):
     """One of our mixers, whether it is timed causally, and the names of the peers that compute the same."""
@@ -64,6 +68,8 @@ MIXERS: dict[str, LayerCase] = {
     ),
     "local": LayerCase(LocalConfig(block=WINDOW), True),
     "window": LayerCase(WindowConfig(window=WINDOW), True, ("local-attention", "FlexAttention window")),
+    "window 512": LayerCase(WindowConfig(window=FAR), True, ("FlexAttention window 512",)),
+    "xl": LayerCase(AttentionConfig(encoding=XLConfig()), True),
     "window both ways": LayerCase(WindowConfig(window=WINDOW), False, ("HF Longformer",)),
     "window dilated": LayerCase(WindowConfig(window=WINDOW, dilation=4, dilated_heads=2), True),
     "window global": LayerCase(WindowConfig(window=WINDOW, global_tokens="first", global_count=16), False),
@@ -105,6 +111,7 @@ PEERS: dict[str, Layer] = {
     "SDPA memory-efficient": partial(peers.fused, "EFFICIENT_ATTENTION"),
     "FlexAttention causal": partial(peers.flex, None),
     "FlexAttention window": partial(peers.flex, WINDOW),
+    "FlexAttention window 512": partial(peers.flex, FAR),
 }
 PLAIN = "attention"
 LONGEST = {
@@ -118,8 +125,11 @@ LONGEST = {
 fit into memory. CUDA reports this itself, in time."""
 
 
-def layers(only: list[str]) -> dict[str, Layer]:
-    """Plain attention, then every requested mixer followed by its peers. Raises BadParameter for an unknown mixer."""
+def layers(only: list[str], beside: list[str] | None = None) -> dict[str, Layer]:
+    """Plain attention, then every requested mixer followed by its peers; ``beside`` names the peers that are kept, None
+    for all. Raises BadParameter for an unknown mixer or peer."""
+    if absent := {*(beside or ())} - {*PEERS}:
+        raise typer.BadParameter(f"no peer is called {', '.join(sorted(absent))}; there are: {', '.join(PEERS)}")
     unknown = set(only) - set(MIXERS)
     if unknown:
         raise typer.BadParameter(f"no mixer is called {', '.join(sorted(unknown))}; there are: {', '.join(MIXERS)}")
@@ -129,7 +139,8 @@ def layers(only: list[str]) -> dict[str, Layer]:
         if is_selected or name == PLAIN:
             selected[name] = partial(ours, entry.config, entry.causal)
         if is_selected:
-            selected |= {peer if peer not in MIXERS else f"{peer} (peer)": PEERS[peer] for peer in entry.peers}
+            kept = [peer for peer in entry.peers if beside is None or peer in beside]
+            selected |= {peer if peer not in MIXERS else f"{peer} (peer)": PEERS[peer] for peer in kept}
     return selected
 
 
@@ -173,7 +184,7 @@ def measured(
     peaks = [
         peaks_of({name: layer for name, layer in candidates.items() if name not in beyond}, work, device)
         if peaked
-        else Peaks({}, {})
+        else Peaks({}, {}, {})
         for work, beyond in zip(works, oversized, strict=True)
     ]
     skipped: dict[str, str] = {}
@@ -194,6 +205,9 @@ def measured(
 def main(
     lengths: Annotated[str, typer.Option(help="Comma-separated; one sequence of each length.")] = "1024,2048,4096,8192",
     only: Annotated[str, typer.Option(help=f"Comma-separated, of: {', '.join(MIXERS)}.")] = "",
+    beside: Annotated[
+        str | None, typer.Option("--peers", help="Comma-separated: the peers that are timed; all of them by default.")
+    ] = None,
     rounds: Annotated[int, typer.Option(help="Steps of each layer that are timed.")] = 5,
     threads: Annotated[int, typer.Option(help="CPU threads.")] = 2,
     patience: Annotated[float, typer.Option(help="Seconds that a step may take to be tried at greater lengths.")] = 4.0,
@@ -204,7 +218,8 @@ def main(
     """Times one layer of every mixer beside its peers."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    torch_device, candidates = torch.device(device), layers([name for name in only.split(",") if name])
+    kept = None if beside is None else [name for name in beside.split(",") if name]
+    torch_device, candidates = torch.device(device), layers([name for name in only.split(",") if name], kept)
     works = [Work(1, length) for length in sorted(int(length) for length in lengths.split(","))]
     settings = {"benchmark": "layers", "dim": DIM, "heads": HEADS, "device": torch_device.type, "rounds": rounds}
     settings |= {"precision": "bf16 autocast" if torch_device.type == "cuda" else "float32"}

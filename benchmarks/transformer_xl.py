@@ -117,14 +117,17 @@ class Mode(StrEnum):
 class Training:
     """A network in training: every call is an update, and returns its loss and the norm of its gradient.
 
-    mixed: whether to compute in bfloat16, on CUDA. All modes begin with a memory of zeros, so that shapes stay fixed,
-    and read it as if it were of earlier symbols, so that no update needs a mask.
+    mixed: whether to compute in bfloat16, on CUDA. masked: whether attention has a key mask, though all tokens are real.
+    All modes begin with a memory of zeros, so that shapes stay fixed, and read it as earlier symbols.
     """
 
-    def __init__(self, config: RunConfig, vocabulary: int, text: Tensor, mode: Mode, mixed: bool = True) -> None:
+    def __init__(
+        self, config: RunConfig, vocabulary: int, text: Tensor, mode: Mode, mixed: bool = True, masked: bool = False
+    ) -> None:
         assert isinstance(config.model, LanguageModelConfig)
         length, self.clip = config.data.segment_length, config.training.clip or float("inf")
         self.mixed = mixed and text.is_cuda
+        self.padding_mask = torch.ones_like(text[:, :length], dtype=torch.bool) if masked else None
         torch.manual_seed(config.seed)
         network = config.model.build(probe_data(vocabulary, length)).to(text.device).train()
         starts = range(0, text.size(1) - length, length)
@@ -161,7 +164,7 @@ class Training:
     def update(self, inputs: Tensor, targets: Tensor, state: Any) -> tuple[Tensor, Tensor, Any]:
         """Runs one update: loss, gradient, clipping, optimizer step. Nothing here waits for the device."""
         with self.precision():
-            loss, state = self.loss_of(self.network, inputs, targets, state)
+            loss, state = self.loss_of(self.network, inputs, targets, state, self.padding_mask)
         self.optimizer.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.clip)
@@ -169,9 +172,12 @@ class Training:
         return loss.detach(), norm, detach(state)
 
 
-def loss_of(network: LanguageModel, inputs: Tensor, targets: Tensor, state: Any) -> tuple[Tensor, Any]:
+def loss_of(
+    network: LanguageModel, inputs: Tensor, targets: Tensor, state: Any, padding_mask: Tensor | None = None
+) -> tuple[Tensor, Any]:
     """The mean loss over all targets, and the memory after the segment."""
-    outputs = network(inputs, state, unbroken=network.remembered)
+    unbroken = network.remembered if padding_mask is None else 0
+    outputs = network(inputs, state, padding_mask, unbroken=unbroken)
     return network.tokens.nll(outputs.hidden, targets).mean(), outputs.state
 
 
@@ -273,6 +279,9 @@ def main(
         bool, typer.Option("--check", help="First compare ten updates of the mode with eager.")
     ] = False,
     check_depth: Annotated[int, typer.Option(min=1, help="Layers of the networks that --check compares.")] = 4,
+    masking: Annotated[
+        bool, typer.Option("--masked", help="Also time the network with a mask of padding, though there is none.")
+    ] = False,
     profiling: Annotated[
         bool, typer.Option("--profile", help="Also list the kernels that take the most time.")
     ] = False,
@@ -321,6 +330,11 @@ def main(
         typer.echo("error: the loss is no number any more, so that what was timed says nothing", err=True)
         raise SystemExit(1)
     Console(width=120).print(view(results))
+    if masking:
+        masked = Training(config, vocabulary, text, mode, masked=True)
+        results["masked"] = measured(masked, config, text, warm, count, repeats)
+        write_results(json, results)
+        typer.echo(f"with a mask: {results['masked']['tokens_per_second']:,.0f} tokens a second")
     if profiling:
         results["profile"] = profiled(training, device)
         write_results(json, results)

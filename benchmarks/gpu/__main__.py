@@ -1,6 +1,6 @@
 """``python -m benchmarks.gpu``: everything worth measuring on a borrowed GPU, in calls of some minutes.
 
-Every call goes on where the last one ended. ``docs/gpu.md`` says how to prepare and what to carry.
+Every call resumes where the last one ended. ``docs/gpu.md`` says how to prepare and what to carry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=8.5, help="how long this call may take (default: 8.5)")
-    parser.add_argument("--part", action="append", metavar="N", help="only this part, a to k; repeatable")
+    parser.add_argument("--part", action="append", metavar="N", help="only this part, a to n; repeatable")
     parser.add_argument("--job", action="append", metavar="NAME", help="only this job; repeatable")
     parser.add_argument(
         "--out", type=Path, default=Path(".gpu/out"), help="where results go, and are read from (default: .gpu/out)"
@@ -33,7 +33,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--wheels", type=Path, help="a wheelhouse to install from, by python -m benchmarks.gpu.wheels")
     parser.add_argument("--rehearse", action="store_true", help="all of it on a CPU at toy size")
-    parser.add_argument("--again", action="store_true", help="also what finished, or failed on the very same code")
+    parser.add_argument("--again", action="store_true", help="also what finished")
     parser.add_argument("--list", action="store_true", help="the jobs and how they stand; runs nothing")
     return parser.parse_args(arguments)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.gpu.goals import goals
 from benchmarks.gpu.job_queue import attempts_in, code_fingerprint, last_attempts
 from benchmarks.gpu.session import MACHINE
 from benchmarks.hardware import save
@@ -16,17 +17,19 @@ from lit_transformers.runs.environment import commit
 
 
 def collected(folder: Path) -> dict[str, Any]:
-    """The machine, and the last attempt at every job with its result, failed ones included.
+    """The machine, the goals, and the last attempt at every job with its result, failed ones included.
 
     The ``commit`` of an attempt is that of this checkout where the attempt ran the same code, and None otherwise.
     """
     current_commit, fingerprint = commit(), code_fingerprint()
     machine = json.loads((folder / MACHINE).read_text(encoding="utf-8"))
+    last = last_attempts(attempts_in(folder))
     attempts = [
         attempt._asdict() | {"commit": current_commit if attempt.code == fingerprint else None}
-        for attempt in last_attempts(attempts_in(folder)).values()
+        for attempt in last.values()
     ]
-    return {"benchmark": "gpu", "machine": machine, "attempts": attempts}
+    reached = [goal._asdict() | {"verdict": goal.verdict} for goal in goals(last, machine)]
+    return {"benchmark": "gpu", "machine": machine, "goals": reached, "attempts": attempts}
 
 
 def main(out: Annotated[Path, typer.Argument(help="The folder that --out of the kit named.")]) -> None:

@@ -13,10 +13,14 @@ RANKS = "tests/lit_transformers/test_ranks_on_one_device.py"
 EXECUTORS_ON_CUDA = "tests/encodings/test_executors_on_cuda.py"
 RUN_ON_CUDA = "tests/lit_transformers/test_run_on_cuda.py"
 OF_GPU = "tests marked gpu"
-"""The job of these, whose log the run on CUDA shares, for it is one of them."""
+"""The job of these, whose log that of the executors shares, for its tests are some of them."""
 GPU_TESTS = ("tests/contracts/test_compile.py", EXECUTORS_ON_CUDA, RUN_ON_CUDA)
 """The files with tests marked gpu. Other files are not collected, for they import packages that a GPU machine lacks."""
 MARKED = ("-m", "gpu", *GPU_TESTS)
+CHOSEN = ("-m", "gpu", EXECUTORS_ON_CUDA, "-k", "is_fused or drop_the_same")
+FAR_MIXERS = "attention,window 512,linear,xl"
+FAR_PEERS = "SDPA flash,SDPA cuDNN,FlexAttention causal,FlexAttention window 512"
+FAR = ("--device", "cuda", "--lengths", "4096,16384,65536", "--only", FAR_MIXERS, "--peers", FAR_PEERS)
 CACHED_DECODING = "tests/contracts/test_cached_decoding.py"
 CONTRACTS = (
     "tests/contracts/test_promises.py",
@@ -86,37 +90,45 @@ class KitJob:
 PARTS: Mapping[str, str] = {
     "a": "the environment, and which kernel computes attention",
     "b": "every kind of mixer in float32 and bf16, forward and backward, against float64 of a CPU",
-    "c": "a run: it learns, is stopped and resumed, and measured again",
-    "d": "training of Transformer-XL base, eager",
-    "e": "the contract tests in float32 and bf16, and the other tests marked gpu",
-    "f": "training of Transformer-XL base: CUDA graphs, compiled",
-    "g": "every mixer, forward and backward, at 4k, 16k and 64k beside its peers",
-    "h": "xl_recurrence at gpu scale, several runs on one device",
-    "i": "two ranks on one device by gloo, and one by NCCL: equal records",
-    "j": "throughput of training through the suite, and of decoding",
-    "k": "further studies at gpu scale, while time lasts",
+    "c": "the executors of attention: FlexAttention is fused, dropout is repeated",
+    "d": "a run in bf16, killed and resumed",
+    "e": "training of Transformer-XL base, eager, with and without a mask",
+    "f": "attention, window, linear and XL at 4k, 16k and 64k next to flash, cuDNN and FlexAttention",
+    "g": "xl_recurrence at gpu scale: one run and two on the device",
+    "h": "the contract tests in float32 and bf16, and the other tests marked gpu",
+    "i": "training of Transformer-XL base: CUDA graphs, compiled",
+    "j": "every mixer, forward and backward, at 4k, 16k and 64k next to its peers",
+    "k": "the study xl_recurrence at gpu scale, with its report",
+    "l": "two ranks on one device by gloo, and one by NCCL: equal records",
+    "m": "throughput of training through the suite, and of decoding",
+    "n": "further studies at gpu scale, while time lasts",
 }
+FIRST_CALL = "abcdefg"
+"""The parts that a call of the default length has time for, each until its limit."""
 
 
 def jobs() -> list[KitJob]:
     """All jobs in order, at full size on a CUDA device."""
     return [
-        benchmark("a", "gpu.environment", "environment", 25),
-        values_job(VALUES, 110),
-        pytest_job("c", "a run on CUDA", 90, "-m", "gpu", RUN_ON_CUDA, log=OF_GPU),
-        transformer_xl("eager", 45, part="d"),
+        benchmark("a", "gpu.environment", "environment", 15, limit=25),
+        values_job(VALUES, 50, 75),
+        pytest_job("c", "executors on CUDA", 90, 105, *CHOSEN, "-n", "4", "--dist", "worksteal", "-v", log=OF_GPU),
+        on_device("d", "resumed", "a run that is killed", 40, 45),
+        transformer_xl("eager", 35, "--masked", "--repeats", "3", part="e", limit=45),
+        benchmark("f", "layers", "long rows", 55, *FAR, "--rounds", "5", "--patience", "0.5", limit=60),
+        on_device("g", "shared", "runs that share the device", 100, 130),
         *(contract_tests(precision, *CONTRACTS, "--device", "cuda", "-n", "12") for precision in PRECISIONS),
-        pytest_job("e", OF_GPU, 240, *MARKED, "--dist", "worksteal", "-n", "6"),
+        pytest_job("h", OF_GPU, 240, 540, *MARKED, "--dist", "worksteal", "-n", "6"),
         transformer_xl("graphs", 70, "--check"),
         transformer_xl("compiled-graphs", 270, "--check"),
         transformer_xl("compiled", 270, "--check"),
         *(layer_job(number, names) for number, names in enumerate(LAYERS, start=1)),
-        study_job("h", "xl_recurrence", 400, "--workers", "6"),
-        pytest_job("i", "ranks on one device", 60, RANKS),
+        study_job("k", "xl_recurrence", 400, "--workers", "6"),
+        pytest_job("l", "ranks on one device", 60, 540, RANKS),
         throughput("overhead", "training through the suite", 120, "--device", "cuda", "--chunks", "15"),
         throughput("translation", "decoding, small", 40, "--device", "cuda", "--size", "small"),
         throughput("translation", "decoding, base", 70, "--device", "cuda", "--size", "base", "--rows", "256"),
-        *(study_job("k", name, 400, "--workers", "6") for name in FURTHER_STUDIES),
+        *(study_job("n", name, 400, "--workers", "6") for name in FURTHER_STUDIES),
     ]
 
 
@@ -125,66 +137,77 @@ def rehearsals() -> list[KitJob]:
     timing = ("--tiny", "--warm", "2", "--count", "2", "--repeats", "1")
     few = ("--set", "training.steps=3", "--set", "data.evaluation.bytes=4096", "--scale", "demo", "--workers", "2")
     mixers = ("--only", ",".join(name for names in LAYERS for name in names))
-    once = ("--lengths", "64", "--rounds", "1", "--threads", "1", "--no-peaks")
+    once = ("--rounds", "1", "--threads", "1", "--no-peaks")
+    far = ("--only", FAR_MIXERS, "--peers", FAR_PEERS, "--lengths", "64,128", *once)
     return [
         benchmark("a", "gpu.environment", "environment", 10, "--longest", "300"),
-        values_job("{work}/values.npz", 20),
-        pytest_job("c", "a run on CUDA", 20, RUN_ON_CUDA, log=OF_GPU),
-        transformer_xl("eager", 10, *timing, part="d"),
+        values_job("{work}/values.npz", 20, 60),
+        pytest_job("c", "executors on CUDA", 10, 540, *CHOSEN, "-v", log=OF_GPU),
+        on_device("d", "resumed", "a run that is killed", 20, 120, "--rehearse"),
+        transformer_xl("eager", 10, "--masked", *timing, part="e"),
+        benchmark("f", "layers", "long rows", 12, *far),
+        on_device("g", "shared", "runs that share the device", 20, 120, "--rehearse"),
         contract_tests("bf16", CACHED_DECODING, "-k", "beam or xl"),
-        pytest_job("e", OF_GPU, 10, "-m", "gpu", EXECUTORS_ON_CUDA),
+        pytest_job("h", OF_GPU, 20, 540, RUN_ON_CUDA),
         transformer_xl("graphs", 10, "--check", *timing),
-        benchmark("g", "layers", "layers 1", 12, *mixers, *once),
-        study_job("h", "xl_recurrence", 240, "--seeds", "1", *few),
-        pytest_job("i", "ranks on one device", 30, RANKS),
+        benchmark("j", "layers", "layers 1", 12, *mixers, "--lengths", "64", *once),
+        study_job("k", "xl_recurrence", 240, "--seeds", "1", *few),
+        pytest_job("l", "ranks on one device", 30, 540, RANKS),
         throughput("overhead", "training through the suite", 10, "--tiny", "--chunks", "4"),
         throughput("translation", "decoding, small", 10, "--tiny", "--rows", "4", "--repeats", "1"),
-        study_job("k", "shared_qk", 240, "--seeds", "1", *few),
+        study_job("n", "shared_qk", 240, "--seeds", "1", *few),
     ]
 
 
-def pytest_job(part: str, name: str, seconds: float, *arguments: str, log: str = "") -> KitJob:
+def pytest_job(part: str, name: str, seconds: float, limit: float, *arguments: str, log: str = "") -> KitJob:
     """A job of tests whose outcomes are appended to a log, so that those that passed are not run again. log: the job
     that it shares the log with; "" for none."""
     place = "{out}/" + f"{(log or name).replace(' ', '-')}.jsonl"
     fixed = ("--log", place, "--json", "{work}/tests.json", "--", *arguments)
-    return KitJob(part, name, "benchmarks.gpu.pytests", fixed, seconds, 540, 45, resumable=True, writes="tests.json")
+    return KitJob(part, name, "benchmarks.gpu.pytests", fixed, seconds, limit, 45, resumable=True, writes="tests.json")
 
 
 def contract_tests(precision: str, *arguments: str) -> KitJob:
     """The contract tests of all mixers in one precision."""
-    return pytest_job("e", f"contract tests in {precision}", 180, *arguments, "--precision", precision)
+    return pytest_job("h", f"contract tests in {precision}", 180, 540, *arguments, "--precision", precision)
 
 
-def benchmark(part: str, module: str, name: str, seconds: float, *arguments: str) -> KitJob:
-    """A benchmark that writes its numbers to a file of its own."""
+def on_device(part: str, command: str, name: str, seconds: float, limit: float, *arguments: str) -> KitJob:
+    """A job of runs that are trained one after another or at the same time."""
+    writes = f"{command}.json"
+    fixed = (command, "--runs", "{work}/on-device", "--json", "{work}/" + writes, *arguments)
+    return KitJob(part, name, "benchmarks.gpu.runs_on_device", fixed, seconds, limit, writes=writes)
+
+
+def benchmark(part: str, module: str, name: str, seconds: float, *arguments: str, limit: float | None = None) -> KitJob:
+    """A benchmark that writes its numbers to a separate file. limit: None for three times its expected duration."""
     writes = f"{name.replace(' ', '-').replace(',', '')}.json"
     fixed = (*arguments, "--json", "{work}/" + writes)
-    return KitJob(part, name, f"benchmarks.{module}", fixed, seconds, max(60, 3 * seconds), writes=writes)
+    limit = max(60, 3 * seconds) if limit is None else limit
+    return KitJob(part, name, f"benchmarks.{module}", fixed, seconds, limit, writes=writes)
 
 
-def values_job(file: str, seconds: float) -> KitJob:
-    """The numbers of all mixers, beside those of a file; a file that is missing is computed first."""
+def values_job(file: str, seconds: float, limit: float) -> KitJob:
+    """The numbers of all mixers, compared with those of a file; a file that is missing is computed first."""
     arguments = ("compare", file, "--json", "{work}/values.json")
-    return KitJob(
-        "b", "values of mixers", "benchmarks.gpu.values", arguments, seconds, 3 * seconds, writes="values.json"
-    )
+    return KitJob("b", "values of mixers", "benchmarks.gpu.values", arguments, seconds, limit, writes="values.json")
 
 
-def transformer_xl(mode: str, seconds: float, *arguments: str, part: str = "f") -> KitJob:
+def transformer_xl(mode: str, seconds: float, *arguments: str, part: str = "i", limit: float | None = None) -> KitJob:
     """The speed of Transformer-XL base in one mode, with the kernels that take the most time."""
-    return benchmark(part, "transformer_xl", f"transformer-xl {mode}", seconds, "--mode", mode, "--profile", *arguments)
+    fixed = ("--mode", mode, "--profile", *arguments)
+    return benchmark(part, "transformer_xl", f"transformer-xl {mode}", seconds, *fixed, limit=limit)
 
 
 def layer_job(number: int, names: Sequence[str]) -> KitJob:
     """Some mixers with their peers, which compile for each of three lengths."""
     sizes = ("--device", "cuda", "--lengths", "4096,16384,65536", "--rounds", "20", "--patience", "2")
-    return benchmark("g", "layers", f"layers {number}", 45 * len(names), "--only", ",".join(names), *sizes)
+    return benchmark("j", "layers", f"layers {number}", 45 * len(names), "--only", ",".join(names), *sizes)
 
 
 def throughput(module: str, name: str, seconds: float, *arguments: str) -> KitJob:
     """A benchmark of the suite's throughput beside that of a peer or of a bare loop."""
-    return benchmark("j", module, name, seconds, *arguments)
+    return benchmark("m", module, name, seconds, *arguments)
 
 
 def study_job(part: str, study: str, limit: float, *arguments: str) -> KitJob:

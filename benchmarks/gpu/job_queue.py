@@ -25,7 +25,7 @@ __all__ = ["GRACE_SECONDS", "RESULTS", "JobAttempt", "Kit", "attempts_in", "code
 
 CODE = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "benchmarks", "tests")
 RESULTS = "results.jsonl"
-GRACE_SECONDS = 30.0
+GRACE_SECONDS = 10.0
 """Seconds between SIGTERM and SIGKILL, in which a study writes its checkpoints."""
 TAIL_LINES = 15
 GLANCE_SECONDS = 1.0
@@ -99,19 +99,9 @@ class Kit(NamedTuple):
     say: Callable[[str], None] = print
 
     def pending(self, jobs: Sequence[KitJob], again: bool = False) -> list[KitJob]:
-        """The jobs that are still to do: those that did not finish, except those that failed on the same code.
-
-        A failed job is tried again once the code has changed. With ``again`` all jobs are, finished ones too.
-        """
-        latest, code = last_attempts(attempts_in(self.out)), code_fingerprint()
-
-        def is_pending(job: KitJob) -> bool:
-            last = latest.get(job.name)
-            if again or last is None or last.outcome == "stopped":
-                return True
-            return last.outcome != "finished" and last.code != code
-
-        return [job for job in jobs if is_pending(job)]
+        """The jobs that did not finish, in order: those that failed are repeated. With ``again`` all jobs are."""
+        latest = last_attempts(attempts_in(self.out))
+        return [job for job in jobs if again or job.name not in latest or latest[job.name].outcome != "finished"]
 
     def run(self, jobs: Sequence[KitJob], seconds: float) -> list[KitJob]:
         """Runs jobs in order within ``seconds``, and returns those for which too little time was left."""

@@ -42,7 +42,7 @@ def run_tests(arguments: Sequence[str]) -> None:
     os.chdir(ROOT)
     sys.path.insert(0, TESTS)
     os.environ["PYTHONPATH"] = os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])
-    sys.exit(pytest.main(["-q", "-p", "resumable", *arguments]))
+    sys.exit(pytest.main(["--no-header", "-p", "resumable", *arguments]))
 
 
 def main() -> int:

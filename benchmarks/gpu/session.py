@@ -8,17 +8,18 @@ import os
 import signal
 import tarfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from benchmarks.gpu import ROOT
+from benchmarks.gpu.goals import goals
 from benchmarks.gpu.job import PARTS, KitJob, jobs, rehearsals
 from benchmarks.gpu.job_queue import GRACE_SECONDS, Kit, attempts_in, end_group, last_attempts, tail_of
 from benchmarks.gpu.process import JobProcess
-from benchmarks.gpu.summary import markdown, table_of
+from benchmarks.gpu.summary import markdown, table_of, table_of_goals
 from lit_transformers.records.files import replace_file, write_text
 
 __all__ = ["Session", "SessionError", "pack", "unpack"]
@@ -26,6 +27,8 @@ __all__ = ["Session", "SessionError", "pack", "unpack"]
 MACHINE, SUMMARY, RUNS = "machine.json", "summary.md", "runs.tar.gz"
 DESCRIBING_SECONDS = 120.0
 """How long a machine may take to import what the kit needs, and to say what it is."""
+MOST_FILES, LARGEST_FILE = 8, 16 * 2**20
+"""How many files a loan returns, and the bytes of the largest."""
 STOPPED = 143
 """The exit status of a call that was stopped by a signal."""
 CLOSING_SECONDS = GRACE_SECONDS + 10.0
@@ -67,13 +70,16 @@ class Session:
         try:
             self.kit.run(todo, 60 * self.options.minutes - CLOSING_SECONDS - (time.monotonic() - self.begun))
         except KeyboardInterrupt:
-            self.console.print("stopped; the same command goes on")
+            self.console.print("stopped; the same command resumes")
             return STOPPED
         finally:
             pack(self.work / "runs", self.out / RUNS)
             last = last_attempts(attempts_in(self.out))
             write_text(self.out / SUMMARY, markdown(all_jobs, last, machine))
             self.console.print(table_of(selected_jobs, last))
+            self.console.print(table_of_goals(goals(last, machine)))
+            for line in too_large_to_return(self.out):
+                self.console.print(line)
         outcomes = [last[job.name].outcome for job in selected_jobs if job.name in last]
         return int("failed" in outcomes or "timed out" in outcomes)
 
@@ -106,6 +112,16 @@ def selected(all_jobs: Sequence[KitJob], parts: Sequence[str], names: Sequence[s
         if name not in job_names:
             raise SessionError(f"--job {name!r}: there are {', '.join(job_names)}")
     return [job for job in all_jobs if (not parts or job.part in parts) and (not names or job.name in names)]
+
+
+def too_large_to_return(out: Path) -> Iterator[str]:
+    """Yields a line for what a loan does not return of the folder of results."""
+    files = sorted(path for path in out.iterdir() if path.is_file())
+    if len(files) > MOST_FILES:
+        yield f"{len(files)} files in {out.name}, and {MOST_FILES} are returned: pack some of them"
+    for path in files:
+        if path.stat().st_size > LARGEST_FILE:
+            yield f"{path.name} has {path.stat().st_size / 2**20:.1f} MiB, and {LARGEST_FILE / 2**20:g} are returned"
 
 
 def stop(number: int, frame: object) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmarks.gpu.goals import Goal, goals
 from benchmarks.gpu.job import PARTS, KitJob
 from benchmarks.gpu.job_queue import JobAttempt
 
-__all__ = ["headline", "markdown", "table_of"]
+__all__ = ["headline", "markdown", "table_of", "table_of_goals"]
 
 
 def headline(attempt: JobAttempt) -> str:
@@ -27,11 +28,16 @@ def tests(result: Mapping[str, Any]) -> str:
 
 
 def transformer_xl(result: Mapping[str, Any]) -> str:
-    """Speed, beside NVIDIA's published one; before it is timed, whether the mode agrees with eager."""
+    """Speed, next to NVIDIA's published one; before it is timed, whether the mode agrees with eager."""
     if "tokens_per_second" not in result:
         return "agrees with eager, not timed" if result.get("check", {}).get("agrees") else "not timed"
     speed, published = result["tokens_per_second"], result["published_tokens_per_second"]
-    return f"{speed:,.0f} tokens a second, {speed / published:.2f} times NVIDIA's A100"
+    parts = [f"{speed:,.0f} tokens a second, {speed / published:.2f} times NVIDIA's A100"]
+    if result.get("peak_tflops"):
+        parts.append(f"{speed * result['flops_per_token'] / result['peak_tflops'] / 1e12:.1%} of the device's peak")
+    if "masked" in result:
+        parts.append(f"{result['masked']['tokens_per_second']:,.0f} with a mask")
+    return "; ".join(parts)
 
 
 def environment(result: Mapping[str, Any]) -> str:
@@ -43,7 +49,11 @@ def environment(result: Mapping[str, Any]) -> str:
 def values(result: Mapping[str, Any]) -> str:
     """How many comparisons agree, and which do not."""
     rows = result["rows"]
-    others = [f"{row['kind']} {row['mode']} {row['precision']}" for row in rows if not row["agrees"]]
+    others = [
+        f"{row['kind']} {row['mode']} {row['precision']}{' masked' if row['masked'] else ''}"
+        for row in rows
+        if not row["agrees"]
+    ]
     return f"{len(rows) - len(others)} of {len(rows)} agree" + (f"; not {', '.join(others)}" if others else "")
 
 
@@ -56,6 +66,25 @@ def layer(result: Mapping[str, Any]) -> str:
         for row in rows
     )
     return "; ".join(cells) + (" ms" if rows else "nothing was measured")
+
+
+def resumed(result: Mapping[str, Any]) -> str:
+    """Whether a run was killed and ended, and how far its loss fell."""
+    if not result["ended"]:
+        return "did not end"
+    speed, kernels = result["tokens_per_second"], result["environment"].get("attention", "none")
+    losses = f"loss from {result['first_loss']:.2f} to {result['last_loss']:.2f}"
+    return f"{losses}; {speed:,.0f} tokens a second; attention by {kernels}"
+
+
+def shared(result: Mapping[str, Any]) -> str:
+    """Tokens a second of one run and of two, the memory of a run, and their ratio."""
+    parts = []
+    for name, group in result.items():
+        if name != "ratio" and group["tokens_per_second"] is not None:
+            peak = max(run["peak_memory_bytes"] for run in group["runs"])
+            parts.append(f"{name}: {group['tokens_per_second']:,.0f} tokens a second, {peak / 2**30:.2f} GiB a run")
+    return "; ".join([*parts, *([f"{result['ratio']:.2f} times"] if "ratio" in result else [])])
 
 
 def study(result: Mapping[str, Any]) -> str:
@@ -76,8 +105,8 @@ def throughput(result: Mapping[str, Any]) -> str:
 
 
 HEADLINES: Mapping[str, Callable[[Any], str]] = {
-    "a": environment, "b": values, "c": tests, "d": transformer_xl, "e": tests, "f": transformer_xl, "g": layer,
-    "h": study, "i": tests, "j": throughput, "k": study,
+    "a": environment, "b": values, "c": tests, "d": resumed, "e": transformer_xl, "f": layer, "g": shared, "h": tests,
+    "i": transformer_xl, "j": layer, "k": study, "l": tests, "m": throughput, "n": study,
 }  # fmt: skip
 
 
@@ -101,10 +130,20 @@ def table_of(jobs: Sequence[KitJob], last: Mapping[str, JobAttempt]) -> Table:
     return table
 
 
+def table_of_goals(reached: Sequence[Goal]) -> Table:
+    """The goals and whether they are met, as a table for a terminal."""
+    table = Table("goal", "measured", "verdict")
+    for goal in reached:
+        table.add_row(goal.text, goal.measured, goal.verdict)
+    return table
+
+
 def markdown(jobs: Sequence[KitJob], last: Mapping[str, JobAttempt], machine: Mapping[str, Any]) -> str:
-    """The machine and a table for every part, as Markdown."""
+    """The machine, the goals, and a table for every part, as Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in machine.get("versions", {}).items())
     lines = ["# What the kit measured", "", f"{machine.get('gpu') or machine.get('processor')}; {versions}", ""]
+    lines += ["| goal | measured | verdict |", "| --- | --- | --- |"]
+    lines += [f"| {goal.text} | {goal.measured} | {goal.verdict} |" for goal in goals(last, machine)] + [""]
     rows = rows_of(jobs, last)
     for part, title in PARTS.items():
         part_rows = [row[1:] for row in rows if row[0] == part]

@@ -16,9 +16,10 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from benchmarks.gpu import carried, collect, job_queue, values, wheels
+from benchmarks.gpu import carried, collect, job_queue, session, values, wheels
 from benchmarks.gpu.__main__ import parse_options
-from benchmarks.gpu.job import CONTRACTS, GPU_TESTS, PARTS, jobs, rehearsals
+from benchmarks.gpu.goals import goals
+from benchmarks.gpu.job import CONTRACTS, FIRST_CALL, GPU_TESTS, PARTS, jobs, rehearsals
 from benchmarks.gpu.job_queue import JobAttempt, Kit, attempts_in
 from benchmarks.gpu.machine import NEEDED
 from benchmarks.gpu.session import CLOSING_SECONDS
@@ -35,14 +36,23 @@ def call(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_a_rehearsal_of_the_first_call_does_what_is_worth_most_and_prints_as_it_goes(tmp_path: Path) -> None:
-    """Environment, values, a run and Transformer-XL, in the order of their worth."""
-    completed = call(tmp_path, *(word for part in "abcd" for word in ("--part", part)))
+    """All parts in the order of their worth, and the goals that a CPU cannot miss."""
+    completed = call(tmp_path, *(word for part in FIRST_CALL for word in ("--part", part)))
     assert completed.returncode == 0, completed.stdout + completed.stderr
     attempts = {attempt.part: attempt for attempt in attempts_in(tmp_path / "out")}
-    assert [*attempts] == [*"abcd"] and {attempt.outcome for attempt in attempts.values()} == {"finished"}
+    assert [*attempts] == [*FIRST_CALL] and {attempt.outcome for attempt in attempts.values()} == {"finished"}
     rows = attempts["b"].result["rows"]
-    assert {(row["kind"], row["precision"]) for row in rows} == {*product(MIXERS, ("float32", "bf16"))}
-    assert all(row["agrees"] for row in rows) and attempts["c"].result["outcomes"]["passed"] == 1
+    compared = {(row["kind"], row["masked"], row["precision"]) for row in rows}
+    assert compared == {*product(MIXERS, (True, False), ("float32", "bf16"))}
+    assert all(row["agrees"] for row in rows)
+    assert attempts["c"].result["outcomes"] == {"skipped": 14}, "twelve cases of FlexAttention, and dropout in two"
+    assert attempts["d"].result["killed"] and attempts["d"].result["whole_curve"]
+    assert {"tokens_per_second", "masked"} <= attempts["e"].result.keys()
+    assert attempts["g"].result["ratio"] > 0
+    summary = (tmp_path / "out" / "summary.md").read_text()
+    assert (
+        f"| {len(rows)} of {len(rows)} comparisons agree | met |" in summary and summary.count("| not measured |") == 2
+    )
     lines = completed.stdout.splitlines()
     assert len([line for line in lines if line.startswith("    | agrees ")]) == len(rows)
 
@@ -50,22 +60,22 @@ def test_a_rehearsal_of_the_first_call_does_what_is_worth_most_and_prints_as_it_
 @pytest.mark.slow
 def test_a_rehearsal_does_the_rest_and_leaves_nothing_to_do(tmp_path: Path) -> None:
     """But for the parts of the first call, and a second study, whose job is as the first one's."""
-    rehearsed = [job for job in rehearsals() if job.part in "efghij"]
-    completed = call(tmp_path, *(word for part in "efghij" for word in ("--part", part)))
+    rehearsed = [job for job in rehearsals() if job.part in "hijklm"]
+    completed = call(tmp_path, *(word for part in "hijklm" for word in ("--part", part)))
     assert completed.returncode == 0, completed.stdout + completed.stderr
     attempts = attempts_in(tmp_path / "out")
     assert [(attempt.name, attempt.outcome) for attempt in attempts] == [(job.name, "finished") for job in rehearsed]
-    outcomes = [attempt.result["outcomes"] for attempt in attempts if attempt.part in "ei"]
+    outcomes = [attempt.result["outcomes"] for attempt in attempts if attempt.part in "hl"]
     assert all(outcome.get("passed") or outcome.get("skipped") for outcome in outcomes), "every job of tests has some"
-    assert {attempt.part for attempt in attempts} == set("efghij")
+    assert {attempt.part for attempt in attempts} == set("hijklm")
     assert len(list((tmp_path / "out").iterdir())) <= 8, "a call may return so few files"
     assert not Kit(tmp_path / "out", tmp_path).pending(rehearsed)
 
 
 def test_the_jobs_of_further_studies_differ_from_that_of_the_first_by_the_study_alone() -> None:
     for kit_jobs in (jobs(), rehearsals()):
-        (first,) = (job for job in kit_jobs if job.part == "h")
-        further = [job for job in kit_jobs if job.part == "k"]
+        (first,) = (job for job in kit_jobs if job.part == "k")
+        further = [job for job in kit_jobs if job.part == "n"]
         assert further and all(job.module == first.module for job in further)
         for job in further:
             assert [word.replace(job.name, first.name) for word in job.arguments] == list(first.arguments)
@@ -88,25 +98,27 @@ def test_the_jobs_are_in_the_order_of_their_worth_and_the_first_fit_into_one_cal
         parts = [job.part for job in kit_jobs]
         assert parts == sorted(parts) and {*parts} == {*PARTS}
         assert all(0 < job.seconds <= job.limit <= 1200 for job in kit_jobs)
-    first = [job for job in jobs() if job.part in "abcd"]
-    assert [job.module.rpartition(".")[2] for job in first] == ["environment", "values", "pytests", "transformer_xl"]
-    assert sum(job.seconds for job in first) < 60 * parse_options([]).minutes - CLOSING_SECONDS - 60
+    first = [job for job in jobs() if job.part in FIRST_CALL]
+    assert "".join(job.part for job in first) == FIRST_CALL
+    assert sum(job.limit for job in first) <= 60 * parse_options([]).minutes - CLOSING_SECONDS
+    assert all(job.needed <= job.limit for job in jobs())
 
 
 @pytest.mark.slow
 def test_a_wrong_number_of_any_mixer_is_said(tmp_path: Path) -> None:
-    """The largest output of one, off by a thousandth, and the largest gradient of another's inputs by a twentieth."""
+    """All outputs of one, off by a five-thousandth, and the largest gradient of another's inputs by a twentieth."""
     values.write(tmp_path / "values.npz")
     with np.load(tmp_path / "values.npz") as file:
         arrays = {name: file[name] for name in file.files}
-    for name, factor in (("window causal 12/outputs", 1.001), ("lstm causal 12/gradient x", 1.05)):
-        arrays[name].flat[np.argmax(abs(arrays[name]))] *= factor
+    arrays["window causal 12/outputs"] *= 1.0002
+    gradient = arrays["lstm causal 12 masked/gradient x"]
+    gradient.flat[np.argmax(abs(gradient))] *= 1.05
     np.savez(tmp_path / "values.npz", **arrays)
     with pytest.raises(SystemExit, match="1"):
         values.compare(tmp_path / "values.npz", tmp_path / "values.json", "cpu", 1)
     rows = json.loads((tmp_path / "values.json").read_text())["rows"]
-    assert [(row["kind"], row["precision"]) for row in rows if not row["agrees"]] == [
-        ("window", "float32"), ("lstm", "float32"),
+    assert [(row["kind"], row["precision"], row["masked"]) for row in rows if not row["agrees"]] == [
+        ("lstm", "float32", True), ("window", "float32", False),
     ]  # fmt: skip
     assert {row["kind"] for row in rows} == {*MIXERS}
 
@@ -191,6 +203,39 @@ def test_wheels_are_of_all_that_is_needed_there_and_is_not_present(monkeypatch: 
     assert set(wheels.missing(wheels.names_in("rich==14.0\n# a comment\nSQLAlchemy==2.0\n"))) == {
         "optuna", "alembic", "colorlog", "mako",
     }  # fmt: skip
+
+
+def attempt_at(name: str, result: Mapping[str, Any], outcome: Any = "finished") -> dict[str, JobAttempt]:
+    return {name: JobAttempt("a", name, outcome, 1.0, "python -m x", "code", result)}
+
+
+def test_each_goal_is_met_missed_or_not_measured() -> None:
+    def verdicts(last: Mapping[str, JobAttempt], gpu: str = "NVIDIA H100 80GB HBM3") -> list[str]:
+        return [goal.verdict for goal in goals(last, {"gpu": gpu})]
+
+    assert verdicts({}) == ["not measured"] * 4
+    rows = [{"agrees": True}] * 3
+    assert verdicts(attempt_at("values of mixers", {"rows": rows}))[0] == "met"
+    assert verdicts(attempt_at("values of mixers", {"rows": rows}, "timed out"))[0] == "not measured"
+    assert verdicts(attempt_at("values of mixers", {"rows": [*rows, {"agrees": False}]}, "failed"))[0] == "missed"
+    for rate, verdict in ((200_000, "met"), (199_999, "missed")):
+        last = attempt_at("transformer-xl eager", {"tokens_per_second": rate, "tiny": False})
+        assert verdicts(last)[1] == verdict and verdicts(last, "NVIDIA H200")[1] == "not measured"
+    for milliseconds, verdict in ((80.0, "met"), (79.0, "missed")):
+        row = {"length": 65_536, "milliseconds": {"SDPA flash": milliseconds, "window 512": 10.0}}
+        assert verdicts(attempt_at("long rows", {"rows": [row]}))[2] == verdict
+    for ratio, verdict in ((1.5, "met"), (1.49, "missed")):
+        assert verdicts(attempt_at("runs that share the device", {"ratio": ratio}))[3] == verdict
+
+
+def test_results_that_a_loan_does_not_return_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(8):
+        (tmp_path / f"{number}.json").write_bytes(b"x")
+    assert [*session.too_large_to_return(tmp_path)] == []
+    (tmp_path / "8.json").write_bytes(b"x" * 1001)
+    monkeypatch.setattr(session, "LARGEST_FILE", 1000)
+    first, second = session.too_large_to_return(tmp_path)
+    assert first.startswith("9 files in") and second.startswith("8.json has")
 
 
 def test_results_name_the_commit_where_it_is_the_code_that_was_run(

@@ -124,6 +124,31 @@ def test_flex_attention_equals_dense(name: str, padded: bool, dtype: torch.dtype
     assert len(calls) == (0 if fused(pattern, inputs) else 1)
 
 
+TWELVE = (
+    *(("window", padded, dtype) for padded in (False, True) for dtype in (torch.float32, torch.bfloat16)),
+    *((name, False, torch.bfloat16) for name in ("both ways", "dilated", "strided", "local", "fixed", "graph")),
+    *((name, True, torch.bfloat16) for name in ("causal", "marked")),
+)
+"""Patterns, padding and types of which each compiles a kernel that no other one does."""
+
+
+@pytest.mark.parametrize(
+    ("name", "padded", "dtype"), TWELVE, ids=[f"{name}-{padded}-{str(dtype)[6:]}" for name, padded, dtype in TWELVE]
+)
+def test_flex_attention_is_fused(name: str, padded: bool, dtype: torch.dtype, calls: list[Pattern]) -> None:
+    """No pass allocates as much as a matrix of the scores, which an uncompiled one has in float32."""
+    pattern = pattern_of(name)
+    inputs = random_inputs(pattern, dtype, 64, padded)
+    check_against_dense(pattern, inputs)
+    scores = 4 * ROWS * HEADS * QUERIES * inputs.k.size(-2)
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    y = attend(pattern, inputs, scale=SCALE)
+    assert torch.cuda.max_memory_allocated() - before < scores
+    assert y.dtype == dtype and len(calls) == 2
+
+
 @dtypes
 @pytest.mark.parametrize("width", [16, 32, 128])
 def test_flex_attention_of_every_width_equals_dense(width: int, dtype: torch.dtype, calls: list[Pattern]) -> None:

@@ -3957,8 +3957,8 @@ KIT_FAULTS = (
         "kit",
         "mixers are compared by their outputs alone",
         "benchmarks/gpu/values.py",
-        "share == 0 and of_gradients <= tolerance.gradients",
-        "share == 0",
+        "max(distances.values()) <= WIDER",
+        'distances["outputs"] <= WIDER',
         (f"{GPU_KIT}a_wrong_number_of_any_mixer_is_said",),
     ),
     Fault(
@@ -3984,6 +3984,58 @@ KIT_FAULTS = (
         "                self.say_lines(file)\n",
         "",
         (f"{GPU_KIT}a_rehearsal_of_the_first_call_does_what_is_worth_most_and_prints_as_it_goes",),
+    ),
+    Fault(
+        "kit",
+        "a job that failed is not repeated",
+        "benchmarks/gpu/job_queue.py",
+        'latest[job.name].outcome != "finished"]',
+        'latest[job.name].outcome not in ("finished", "failed")]',
+        ("tests/benchmarks/test_gpu_runner.py::test_the_next_call_repeats_what_the_last_one_did_not_finish",),
+    ),
+)
+ARITHMETIC = "tests/lit_transformers/test_arithmetic.py::test_"
+LAUNCH_DEVICES = "tests/sweeps/test_launch.py::test_"
+DEVICE_FAULTS = (
+    Fault(
+        "devices",
+        "convolutions and LSTMs use TF32 where products do not",
+        "lit_transformers/precision.py",
+        "products.allow_tf32 = cudnn.allow_tf32 = is_allowed",
+        "products.allow_tf32 = is_allowed",
+        (f"{ARITHMETIC}tf32_is_one_setting_of_products_convolutions_and_lstms",),
+    ),
+    Fault(
+        "devices",
+        "an evaluation computes by another kernel of attention than training",
+        "lit_transformers/runs/evaluate.py",
+        "    with quiet(), arithmetic(config.training):\n",
+        "    with quiet():\n",
+        (f"{ARITHMETIC}a_run_and_all_that_read_its_network_compute_as_its_config_says",),
+    ),
+    Fault(
+        "devices",
+        "a kernel of attention is noted as another one",
+        "lit_transformers/attention/kernels.py",
+        "            self.kernel = match[1]\n",
+        "            self.kernel = MATH\n",
+        ("tests/encodings/test_kernels.py::test_the_kernel_of_a_call_is_noted_once",),
+    ),
+    Fault(
+        "devices",
+        "of several MIG instances the first alone is used",
+        "sweeps/launchers/devices.py",
+        'if names and names[0].startswith("MIG-"):',
+        "if False:",
+        (f"{LAUNCH_DEVICES}each_instance_of_a_device_in_mig_mode_is_one_though_a_process_sees_the_first_alone",),
+    ),
+    Fault(
+        "devices",
+        "devices that CUDA does not see are counted",
+        "sweeps/launchers/devices.py",
+        "return tuple(zip(names or map(str, range(len(models))), models, strict=False))",
+        "return tuple((name, models[0]) for name in names or map(str, range(len(models))))",
+        (f"{LAUNCH_DEVICES}devices_are_those_that_torch_sees",),
     ),
 )
 EXCHANGE_FAULTS = (
@@ -5085,6 +5137,7 @@ FAULTS = (
     *RUN_FAULTS,
     *LIGHTNING_FAULTS,
     *KIT_FAULTS,
+    *DEVICE_FAULTS,
     *SAMPLED_FAULTS,
     *UPDATE_FAULTS,
     Fault(
