@@ -211,13 +211,15 @@ def main(
     rounds: Annotated[int, typer.Option(help="Steps of each layer that are timed.")] = 5,
     threads: Annotated[int, typer.Option(help="CPU threads.")] = 2,
     patience: Annotated[float, typer.Option(help="Seconds that a step may take to be tried at greater lengths.")] = 4.0,
-    device: Annotated[str, typer.Option(help="cpu or cuda (bf16).")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda (bf16), or auto: CUDA where there is one.")] = "cpu",
     peaked: Annotated[bool, typer.Option("--peaks/--no-peaks", help="On a CPU, whether to take peak memory.")] = True,
     json: Annotated[str, typer.Option(help=JSON_HELP)] = "",
 ) -> None:
     """Times one layer of every mixer beside its peers."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     kept = None if beside is None else [name for name in beside.split(",") if name]
     torch_device, candidates = torch.device(device), layers([name for name in only.split(",") if name], kept)
     works = [Work(1, length) for length in sorted(int(length) for length in lengths.split(","))]

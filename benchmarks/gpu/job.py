@@ -20,7 +20,6 @@ MARKED = ("-m", "gpu", *GPU_TESTS)
 CHOSEN = ("-m", "gpu", EXECUTORS_ON_CUDA, "-k", "is_fused or drop_the_same")
 FAR_MIXERS = "attention,window 512,linear,xl"
 FAR_PEERS = "SDPA flash,SDPA cuDNN,FlexAttention causal,FlexAttention window 512"
-FAR = ("--device", "cuda", "--lengths", "4096,16384,65536", "--only", FAR_MIXERS, "--peers", FAR_PEERS)
 CACHED_DECODING = "tests/contracts/test_cached_decoding.py"
 CONTRACTS = (
     "tests/contracts/test_promises.py",
@@ -115,7 +114,8 @@ def jobs() -> list[KitJob]:
         pytest_job("c", "executors on CUDA", 90, 105, *CHOSEN, "-n", "4", "--dist", "worksteal", "-v", log=OF_GPU),
         on_device("d", "resumed", "a run that is killed", 40, 45),
         transformer_xl("eager", 35, "--masked", "--repeats", "3", part="e", limit=45),
-        benchmark("f", "layers", "long rows", 55, *FAR, "--rounds", "5", "--patience", "0.5", limit=60),
+        far_rows("64k", "65536", 30, 35, "--device", "cuda", "--rounds", "5", "--patience", "0.5"),
+        far_rows("4k and 16k", "4096,16384", 20, 25, "--device", "cuda", "--rounds", "5", "--patience", "0.5"),
         on_device("g", "shared", "runs that share the device", 100, 130),
         *(contract_tests(precision, *CONTRACTS, "--device", "cuda", "-n", "12") for precision in PRECISIONS),
         pytest_job("h", OF_GPU, 240, 540, *MARKED, "--dist", "worksteal", "-n", "6"),
@@ -138,14 +138,14 @@ def rehearsals() -> list[KitJob]:
     few = ("--set", "training.steps=3", "--set", "data.evaluation.bytes=4096", "--scale", "demo", "--workers", "2")
     mixers = ("--only", ",".join(name for names in LAYERS for name in names))
     once = ("--rounds", "1", "--threads", "1", "--no-peaks")
-    far = ("--only", FAR_MIXERS, "--peers", FAR_PEERS, "--lengths", "64,128", *once)
     return [
         benchmark("a", "gpu.environment", "environment", 10, "--longest", "300"),
         values_job("{work}/values.npz", 20, 60),
         pytest_job("c", "executors on CUDA", 10, 540, *CHOSEN, "-v", log=OF_GPU),
         on_device("d", "resumed", "a run that is killed", 20, 120, "--rehearse"),
         transformer_xl("eager", 10, "--masked", *timing, part="e"),
-        benchmark("f", "layers", "long rows", 12, *far),
+        far_rows("64k", "256", 10, 60, "--device", "auto", *once),
+        far_rows("4k and 16k", "64,128", 10, 60, "--device", "auto", *once),
         on_device("g", "shared", "runs that share the device", 20, 120, "--rehearse"),
         contract_tests("bf16", CACHED_DECODING, "-k", "beam or xl"),
         pytest_job("h", OF_GPU, 20, 540, RUN_ON_CUDA),
@@ -203,6 +203,13 @@ def layer_job(number: int, names: Sequence[str]) -> KitJob:
     """Some mixers with their peers, which compile for each of three lengths."""
     sizes = ("--device", "cuda", "--lengths", "4096,16384,65536", "--rounds", "20", "--patience", "2")
     return benchmark("j", "layers", f"layers {number}", 45 * len(names), "--only", ",".join(names), *sizes)
+
+
+def far_rows(name: str, lengths: str, seconds: float, limit: float, *arguments: str) -> KitJob:
+    """Mixers of long rows next to the kernels that compute plain attention or a window, which compile for each length.
+    The longest rows are a separate job, for a goal is of them."""
+    fixed = ("--only", FAR_MIXERS, "--peers", FAR_PEERS, "--lengths", lengths, *arguments)
+    return benchmark("f", "layers", f"rows of {name}", seconds, *fixed, limit=limit)
 
 
 def throughput(module: str, name: str, seconds: float, *arguments: str) -> KitJob:

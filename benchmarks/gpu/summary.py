@@ -70,7 +70,7 @@ def layer(result: Mapping[str, Any]) -> str:
 
 def resumed(result: Mapping[str, Any]) -> str:
     """Whether a run was killed and ended, and how far its loss fell."""
-    if not result["ended"]:
+    if "last_loss" not in result:
         return "did not end"
     speed, kernels = result["tokens_per_second"], result["environment"].get("attention", "none")
     losses = f"loss from {result['first_loss']:.2f} to {result['last_loss']:.2f}"

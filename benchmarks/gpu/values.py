@@ -10,9 +10,11 @@ a version of torch or another processor. A line is printed and the result is wri
 from __future__ import annotations
 
 import math
+import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -79,7 +81,7 @@ class ValueCase(NamedTuple):
         return self.config().build(Shape(HEADS * self.width, HEADS, LENGTH))
 
 
-class Selection:
+class KeySelection:
     """What a pass selects, in order, and the same for a later pass, which selects it whatever its own numbers are."""
 
     def __init__(self, recorded: Sequence[Tensor] | None = None) -> None:
@@ -94,10 +96,10 @@ class Selection:
         return self.recorded[-1]
 
 
-class SelectionTape(Tape):
+class KeySelectionTape(Tape):
     """Records or gives the buckets of hashing."""
 
-    def __init__(self, selection: Selection, device: torch.device) -> None:
+    def __init__(self, selection: KeySelection, device: torch.device) -> None:
         super().__init__()
         self.selection, self.device = selection, device
 
@@ -105,7 +107,7 @@ class SelectionTape(Tape):
         return self.selection.take(choose, self.device)
 
 
-def select_keys(mixer: TopK, selection: Selection) -> None:
+def select_keys(mixer: TopK, selection: KeySelection) -> None:
     """Has top-k attention keep the keys of a selection, or record those that it keeps."""
     own = mixer.weights
 
@@ -146,7 +148,7 @@ def inputs_of(number: int, width: int) -> dict[str, Tensor]:
 
 
 def passed(
-    case: ValueCase, mixer: Mixer, given: Mapping[str, Tensor], precision: Precision | None, selection: Selection
+    case: ValueCase, mixer: Mixer, given: Mapping[str, Tensor], precision: Precision | None, selection: KeySelection
 ) -> Passed:
     """Runs a mixer forward and backward where its weights are, in two segments where it carries a state from one to the
     next; None as precision: in float64. selection: is given, or recorded."""
@@ -161,7 +163,7 @@ def passed(
         half = torch.autocast(first.device.type, torch.bfloat16)
     if isinstance(mixer, TopK):
         select_keys(mixer, selection)
-    tape = SelectionTape(selection, first.device) if case.kind in SELECTING else None
+    tape = KeySelectionTape(selection, first.device) if case.kind in SELECTING else None
     state, parts, losses = None, list[Tensor](), list[Tensor]()
     for part, place, mask in zip(*(whole.chunk(segments, 1) for whole in (x, positions, real)), strict=True):
         with half:
@@ -183,7 +185,7 @@ def references(case: ValueCase, number: int) -> Arrays:
     """Returns weights, outputs and gradients of a case, computed in float64 on the CPU."""
     torch.manual_seed(number)
     mixer = case.build().double()
-    selection = Selection()
+    selection = KeySelection()
     outputs, gradients = passed(case, mixer, inputs_of(number, case.width), None, selection)
     tensors = {f"weight {name}": tensor for name, tensor in mixer.state_dict().items()}
     tensors |= {"outputs": outputs} | {f"gradient {name}": tensor for name, tensor in gradients.items()}
@@ -201,12 +203,12 @@ def distance(tensors: Iterable[Tensor], exact: Iterable[Tensor]) -> float:
 def compared(
     case: ValueCase, number: int, expected: Mapping[str, npt.NDArray[Any]], device: str, precision: Precision
 ) -> dict[str, Any]:
-    """Returns the distances of a case on a device from the numbers in float64, and whether all are within the
-    tolerance."""
+    """Returns the distances of a case on a device from the numbers in float64, the seconds, and whether all distances
+    are within the tolerance."""
     mixer = case.build()
     stored = {name.removeprefix("weight "): array for name, array in expected.items() if name.startswith("weight ")}
     mixer.load_state_dict({name: torch.from_numpy(array) for name, array in stored.items()})
-    selection = Selection(
+    selection = KeySelection(
         [torch.from_numpy(expected[name]) for name in sorted(expected) if name.startswith("selected ")]
     )
     begun = time.monotonic()
@@ -218,7 +220,6 @@ def compared(
         "gradients": distance(gradients.values(), exact.values()),
     }
     return {
-        "kind": case.kind, "mode": case.mode, "width": case.width, "masked": case.masked, "precision": precision,
         **distances, "seconds": round(time.monotonic() - begun, 3),
         "agrees": max(distances.values()) <= WIDER.get((case.kind, precision), TOLERANCES[precision]),
     }  # fmt: skip
@@ -252,27 +253,58 @@ def compare(
 ) -> None:
     """Compares every kind in float32 and bfloat16 with the numbers of a file, which is made where it is missing. Exits
     with 1 where one disagrees."""
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    context = multiprocessing.get_context("fork")  # of a process that uses neither CUDA nor threads itself
     if not file.exists():
-        write(file)
+        writer = context.Process(target=write, args=(file,))
+        writer.start()
+        writer.join()
+    waiting = [(number, case, precision) for number, case in [*enumerate(cases())][::every] for precision in TOLERANCES]
     rows: list[dict[str, Any]] = []
-    with np.load(file) as arrays:
-        for number, case in [*enumerate(cases())][::every]:
-            expected = {
-                name.partition("/")[2]: arrays[name] for name in arrays.files if name.startswith(f"{case.name}/")
-            }
-            for precision in TOLERANCES:
-                try:
-                    with tf32(is_allowed=False):
-                        row = compared(case, number, expected, where, precision)
-                except Exception as error:  # the others are worth measuring whatever this one does
-                    row = {"kind": case.kind, "mode": case.mode, "width": case.width, "masked": case.masked}
-                    row |= {"precision": precision, "agrees": False, "error": f"{type(error).__name__}: {error}"[:300]}
-                rows.append(row)
-                print(line_of(row), flush=True)
-                if json_file is not None:
-                    write_json(json_file, {"device": where, "rows": rows})
+    while waiting:
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=send_rows, args=(sender, file, device, waiting))
+        process.start()
+        sender.close()
+        ended = False
+        while waiting and not ended:
+            try:
+                row = receiver.recv()
+            except EOFError:
+                process.join()
+                row = named(*waiting[0][1:]) | {"error": f"its process ended with status {process.exitcode}"}
+            ended = "error" in row
+            waiting.pop(0)
+            rows.append(row)
+            print(line_of(row), flush=True)
+            if json_file is not None:
+                write_json(json_file, {"rows": rows})
+        receiver.close()
+        process.join()
     raise SystemExit(int(not all(row["agrees"] for row in rows)))
+
+
+def send_rows(
+    sender: Connection, file: Path, device: str | None, waiting: Sequence[tuple[int, ValueCase, Precision]]
+) -> None:
+    """Compares cases, and sends a row of each until one fails: an error may leave the device unusable."""
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    with sender, np.load(file) as arrays, tf32(is_allowed=False):
+        for number, case, precision in waiting:
+            row = named(case, precision)
+            names = [name for name in arrays.files if name.startswith(f"{case.name}/")]
+            try:
+                expected = {name.partition("/")[2]: arrays[name] for name in names}
+                row |= compared(case, number, expected, where, precision)
+            except Exception as error:  # the others are worth measuring whatever this one does
+                row |= {"error": f"{type(error).__name__}: {error}"[:300]}
+            sender.send(row)
+            if "error" in row:
+                return
+
+
+def named(case: ValueCase, precision: Precision) -> dict[str, Any]:
+    """Returns the row of a case that was not compared."""
+    return {**case._asdict(), "precision": precision, "agrees": False}
 
 
 def line_of(row: Mapping[str, Any]) -> str:

@@ -95,11 +95,19 @@ def test_every_length_is_on_disk_before_the_next_begins(tmp_path: Path, monkeypa
             raise KeyboardInterrupt
         return lambda: None
 
-    monkeypatch.setattr(layers, "layers", lambda only: {"killed": killed})
+    monkeypatch.setattr(layers, "layers", lambda only, beside: {"killed": killed})
     path = tmp_path / "layers.json"
     with pytest.raises(KeyboardInterrupt):
         layers.main(
-            lengths="64,128", only="", rounds=1, threads=1, patience=4.0, device="cpu", peaked=False, json=str(path)
+            lengths="64,128",
+            only="",
+            beside=None,
+            rounds=1,
+            threads=1,
+            patience=4.0,
+            device="cpu",
+            peaked=False,
+            json=str(path),
         )
     assert [row["length"] for row in json.loads(path.read_text())["rows"]] == [64]
 
