@@ -48,7 +48,7 @@ def values_goal(last: Mapping[str, JobAttempt]) -> Goal:
 
 
 def speed_goal(results: Mapping[str, Any], machine: Mapping[str, Any]) -> Goal:
-    """The fastest of the modes counts, on the device that the goal is of."""
+    """The fastest mode counts, on the device that the goal names."""
     text = f"Transformer-XL base trains {LEAST_RATE:,} tokens a second on an {FASTEST_DEVICE}"
     rates = [
         result["tokens_per_second"]

@@ -13,7 +13,7 @@ RANKS = "tests/lit_transformers/test_ranks_on_one_device.py"
 EXECUTORS_ON_CUDA = "tests/encodings/test_executors_on_cuda.py"
 RUN_ON_CUDA = "tests/lit_transformers/test_run_on_cuda.py"
 OF_GPU = "tests marked gpu"
-"""The job of these, whose log that of the executors shares, for its tests are some of them."""
+"""The job of these tests. The job of the executors adds to the same log, for its tests are some of them."""
 GPU_TESTS = ("tests/contracts/test_compile.py", EXECUTORS_ON_CUDA, RUN_ON_CUDA)
 """The files with tests marked gpu. Other files are not collected, for they import packages that a GPU machine lacks."""
 MARKED = ("-m", "gpu", *GPU_TESTS)
@@ -207,7 +207,7 @@ def layer_job(number: int, names: Sequence[str]) -> KitJob:
 
 def far_rows(name: str, lengths: str, seconds: float, limit: float, *arguments: str) -> KitJob:
     """Mixers of long rows next to the kernels that compute plain attention or a window, which compile for each length.
-    The longest rows are a separate job, for a goal is of them."""
+    The longest rows are a separate job, which measures a goal."""
     fixed = ("--only", FAR_MIXERS, "--peers", FAR_PEERS, "--lengths", lengths, *arguments)
     return benchmark("f", "layers", f"rows of {name}", seconds, *fixed, limit=limit)
 

@@ -1,4 +1,4 @@
-"""Runs of the suite on one device, each in a process of its own: ``python -m benchmarks.gpu.runs_on_device COMMAND``.
+"""Runs of the suite on one device, each in a separate process: ``python -m benchmarks.gpu.runs_on_device COMMAND``.
 
     resumed --runs DIR --json FILE      # a run in bfloat16 that is killed, and resumed in another process
     shared --runs DIR --json FILE       # a run of xl_recurrence alone, and two at the same time
@@ -37,7 +37,8 @@ Small = Annotated[bool, typer.Option("--rehearse", help="A few steps of a small 
 
 
 def run_once(config: RunConfig, folder: Path, killed_at: int | None) -> None:
-    """Does a run, whose process kills itself once it has done so many steps. A checkpoint follows every step then."""
+    """Does a run. killed_at: the step after which its process kills itself, with a checkpoint of every step; None for no
+    step."""
     said = 0.0
 
     def report(progress: Progress) -> None:
@@ -132,8 +133,8 @@ def resumed(runs: Runs, json_file: Json, rehearse: Small = False) -> None:
 
 @app.command()
 def shared(runs: Runs, json_file: Json, rehearse: Small = False) -> None:
-    """Trains one run of xl_recurrence at the scale gpu for 150 steps, and then two at the same time. The ratio is that
-    of the tokens a second of both together to those of the one."""
+    """Trains one run of xl_recurrence at the scale gpu for 150 steps, and then two at the same time. The ratio
+    compares the tokens a second of both together with the single run."""
     short = {"training.steps": 150, "training.validate_every": None, "training.schedule.warmup": 15}
     config = TRANSFORMER_XL.override({**GPU, **short, "data.evaluation.bytes": 65_536})
     config = small(config) if rehearse else config

@@ -60,7 +60,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 class ValueCase(NamedTuple):
-    """A kind in a mode, with heads of so many channels. masked: all rows but the first end with padding."""
+    """A kind in a mode, with the channels of a head as ``width``. masked: all rows but the first end with padding."""
 
     kind: str
     mode: Mode
