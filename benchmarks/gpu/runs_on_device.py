@@ -37,8 +37,8 @@ Small = Annotated[bool, typer.Option("--rehearse", help="A few steps of a small 
 
 
 def run_once(config: RunConfig, folder: Path, killed_at: int | None) -> None:
-    """Does a run. killed_at: the step after which its process kills itself, with a checkpoint of every step; None for no
-    step."""
+    """Does a run. killed_at: the step after which its process kills itself, with a checkpoint of every step; None to
+    train to the end."""
     said = 0.0
 
     def report(progress: Progress) -> None:
