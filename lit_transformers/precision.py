@@ -38,7 +38,8 @@ def tf32(is_allowed: bool) -> Iterator[None]:
 
     ``allow_tf32`` is read by Lightning and by torch.compile, which raise once ``fp32_precision`` was set.
     """
-    products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    products: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
     before = products.fp32_precision == "tf32", cudnn.conv.fp32_precision == "tf32"
     products.allow_tf32 = cudnn.allow_tf32 = is_allowed
     try:

@@ -120,13 +120,12 @@ def cuda_only(name: str) -> bool:
 class _Noting(TorchDispatchMode):
     """Notes the kernel of a single call. No operator is named after the products of matrices."""
 
-    def __enter__(self) -> _Noting:
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.kernel = MATH
-        super().__enter__()
-        return self
 
-    def __exit__(self, *exception: object) -> None:
-        super().__exit__(*exception)
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
         if exception[0] is None:
             note(self.kernel)
 
@@ -138,13 +137,12 @@ class _Noting(TorchDispatchMode):
 
 def _note_compiled(context: Any) -> None:
     """Notes the kernel of a call that is being compiled, by its stand-ins for tensors."""
-    names = ("q", "k", "v", "mask", "dropout", "causal", "scale")
-    variables = {name: context.get_local(name) for name in names}
-    tensors = [variables[name].as_fake() for name in names[:3]]
+    variables = {name: context.get_local(name) for name in ("q", "k", "v", "mask", "dropout", "causal")}
+    q, k, v = (variables[name].as_fake() for name in ("q", "k", "v"))
     mask = None if variables["mask"].python_type() is type(None) else variables["mask"].as_fake()
-    options = [variables[name].as_python_constant() for name in names[4:6]]
-    with tensors[0].fake_mode, _Noting():
-        F.scaled_dot_product_attention(*tensors, mask, *options)
+    dropout, causal = (variables[name].as_python_constant() for name in ("dropout", "causal"))
+    with q.fake_mode, _Noting():
+        F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
 
 
 def _reason(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool) -> str:
