@@ -83,7 +83,8 @@ class Claim:
         commit, code = current_commit(), self.code()
         folder.mkdir(parents=True, exist_ok=True)
         values = self.measure(folder, self.commands)
-        surroundings = environment(TrainingConfig().device, code)
+        training = TrainingConfig()
+        surroundings = environment(training.device, code, training.tf32)
         result: dict[str, Plain] = {
             "claim": self.name,
             "commands": [command.format(folder="FOLDER") for command in self.commands],

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -39,6 +41,14 @@ FLASH, MATH = "flash", "math"
 OPERATOR = re.compile(r"aten::_scaled_dot_product_(\w+?)_attention")
 REFUSALS = ("No available kernel", "No viable backend")
 """How torch says that none of the kernels it may use supports a call."""
+HEADLINES = MappingProxyType(
+    {
+        "flash": "Flash attention kernel not used because",
+        "efficient": "Memory efficient kernel not used because",
+        "cudnn": "cuDNN attention kernel not used because",
+    }
+)
+"""The warnings of torch that precede its reasons."""
 
 _used: set[str] = set()
 _seen: set[tuple[object, ...]] = set()
@@ -65,15 +75,16 @@ def sdpa(
         None if mask is None else (mask.dtype, mask.requires_grad), torch.is_grad_enabled() and q.requires_grad,
         torch.is_autocast_enabled(q.device.type) if q.device.type != "meta" else False,
     )  # fmt: skip
+    call = partial(F.scaled_dot_product_attention, q, k, v, mask, dropout, causal, scale=scale)
     try:
         if kind in _seen:
-            return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale)
+            return call()
         with _Noting():
-            output = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale)
+            output = call()
     except RuntimeError as error:
         if not any(refusal in str(error) for refusal in REFUSALS):
             raise
-        why = _reason(q, k, v, mask, dropout, causal)
+        why = _reason(call, q.device.type)
         raise ConfigError(f"{why}; set it to auto", "training.attention_kernel") from error
     _seen.add(kind)
     return output
@@ -145,19 +156,18 @@ def _note_compiled(context: Any) -> None:
         F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
 
 
-def _reason(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool) -> str:
-    """Returns why the one kernel that is allowed does not support a call, in torch's words."""
-    cuda = torch.backends.cuda
-    kernels: dict[str, tuple[bool, Callable[..., bool]]] = {
-        "flash": (cuda.flash_sdp_enabled(), cuda.can_use_flash_attention),
-        "efficient": (cuda.mem_efficient_sdp_enabled(), cuda.can_use_efficient_attention),
-        "cudnn": (cuda.cudnn_sdp_enabled(), cuda.can_use_cudnn_attention),
+def _reason(call: Callable[[], Tensor], device: str) -> str:
+    """Returns why the one kernel that is allowed does not support a call, which is repeated for torch's warnings."""
+    enabled = {
+        "flash": torch.backends.cuda.flash_sdp_enabled(),
+        "efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
+        "cudnn": torch.backends.cuda.cudnn_sdp_enabled(),
     }
-    allowed, ask = next((name, ask) for name, (is_allowed, ask) in kernels.items() if is_allowed)
-    if q.device.type != "cuda":
-        return f"{allowed} does not support this attention on a {q.device.type}"
-    with warnings.catch_warnings(record=True) as caught:
+    name = next(name for name, is_enabled in enabled.items() if is_enabled)
+    with warnings.catch_warnings(record=True) as caught, suppress(RuntimeError):
         warnings.simplefilter("always")
-        ask(cuda.SDPAParams(q, k, v, mask, dropout, causal, False), debug=True)
-    lines = [str(warning.message).partition(" (Triggered")[0] for warning in caught]
-    return f"{allowed} does not support this attention: {' '.join(lines) or 'torch gives no reason'}"
+        call()
+    lines = [str(warning.message).partition(" (Triggered")[0].strip() for warning in caught]
+    start = next((number for number, line in enumerate(lines) if line.startswith(HEADLINES[name])), len(lines))
+    why = " ".join(takewhile(lambda line: not line.endswith("not used because:"), lines[start + 1 :])).rstrip(".")
+    return f"{name} does not support this attention on a {device}: {why or 'torch gives no reason'}"

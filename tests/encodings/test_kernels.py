@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -69,6 +72,30 @@ def test_a_fixed_kernel_that_does_not_support_a_call_is_refused_with_the_reason(
         attention_kernel("cudnn"),
     ):
         nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+def test_a_refusal_has_the_reason_that_torch_gives_for_the_fixed_kernel_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch warns on CUDA, of all kernels in turn."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    def refuse(*arguments: Any, **options: Any) -> Tensor:
+        for kernel, reason in (
+            ("Memory efficient kernel", "It has been runtime disabled."),
+            ("cuDNN attention kernel", "Expected dtype Half. Got float."),
+            ("Flash attention kernel", "It has been runtime disabled."),
+        ):
+            for text in (f"{kernel} not used because:", reason):
+                warnings.warn(f"{text} (Triggered internally at sdp_utils.cpp:986.)", stacklevel=1)
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", refuse)
+    x = torch.randn(1, 1, 8, 4)
+    with (
+        warnings.catch_warnings(action="ignore"),
+        attention_kernel("cudnn"),
+        pytest.raises(ConfigError, match=r"cudnn .* on a cpu: Expected dtype Half\. Got float; set it to auto"),
+    ):
+        sdpa(x, x, x, None, 0.0, False, 1.0)
 
 
 def test_a_network_that_was_trained_with_a_kernel_of_cuda_is_read_without() -> None:
