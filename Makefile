@@ -12,7 +12,7 @@ CODE := lit_transformers datamodules ablations sweeps reports tests benchmarks c
 # pytest all tests. What is never imported, most of what pip installs, is not compiled at all.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick lint types check claims docs clean
+.PHONY: demo test quick lint types check ghost claims docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,8 @@ help:
 	@echo "make test   all tests, the slow proofs included"
 	@echo "make quick  the tests that take seconds"
 	@echo "make check  lint, types and all tests: what has to pass before a change lands"
+	@echo "make ghost  what the suite does on a GPU, on a machine without one: installs 5.5 GB into .ghost/, then takes half an hour;"
+	@echo "            LIT_GHOST=/path/to/venv uses an environment that exists"
 	@echo "make docs   the site of the documentation, into site/: open site/index.html; some minutes for the gallery"
 	@echo "make claims which numbers of README and docs are older than the code; measures those again, for an hour or so"
 
@@ -55,6 +57,11 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 check: lint types test
+
+ghost:
+	$(PYTHON) -m tests.ghost install
+	$(PYTHON) -m tests.ghost check --workers $(WORKERS)
+	$(PYTHON) -m tests.ghost contracts
 
 claims: $(STAMP)
 	$(BIN)/python -m claims measure
