@@ -51,7 +51,8 @@ def sweep(*arguments: str, workers: int = 1) -> list[Result]:
     """Runs cases on the ghost, in some processes at a time. Raises CalledProcessError where one fails."""
     venv, results = environment(), []
     with ghost() as env, TemporaryDirectory() as folder:
-        command = [str(venv / "bin" / "python"), "-m", "tests.ghost.sweep", *arguments]
+        quiet = "ignore:This process:DeprecationWarning"  # of forks
+        command = [str(venv / "bin" / "python"), "-W", quiet, "-m", "tests.ghost.sweep", *arguments]
         outputs = [Path(folder, str(part)) for part in range(workers)]
         processes = []
         for part, path in enumerate(outputs):

@@ -79,14 +79,12 @@ def silent(libraries: Path) -> list[str]:
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """The environment variables under which a process sees the ghost. Memory is not cached, so that what is allocated
-    is zero."""
+    """The environment variables under which a process sees the ghost."""
     paths = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "contracts"), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
         "LD_PRELOAD": str(folder / "runtime.so"),
         "LD_LIBRARY_PATH": str(folder),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
         "OMP_NUM_THREADS": "1",
     }

@@ -263,7 +263,7 @@ def compile_network(mixer: Any, length: int, padded: bool, watch: Watch) -> Find
         padding_mask = torch.ones(2, length, dtype=torch.bool, device=DEVICE) if padded else None
         output = model(torch.zeros(2, length, dtype=torch.long, device=DEVICE), state, padding_mask)
         state = detach(output.state)
-        return output.hidden
+        return model.tokens.logits(output.hidden)
 
     return compiled(model, step)
 

@@ -60,6 +60,7 @@ def forked(case: GhostCase, work: Callable[[GhostCase], Outcome] = outcome_of) -
     process = os.fork()
     if not process:
         os.close(reading)
+        os.dup2(2, 1)  # the lines of JSON remain alone
         signal.alarm(SECONDS)
         with os.fdopen(writing, "w") as stream:
             json.dump(work(case), stream)
@@ -73,7 +74,9 @@ def forked(case: GhostCase, work: Callable[[GhostCase], Outcome] = outcome_of) -
 
 def prepare() -> None:
     """Sets what the ghost lacks, and has Dynamo import what it needs, once for all cases. The ghost has no cuDNN, and
-    its driver has no state that a fork would break."""
+    its driver has no state that a fork would break. Memory is not cached, so it is zero when allocated, also what torch
+    allocates and reads within an operation."""
+    os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
     torch.set_num_threads(1)
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)

@@ -1,8 +1,8 @@
 """Right numbers on a device that computes nothing.
 
 The memory of the ghost is memory of this process. So each operation runs twice: first as torch runs it on CUDA, with
-all that is to be watched (devices, dtypes, choices of kernels, synchronisations) and no numbers; then on the same memory
-as tensors of the CPU, which fills in the numbers. What a CPU cannot compute, fused attention above all, remains zero.
+all that is to be watched (devices, dtypes, choices of kernels, waits) and no numbers; then on the same memory as
+tensors of the CPU, which fills in the numbers. What a CPU cannot compute, fused attention above all, remains zero.
 """
 
 from __future__ import annotations
