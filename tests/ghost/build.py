@@ -87,4 +87,5 @@ def variables(folder: Path) -> dict[str, str]:
         "LD_LIBRARY_PATH": str(folder),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "OMP_NUM_THREADS": "1",
+        "USE_PYTORCH_KERNEL_CACHE": "0",  # no empty kernel is left for a GPU
     }
