@@ -117,8 +117,8 @@ class Mode(StrEnum):
 class Training:
     """A network in training: every call is an update, and returns its loss and the norm of its gradient.
 
-    mixed: whether to compute in bfloat16, on CUDA. masked: whether attention has a key mask, though all tokens are real.
-    All modes begin with a memory of zeros, so that shapes stay fixed, and read it as earlier symbols.
+    mixed: whether to compute in bfloat16, on CUDA. masked: whether attention has a key mask, though all tokens
+    are real. All modes begin with a memory of zeros, so that shapes stay fixed, and read it as earlier symbols.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ def test_a_part_that_is_marked_as_a_folder_is_refused(tmp_path: Path) -> None:
     attributes = content.rfind(b"PK\x01\x02", 0, content.rfind(b"it/data/0")) + 38
     content[attributes] |= 0x10
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match="is a damaged checkpoint, its part it/data/0 has changed since it was written"):
+    with pytest.raises(ConfigError, match="damaged checkpoint, its part it/data/0 has changed since it was written"):
         read(path)
 
 
