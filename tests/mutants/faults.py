@@ -1142,7 +1142,7 @@ STACK_FAULTS = (
         "stacks",
         "a cross mixer obeys the pattern of the sequence that reads",
         "lit_transformers/stacks/block.py",
-        "ctx = ctx._replace(pattern=None)",
+        "ctx = with_fields(ctx, pattern=None)",
         "ctx = ctx._replace(marked=None)",
         (f"{STREAMS}both_streams_read_all_of_a_source",),
     ),
