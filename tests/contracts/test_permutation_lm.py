@@ -185,9 +185,9 @@ def test_a_stream_that_reads_what_it_predicts_fails_its_gate(memory: int) -> Non
 
 
 def test_a_leak_and_a_stream_that_reads_nothing_fail_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ordered, "__call__", lambda self, b, h, i, j: self.places[b, j] <= self.places[b, i])
+    monkeypatch.setattr(Ordered, "sees", lambda self, b, h, i, j: self.places[b, j] <= self.places[b, i])
     assert failed(XLNET) == [GATE]
-    monkeypatch.setattr(Ordered, "__call__", lambda self, b, h, i, j: (i == j) & self.itself)
+    monkeypatch.setattr(Ordered, "sees", lambda self, b, h, i, j: (i == j) & self.itself)
     assert GATE in failed(XLNET)
 
 

@@ -168,5 +168,5 @@ def failed(config: ModelConfig) -> list[str]:
 
 def test_a_family_with_two_streams_passes_its_gates_and_a_leak_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert failed(MODEL) == []
-    monkeypatch.setattr(Ordered, "__call__", lambda self, b, h, i, j: self.places[b, j] <= self.places[b, i])
+    monkeypatch.setattr(Ordered, "sees", lambda self, b, h, i, j: self.places[b, j] <= self.places[b, i])
     assert failed(MODEL) == ["queries see no token of theirs"]
