@@ -167,8 +167,16 @@ class EncoderDecoder(PairNetwork):
         length = start + (symbols.size(1) if padding_mask is None else padding_mask.sum(dim=1))
         # The padding of a row that begins late would lie beyond the longest row, for which a table has no vectors.
         positions = positions.minimum((length - 1).clamp(min=0)[:, None])
-        ctx = Context(positions, True, padding_mask, source, source_padding_mask, offset=offset)
-        ctx = with_fields(ctx, padding_last=True, unbroken=unbroken)
+        ctx = Context(
+            positions,
+            True,
+            padding_mask,
+            source,
+            source_padding_mask,
+            offset=offset,
+            padding_last=True,
+            unbroken=unbroken,
+        )
         output = self.decoder(self.tokens.embed(symbols), ctx, None if state is None else state["layers"])
         return ModelOutput(self.decoder_norm(output.y), {"length": length, "layers": output.state}, dict(output.aux))
 

@@ -1545,8 +1545,8 @@ TASK_FAULTS = (
         "key masks",
         "targets with padding have a mask",
         "lit_transformers/models/encoder_decoder.py",
-        "ctx._replace(padding_last=True, unbroken=unbroken)",
-        "ctx._replace(unbroken=unbroken)",
+        "            padding_last=True,\n            unbroken=unbroken,\n",
+        "            unbroken=unbroken,\n",
         ("tests/contracts/test_key_masks.py::test_padding_is_masked_but_where_no_real_query_sees_it",),
     ),
     Fault(
