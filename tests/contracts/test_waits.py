@@ -8,14 +8,16 @@ from collections.abc import Iterator
 import pretended_device
 import pytest
 import torch
-from contract_cases import DIM, KINDS, Case, context, dropouts_of, example, noise, variants
+from contract_cases import DIM, HEADS, KINDS, Case, context, dropouts_of, example, noise, variants
 from pretended_device import DEVICE
 from synchronisations import counted
 from torch import Tensor
 
+from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixer import Context, Mixer, Mode, detach
 from lit_transformers.mixers import MIXERS, WindowConfig
 from lit_transformers.mixers.waits import WAITS, most_waits
+from lit_transformers.models import EncoderConfig, LanguageModelConfig
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +94,16 @@ def test_global_tokens_are_planned_from_positions_that_the_host_knows(kind: str)
     with counted() as waits:
         output = mixer(x, ctx._replace(start=0))
     assert waits == [] and torch.equal(output.y.cpu(), expected.y.cpu())
+
+
+@pytest.mark.parametrize("config", [LanguageModelConfig, EncoderConfig], ids=["language_model", "encoder"])
+def test_a_network_tells_its_mixers_where_a_row_begins(config: type[LanguageModelConfig | EncoderConfig]) -> None:
+    mixer = WindowConfig(window=2, global_tokens="first")
+    network = config(dim=DIM, heads=HEADS, depth=2, mixer=mixer).build(probe_data(11, 9)).to(DEVICE)
+    symbols = torch.zeros(2, 9, dtype=torch.long, device=DEVICE)
+    with counted() as waits:
+        network(symbols)
+    assert waits == []
 
 
 def test_what_waits_is_counted() -> None:
