@@ -1,6 +1,6 @@
 """Makes the environment of the ghost and its libraries. Imports nothing outside of the standard library.
 
-``runtime.c`` and ``driver.c`` are the functions of CUDA that must answer something. For all others that torch's
+``runtime.c``, ``driver.c`` and ``nvrtc.c`` have the functions that must answer something. For all others that torch's
 libraries need, the names are read from these libraries and a function that does nothing is generated.
 """
 
@@ -58,8 +58,8 @@ def build(venv: Path, folder: Path) -> None:
     runtime = ["-I", SOURCES, "-I", header.parent, SOURCES / "runtime.c", nothing, "-o", folder / "runtime.so"]
     try:
         subprocess.run([*shared, *runtime], check=True)
-        name = "libcuda.so.1"
-        subprocess.run([*shared, f"-Wl,-soname,{name}", SOURCES / "driver.c", "-o", folder / name], check=True)
+        for source, name in (("driver.c", "libcuda.so.1"), ("nvrtc.c", "libnvrtc.so.13")):
+            subprocess.run([*shared, f"-Wl,-soname,{name}", SOURCES / source, "-o", folder / name], check=True)
     except FileNotFoundError as error:
         raise NoGhostError("no gcc") from error
 
@@ -83,7 +83,7 @@ def variables(folder: Path) -> dict[str, str]:
     paths = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "contracts"), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
-        "LD_PRELOAD": str(folder / "runtime.so"),
+        "LD_PRELOAD": f"{folder / 'runtime.so'} {folder / 'libnvrtc.so.13'}",
         "LD_LIBRARY_PATH": str(folder),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "OMP_NUM_THREADS": "1",

@@ -127,11 +127,3 @@ HANDLE(cublasLtMatrixLayoutCreate)
 int cublasGetMathMode(void *handle, int *mode) { *mode = 0; return 0; }
 int cublasLtMatmulAlgoGetHeuristic(void *handle, void *product, void *a, void *b, void *c, void *d, void *preference,
                                    int most, void *results, int *n) { *n = 1; return 0; }
-
-/* NVRTC, by which torch compiles a few elementwise kernels at run time: an empty kernel. */
-int nvrtcCompileProgram(void *program, int n, const char *const *options) { return 0; }
-int nvrtcGetLoweredName(void *program, const char *name, const char **lowered) { *lowered = "ghost"; return 0; }
-int nvrtcGetCUBINSize(void *program, size_t *bytes) { *bytes = 1; return 0; }
-int nvrtcGetPTXSize(void *program, size_t *bytes) { *bytes = 1; return 0; }
-int nvrtcGetCUBIN(void *program, char *code) { *code = 0; return 0; }
-int nvrtcGetPTX(void *program, char *code) { *code = 0; return 0; }
