@@ -52,6 +52,8 @@ __all__ = [
     "Unit",
     "Vocabulary",
     "labels_in",
+    "needed_mask",
+    "needed_source_mask",
 ]
 
 LABEL = "label"
@@ -398,11 +400,6 @@ class TextBatch(NamedTuple):
     padded: bool = True
     unbroken: int = 0
 
-    @property
-    def needed_mask(self) -> Bool[Tensor, "b t"] | None:
-        """``padding_mask`` where any input may be padding, else None: what a network is given."""
-        return self.padding_mask if self.padded else None
-
 
 class StringBatch(NamedTuple):
     """Whole strings, each a question and its answer. Rows do not depend on each other.
@@ -422,11 +419,6 @@ class StringBatch(NamedTuple):
     requested_length: Int[Tensor, " b"]
     cursor: str | None
     padded: bool = True
-
-    @property
-    def needed_mask(self) -> Bool[Tensor, "b t"] | None:
-        """``padding_mask`` where any input may be padding, else None: what a network is given."""
-        return self.padding_mask if self.padded else None
 
 
 class LabelledBatch(NamedTuple):
@@ -449,11 +441,6 @@ class LabelledBatch(NamedTuple):
     cursor: str | None
     columns: Mapping[str, Tensor] | None = None
     padded: bool = True
-
-    @property
-    def needed_mask(self) -> Bool[Tensor, "b t"] | None:
-        """``padding_mask`` where any input may be padding, else None: what a network is given."""
-        return self.padding_mask if self.padded else None
 
 
 class PairBatch(NamedTuple):
@@ -493,16 +480,6 @@ class PairBatch(NamedTuple):
     padded: bool = True
     source_padded: bool = True
 
-    @property
-    def needed_mask(self) -> Bool[Tensor, "b t"] | None:
-        """``padding_mask`` where any input may be padding, else None: what a network is given."""
-        return self.padding_mask if self.padded else None
-
-    @property
-    def needed_source_mask(self) -> Bool[Tensor, "b s"] | None:
-        """``source_padding_mask`` where any symbol of a source may be padding, else None."""
-        return self.source_padding_mask if self.source_padded else None
-
 
 class RowBatch(NamedTuple):
     """Rows of text in which symbols are hidden, each of one segment or two. Rows do not depend on each other.
@@ -540,10 +517,15 @@ class RowBatch(NamedTuple):
     most_targets: int | None = None
     padded: bool = True
 
-    @property
-    def needed_mask(self) -> Bool[Tensor, "b t"] | None:
-        """``padding_mask`` where any input may be padding, else None: what a network is given."""
-        return self.padding_mask if self.padded else None
+
+def needed_mask(batch: Any) -> Bool[Tensor, "b t"] | None:
+    """Returns the padding mask that a network needs of a batch: None where every input is known to be real."""
+    return batch.padding_mask if batch.padded else None
+
+
+def needed_source_mask(batch: PairBatch) -> Bool[Tensor, "b s"] | None:
+    """Returns the padding mask that a network needs of the sources: None where every symbol is known to be real."""
+    return batch.source_padding_mask if batch.source_padded else None
 
 
 def labels_in(batch: Any, name: str) -> Tensor:

@@ -14,4 +14,4 @@ def with_fields(values: Fields, **changes: Any) -> Fields:
 
     In torch 2.11 a tuple that ``_replace`` returns in a compiled function cannot outlast a break of its graph.
     """
-    return type(values)(**{**values._asdict(), **changes})
+    return type(values)(**{**values._asdict(), **changes})  # type: ignore[call-overload]

@@ -80,7 +80,7 @@ class _Lane:
         self.documents.append(document)
         self.ahead += document.length
 
-    def go_to(self, offset: int, scored: int, fresh: bool, unbroken: int) -> None:
+    def go_to(self, offset: int, scored: int, fresh: bool, unbroken: int = 0) -> None:
         self.ahead -= offset
         self.offset, self.scored, self.fresh, self.unbroken = offset, scored, fresh, unbroken
 
@@ -187,12 +187,12 @@ class Lanes:
     def go_to(self, cursor: str) -> None:
         """Makes the next batch the one that came next when ``cursor`` was taken."""
         state, lanes = json.loads(cursor)
-        for lane, (starts, offset, scored, fresh, unbroken) in zip(self.lanes, lanes, strict=True):
+        for lane, (starts, offset, scored, fresh, *unbroken) in zip(self.lanes, lanes, strict=True):
             lane.clear(fresh=True)
             for start in starts:
                 self.stream.go_to(start)
                 self._pull(lane)
-            lane.go_to(offset, scored, bool(fresh), unbroken)
+            lane.go_to(offset, scored, bool(fresh), *unbroken)  # cursors of older checkpoints have four fields
         self.stream.go_to(state)
 
     def _pull(self, lane: _Lane) -> bool:

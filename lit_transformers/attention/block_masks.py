@@ -8,7 +8,7 @@ changes blocks as a whole, for the kernel checks every pair of a block that it m
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Int
@@ -72,7 +72,7 @@ def outline_of(
     query sees all; of the rows that exist, or of all. ``static`` returns those of a static pattern."""
     if pattern.static and static is not static_outline:
         return static(pattern, tiling)
-    outline = pattern.outline(tiling, partial(static, tiling=tiling))
+    outline = pattern.outline(tiling, lambda inner: static(inner, tiling))
     if outline is None:
         return evaluated(pattern, tiling, rows if pattern.of_rows else 1, heads if pattern.of_heads else 1)
     i, j = tiling.query_tiles() - tiling.offset, tiling.key_tiles()

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lit_transformers.batch import DataDescription, LanguageDescription, TextBatch
+from lit_transformers.batch import DataDescription, LanguageDescription, TextBatch, needed_mask
 from lit_transformers.config import PositiveFloat
 from lit_transformers.heads.head import HeadConfig, Representation
 from lit_transformers.heads.next_symbol import Counted, FutureSymbolConfig, LayerSymbolsConfig, NextSymbolConfig
@@ -97,7 +97,7 @@ class CausalLM(Task):
         # Code is compiled for each number and for the absence of a mask, so there are few numbers, and always a mask.
         unbroken = min(batch.unbroken, network.remembered)
         unbroken = unbroken if unbroken >= tokens_held(state) else 0
-        padding_mask = batch.padding_mask if self.training_config.compile else batch.needed_mask
+        padding_mask = batch.padding_mask if self.training_config.compile else needed_mask(batch)
         output: ModelOutput = network(batch.inputs, state, padding_mask, keep_layers, unbroken)
         return Representation(network, output.hidden, output.layers, output.aux, parts={"state": detach(output.state)})
 

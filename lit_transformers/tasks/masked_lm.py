@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
+from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription, needed_mask
 from lit_transformers.config import ConfigError, PositiveFloat
 from lit_transformers.heads.head import Head, HeadConfig, Representation
 from lit_transformers.heads.hidden_symbols import HiddenSymbols, HiddenSymbolsConfig, hidden_positions
@@ -189,5 +189,5 @@ def read_rows(network: RowNetwork, batch: RowBatch) -> ModelOutput:
     first = torch.zeros_like(batch.padding_mask)
     first[:, 0] = batch.padding_mask[:, 0]
     if batch.order is not None:
-        return network.read_ordered(batch.inputs, batch.needed_mask, first, batch.segments, batch.order)
-    return network.read_row(batch.inputs, batch.needed_mask, first, batch.segments)
+        return network.read_ordered(batch.inputs, needed_mask(batch), first, batch.segments, batch.order)
+    return network.read_row(batch.inputs, needed_mask(batch), first, batch.segments)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
+from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription, needed_mask
 from lit_transformers.config import ConfigError, Plain, Positive, PositiveFloat
 from lit_transformers.heads.head import HeadConfig, Representation
 from lit_transformers.heads.hidden_symbols import HIDDEN, HiddenSymbols, HiddenSymbolsConfig, hidden_positions
@@ -223,7 +223,7 @@ def ordered_rows(batch: RowBatch, order: Order) -> OrderedRows:
     first = torch.zeros_like(batch.padding_mask)
     first[:, 0] = batch.padding_mask[:, 0]
     places, at = places_of(batch, scored, order), at_predictions(scored, batch.most_targets)
-    rows = OrderedRows(symbols, places, at, batch.needed_mask, first, batch.segments)
+    rows = OrderedRows(symbols, places, at, needed_mask(batch), first, batch.segments)
     return rows if batch.padded else rows._replace(unbroken=EVERYTHING)
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription
+from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription, needed_mask
 from lit_transformers.config import ConfigError, Dropout, Fraction, Positive
 from lit_transformers.heads.head import HeadConfig, Representation
 from lit_transformers.heads.pooled import PooledHead, PooledHeadConfig, Pooling
@@ -91,7 +91,7 @@ class PooledTask(Task):
         return [*super().unused(), *self.network.prediction_only()]
 
     def read(self, network: RowNetwork, batch: LabelledBatch) -> Representation:
-        output = network.read_row(batch.inputs, batch.needed_mask, marks(batch))
+        output = network.read_row(batch.inputs, needed_mask(batch), marks(batch))
         return Representation(network, output.hidden, aux=output.aux)
 
     @property

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lit_transformers.batch import DataDescription, PairBatch, PairDescription
+from lit_transformers.batch import DataDescription, PairBatch, PairDescription, needed_mask, needed_source_mask
 from lit_transformers.config import ConfigError, Fraction, Plain, Positive
 from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, decode
 from lit_transformers.heads.answer_symbols import AnswerSymbolsConfig
@@ -192,7 +192,7 @@ class Seq2Seq(Task):
 
     def read(self, network: PairNetwork, batch: PairBatch) -> Representation:
         output: ModelOutput = network(
-            batch.source, batch.inputs, batch.needed_source_mask, batch.needed_mask, batch.start
+            batch.source, batch.inputs, needed_source_mask(batch), needed_mask(batch), batch.start
         )
         return Representation(network, output.hidden, aux=output.aux, source_aux=output.source_aux)
 
@@ -210,7 +210,7 @@ class Seq2Seq(Task):
             self.metric.update(real.example, {})
             self.metric.add_texts(real, [])
             return
-        hypotheses = self.write(real.source, real.needed_source_mask)
+        hypotheses = self.write(real.source, needed_source_mask(real))
         super().validation_step(real, batch_index)
         self.metric.add_texts(real, hypotheses)
 
@@ -222,7 +222,7 @@ class Seq2Seq(Task):
         real = real_rows(batch)
         if not len(real.source):
             return []
-        texts = self.write(real.source, real.needed_source_mask)
+        texts = self.write(real.source, needed_source_mask(real))
         return [Written(*row) for row in zip(real.example.tolist(), texts, real.references, strict=True)]
 
     def write(self, source: Int[Tensor, "b s"], padding_mask: Bool[Tensor, "b s"] | None) -> Sequence[str]:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lit_transformers.batch import IGNORED, DataDescription, StringBatch, StringDescription
+from lit_transformers.batch import IGNORED, DataDescription, StringBatch, StringDescription, needed_mask
 from lit_transformers.heads.answer_symbols import AnswerSymbolsConfig
 from lit_transformers.heads.head import HeadConfig, Representation
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
@@ -54,7 +54,7 @@ class Strings(Task):
         self.add_heads(StringMetric)
 
     def read(self, network: CausalNetwork, batch: StringBatch) -> Representation:
-        output: ModelOutput = network(batch.inputs, None, batch.needed_mask)
+        output: ModelOutput = network(batch.inputs, None, needed_mask(batch))
         return Representation(network, output.hidden, aux=output.aux)
 
     def evaluation_output(self, batch: StringBatch) -> Float[Tensor, "b t v"]:

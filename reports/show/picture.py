@@ -100,7 +100,8 @@ def _effect(findings: Findings, comparison: Comparison) -> str:
     text = fixed(findings.as_printed(estimate.difference), decimals)
     if estimate.interval is None:
         return text
-    return f"{text} ({interval_text(*map(findings.as_printed, estimate.interval), decimals)})"
+    low, high = map(findings.as_printed, estimate.interval)
+    return f"{text} ({interval_text(low, high, decimals)})"
 
 
 def _strip(findings: Findings, comparison: Comparison, scale: IntervalScale) -> Html:

@@ -19,7 +19,7 @@ from contract_cases import CASES, name
 
 from datamodules import CORRUPTIONS, DATA, EXAMPLES, GENERATORS, NOISES, PAIRS, SOURCES, TOKENIZERS
 from datamodules.core.documents import Shard
-from lit_transformers.batch import PairBatch
+from lit_transformers.batch import PairBatch, needed_mask, needed_source_mask
 from lit_transformers.checks import data_parts, network_parts, part_checks, training_parts
 from lit_transformers.checks.contract import checks_of, run_check
 from lit_transformers.config import Config
@@ -185,10 +185,10 @@ def test_a_batch_says_that_it_is_padded_where_it_is_and_there_alone(
     last_share = data.evaluation("validation")._replace(rank=Shard(6, 7))  # has batches of padding alone
     for batch in (*islice(data.training().batches(), 24), *last_share.batches()):
         assert batch.padded == (not batch.padding_mask.all())
-        assert batch.needed_mask is (batch.padding_mask if batch.padded else None)
+        assert needed_mask(batch) is (batch.padding_mask if batch.padded else None)
         if isinstance(batch, PairBatch):
             assert batch.source_padded == (not batch.source_padding_mask.all())
-            assert batch.needed_source_mask is (batch.source_padding_mask if batch.source_padded else None)
+            assert needed_source_mask(batch) is (batch.source_padding_mask if batch.source_padded else None)
 
 
 @pytest.mark.parametrize("table", PARTS)

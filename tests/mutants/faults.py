@@ -1537,7 +1537,7 @@ TASK_FAULTS = (
         "key masks",
         "rows without padding have a mask",
         "lit_transformers/tasks/masked_lm.py",
-        "return network.read_row(batch.inputs, batch.needed_mask, first",
+        "return network.read_row(batch.inputs, needed_mask(batch), first",
         "return network.read_row(batch.inputs, batch.padding_mask, first",
         ("tests/contracts/test_key_masks.py::test_no_pass_over_a_batch_without_padding_has_a_mask",),
     ),
