@@ -14,6 +14,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from lit_transformers.config import Plain
+from lit_transformers.host import reads_at_once
 
 ADDED_UP_AT = 1 << 20
 """How many rows a metric keeps on a device before it adds up those of each document, for which it waits."""
@@ -46,13 +47,13 @@ class ExampleMetric(Metric, ABC):
         """Adds each row of ``columns`` to the sums of its document. A device would have to be waited for to tell the
         documents of a batch apart, so that rows on one are kept until they are many."""
         rows = torch.cat([document[:, None].double(), columns], dim=1)
-        self.totals.append(added_up(rows) if rows.device.type == "cpu" else rows)
+        self.totals.append(added_up(rows) if reads_at_once(rows) else rows)
         if sum(map(len, self.totals[1:])) >= ADDED_UP_AT:
             self.add_up()
 
     def add_up(self) -> None:
         """Adds up the rows of each document that were kept on a device, which is waited for."""
-        if self.totals and self.totals[0].device.type != "cpu":
+        if self.totals and not reads_at_once(self.totals[0]):
             self.totals = [added_up(torch.cat(self.totals))]
 
     def per_document(self) -> Sequence[Any]:

@@ -13,6 +13,7 @@ from lit_transformers.batch import DataDescription, LanguageDescription, TextBat
 from lit_transformers.config import PositiveFloat
 from lit_transformers.heads.head import HeadConfig, Representation
 from lit_transformers.heads.next_symbol import Counted, FutureSymbolConfig, LayerSymbolsConfig, NextSymbolConfig
+from lit_transformers.host import reads_at_once
 from lit_transformers.mixer import detach, empty_rows, join_rows, map_state, take_rows, tokens_held
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
 from lit_transformers.models.model import ModelConfig, ModelOutput
@@ -128,7 +129,7 @@ class CausalLM(Task):
         """Returns the rows of a batch whose lanes have not ended, and takes those that have out of the state: nothing
         follows the padding of a whole row. A device would have to be waited for, so all rows stay; so do those of a
         batch of padding, which a rank reads that has no document left."""
-        if batch.padding_mask.device.type != "cpu":
+        if not reads_at_once(batch.padding_mask):
             return batch
         lanes = batch.padding_mask.any(dim=1).nonzero().squeeze(1)
         before = torch.arange(batch.padding_mask.size(0)) if self.evaluation_lanes is None else self.evaluation_lanes

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lit_transformers.batch import PairBatch
 from lit_transformers.heads.head import Head
+from lit_transformers.host import reads_at_once
 from lit_transformers.training.ranks import mean_over_ranks
 
 
@@ -34,8 +35,8 @@ class Update(NamedTuple):
 
 def total(counts: Sequence[Tensor], device: torch.device) -> Tensor:
     """Returns the sum of counts on a device, which is not waited for: those on the CPU are given to it as numbers."""
-    numbers = sum(int(count) for count in counts if count.device.type == "cpu")
-    others = [count.double() for count in counts if count.device.type != "cpu"]
+    numbers = sum(int(count) for count in counts if reads_at_once(count))
+    others = [count.double() for count in counts if not reads_at_once(count)]
     return torch.full((), float(numbers), dtype=torch.float64, device=device) + sum(others)
 
 
