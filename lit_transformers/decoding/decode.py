@@ -18,6 +18,7 @@ from torch import Tensor
 from lit_transformers.config import Config, ConfigError, NonNegative, NonNegativeFloat, Positive, table
 from lit_transformers.decoding.sampling import SamplingConfig, best, choose
 from lit_transformers.encodings.positions import PositionError
+from lit_transformers.host import reads_at_once
 from lit_transformers.mixer import LengthError
 from lit_transformers.mixers.qkv import QKVMixer
 from lit_transformers.models.capabilities import PairNetwork
@@ -218,7 +219,7 @@ class PairReader(Reader):
 
 def few(running: Bool[Tensor, " n"], step: int) -> bool:
     """Whether so few rows still run that the others should be removed. Not checked at every step on a device."""
-    if running.device.type != "cpu" and step % PATIENCE:
+    if not reads_at_once(running) and step % PATIENCE:
         return False
     return int(running.sum()) <= LEAVE * len(running)
 

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from lit_transformers.host import reads_at_once
+
 ROUNDED = 8
 """Predictions of a row on a device are rounded up to a multiple of this, so that few shapes occur."""
 
@@ -32,7 +34,7 @@ class PredictedPositions(NamedTuple):
         """Returns the positions at which ``scored`` is True. most: a number that no row has more of, such as
         ``RowBatch.most_targets``; None where none is known but the length."""
         rows, length = scored.shape
-        if scored.device.type == "cpu":
+        if reads_at_once(scored):
             index = scored.flatten().nonzero().squeeze(1)
             return cls(index, torch.ones_like(index, dtype=torch.bool), scored.shape)
         if most is None:
@@ -68,7 +70,7 @@ class PredictedPositions(NamedTuple):
 def at_predictions(scored: Bool[Tensor, "b t"], most: int | None = None) -> Int[Tensor, "b m"]:
     """Returns the positions of what is predicted, in their order, and after them positions of other symbols, so that
     rows have equally many: on a CPU as many as the row that has the most of them, on a device ``most``."""
-    if scored.device.type == "cpu":
+    if reads_at_once(scored):
         count = int(scored.sum(dim=1).max())
     else:
         count = scored.size(1) if most is None else min(-(-most // ROUNDED) * ROUNDED, scored.size(1))

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED
 from lit_transformers.config import Config, ConfigError, Positive, table
+from lit_transformers.host import reads_at_once
 from lit_transformers.precision import full_precision
 
 
@@ -103,7 +104,7 @@ def of_targets(
     would mean waiting for it.
     """
     vectors, flat_targets = hidden.flatten(0, -2), targets.flatten()
-    indices = (flat_targets != IGNORED).nonzero().squeeze(1) if vectors.device.type == "cpu" else None
+    indices = (flat_targets != IGNORED).nonzero().squeeze(1) if reads_at_once(vectors) else None
     if indices is None or len(indices) == len(flat_targets):
         return loss_function(vectors, flat_targets).unflatten(0, targets.shape)
     values = loss_function(vectors.index_select(0, indices), flat_targets[indices])
@@ -204,7 +205,7 @@ class AdaptiveTokenEmbedding(TokenEmbedding):
         vectors = self.softmax.head.weight.new_zeros(flat.size(0), self.softmax.in_features)
         for cluster, (start, end) in enumerate(zip(self.edges, self.edges[1:], strict=False)):
             members = (flat >= start) & (flat < end)
-            if flat.device.type == "cpu":
+            if reads_at_once(flat):
                 index = members.nonzero().squeeze(1)
                 vectors = vectors.index_copy(0, index, self.of_cluster(cluster, flat[index] - start).to(vectors.dtype))
             else:
