@@ -8,10 +8,10 @@ A comparison *agrees* where our verdict goes in the direction of the source. It 
 the other direction, or where the source prints equal numbers and we resolve a difference. Where our verdict is that
 two are equal, it agrees if the difference of the source is smaller than the margin, and else disagrees. It is
 *unresolved* where there is no verdict, or neither better, worse nor equal.
-It is *not asked* where the baseline does not beat the floor, where none of its arms has learned enough of what can be
-known (``known``), or where the baseline gains nothing from the context in which arms differ: a
-model that has learned less than anyone gets, or uses no more than all arms see, says nothing of the question. An arm
-whose data are its own counts as the baseline of these, unless what it learned does not generalize (``generalization``).
+It is *not judged* where the baseline does not beat the floor, where none of its arms has learned enough of the data
+(``known``), or where the baseline gains nothing from the context in which arms differ: a model that has learned less
+than simple predictors, or uses no more context than all arms see, cannot answer the question. An arm with separate data
+counts as the baseline of these, unless what it learned does not generalize (``generalization``).
 It is *withdrawn* where its study is.
 """
 
@@ -25,33 +25,29 @@ from typing import Literal
 from lit_transformers.records.plan import PlannedArm, PublishedCell, PublishedNumbers
 from reports.judge.comparisons import Comparison
 from reports.judge.findings import Findings
+from reports.judge.systems import system_of
 
-Agreement = Literal["agrees", "disagrees", "unresolved", "not asked", "no published number", "withdrawn"]
+Agreement = Literal["agrees", "disagrees", "unresolved", "not judged", "no published number", "withdrawn"]
 
-AGREEMENTS: tuple[Agreement, ...] = ("agrees", "disagrees", "unresolved", "not asked", "no published number")
-"""How comparisons agree of studies that stand; those that were withdrawn are counted apart."""
+AGREEMENTS: tuple[Agreement, ...] = ("agrees", "disagrees", "unresolved", "not judged", "no published number")
+"""The agreements of studies that stand. Withdrawn studies are counted separately."""
 
 RULE = """\
-A comparison agrees where our verdict, better or worse, goes in the direction of the difference between the source's \
-own cells; it disagrees where it goes in the other direction, or where the source prints equal numbers and we resolve \
-a difference; it is unresolved where we have no such verdict. It is not asked, \
-whatever the verdict, where the baseline does not beat the floor, which is what simple predictors reach on the same \
-data: it was trained too little to answer; nor where no arm of it has learned a quarter of what can be known of its \
-data; nor where arms differ in windows or memories and the baseline gains nothing \
-beyond the smallest of them. Where the source prints no number for one of the arms, \
-or its study does not say which direction of its metric is better, there is no published number to agree with. Sizes \
-of differences are not compared: the scales are not the same."""
+A comparison agrees where our verdict, better or worse, has the direction of the difference between the numbers of the \
+source. It disagrees where the direction is the opposite, or where the source prints equal numbers and we resolve a \
+difference. It is unresolved where we have no such verdict. It is not judged, whatever the verdict, in three cases: \
+the baseline does not beat the floor, which simple predictors reach on the same data; no arm has learned a quarter of \
+what its data hold; or arms differ in windows or memories and the baseline gains nothing beyond the smallest of them. \
+There is no published number where the source prints none for one of the arms, or where the study does not state which \
+direction of the source's metric is better. Sizes are not compared, because the models and data are smaller here."""
 
 EQUALITY_RULE = """\
-A study may state a margin, the smallest effect that anybody would care about. Where our verdict is equal, it agrees \
-with a difference of the source that is smaller than the margin, and disagrees with any other."""
+A study may state a margin, the smallest effect that matters. The verdict equal agrees with a difference of the source \
+below the margin, and disagrees with a larger one."""
 
 WITHDRAWN_RULE = """\
-A study that turned out to be wrong is withdrawn, with the reason, until it is measured again: none of its comparisons \
-counts, and its numbers stay where they are."""
-
-UNSOURCED = "No source"
-"""The system of studies without a source."""
+A study with a fault is withdrawn, with the reason, until it is measured again: its numbers stay, and none of its \
+comparisons counts."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +79,7 @@ class GalleryEntry:
 
     @property
     def system(self) -> str:
-        source = self.findings.study.plan.source
-        return source.title if source else UNSOURCED
+        return system_of(self.findings.study.plan.source)
 
 
 def judge_comparisons(findings: Findings) -> list[JudgedComparison]:
@@ -109,7 +104,7 @@ def _agreement(findings: Findings, comparison: Comparison, difference: float | N
     if difference is None or sign is None:
         return "no published number"
     if not findings.can_answer(comparison.weights):
-        return "not asked"
+        return "not judged"
     if comparison.verdict == "equal":
         is_small = _published_effect(findings, comparison, difference) < published_margin(findings)
         return "agrees" if is_small else "disagrees"

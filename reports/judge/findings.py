@@ -114,7 +114,7 @@ class Findings:
         return cut.bits >= margin.size * longest if self.ratio else mean * cut.beyond >= margin.size * longest
 
     def can_answer(self, arms: Iterable[str]) -> bool:
-        """Returns whether an answer can be expected of a comparison of these arms; without one it is not asked."""
+        """Returns whether an answer can be expected of a comparison of these arms; without one it is not judged."""
         if self.study.withdrawn:
             return False
         readers = [self.floors[baseline].arms for baseline in self.below_floor]

@@ -6,7 +6,7 @@ below, so that a share may exceed one: by chance where its interval reaches one.
 
 Where no arm that reads the same data has come to ``LEAST``, all were trained too little to be told apart: they are
 close to nothing, and "equal" would be true of any two networks that were trained for a moment. A comparison of such
-arms is not asked. Where one has come further, training sufficed, and that another one carries nothing is an answer.
+arms is not judged. Where one has come further, training sufficed, and that another one carries nothing is an answer.
 
 A quarter is half of what the least trained baseline of the published studies had learned of its data (49 %, of
 ``universal_depth``); n-gram models reach up to 37 % of what can be known of generated topics.

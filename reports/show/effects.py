@@ -1,4 +1,4 @@
-"""The effects of all published studies beside those of their sources, drawn on one scale."""
+"""The effects of all published studies and of their sources, drawn on one scale."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PANELS = (
 
 def draw_effects(effects: Sequence[RelativeEffect]) -> Figure:
     """Draws a row for each comparison, under the name of its study: ours with its interval in the colour of its
-    verdict, and a mark at the published one. Comparisons by another metric than the source's have a panel of their own.
+    verdict, and a mark at the published one. Comparisons by another metric than the source's have a separate panel.
     """
     from matplotlib.figure import Figure
 
@@ -62,7 +62,8 @@ def _draw_panel(panel: Axes, rows: Sequence[str | RelativeEffect]) -> None:
         if row.interval is not None:
             panel.plot([*row.interval], [place, place], color=style["color"], linewidth=2, solid_capstyle="butt")
         panel.plot([row.ours], [place], **style | {"markersize": 4.5})
-        panel.plot([row.published], [place], **_PUBLISHED)
+        if row.published is not None:
+            panel.plot([row.published], [place], **_PUBLISHED)
         names.append(label(row.judged.comparison.name.removesuffix(" against the baseline"), _LONGEST))
     panel.set_yticks(range(len(rows)), names)
     for name, row in zip(panel.get_yticklabels(), rows, strict=True):
@@ -77,12 +78,12 @@ def _draw_panel(panel: Axes, rows: Sequence[str | RelativeEffect]) -> None:
 
 def _verdict(effect: RelativeEffect) -> str | None:
     """Returns the verdict on a comparison; None without one, and where the study was not able to answer."""
-    return None if effect.judged.agreement == "not asked" else effect.judged.comparison.verdict
+    return None if effect.judged.agreement == "not judged" else effect.judged.comparison.verdict
 
 
 def _set_scale(panels: Sequence[Axes], effects: Sequence[RelativeEffect]) -> None:
     """Sets the common scale, linear near zero and logarithmic beyond, with ticks as far as there are effects."""
-    largest = max(abs(value) for one in effects for value in (one.ours, one.published, *(one.interval or ())))
+    largest = max(abs(value) for one in effects for value in (one.ours, one.published or 0.0, *(one.interval or ())))
     panels[0].set_xscale("symlog", linthresh=_LINEAR, linscale=0.7)
     ticks = [tick for tick in _TICKS if tick <= largest] or [1]
     places = [*(-tick for tick in reversed(ticks)), 0, *ticks]
@@ -98,7 +99,7 @@ def _draw_legend(figure: Figure, effects: Sequence[RelativeEffect]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], linewidth=2, label=verdict or "not asked", **marker_style(verdict))
+        Line2D([], [], linewidth=2, label=verdict or "not judged", **marker_style(verdict))
         for verdict in dict.fromkeys(map(_verdict, effects))
     ]
     handles.append(Line2D([], [], label="published", **_PUBLISHED))

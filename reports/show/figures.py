@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("png", "svg")
-EFFECTS, EFFECTS_TITLE = "effects", "All effects next to the published ones"
+EFFECTS, EFFECTS_TITLE = "effects", "Effects and published effects"
 EFFECTS_CAPTION = """\
 Every comparison that has a published number: ours with its 95 % interval, and the published one. Both are the change \
 of the metric in per cent of the value of the arm compared with, which is the baseline where none is named; right is \
@@ -81,12 +81,6 @@ def drawings(findings: Findings) -> list[Drawing]:
     """Returns the figures for which there are data, styled for a page."""
     with _style(as_text=True):
         return list(_make_drawings(findings))
-
-
-def gallery_drawings(effects: Sequence[RelativeEffect]) -> list[Drawing]:
-    """Returns the figure of the effects of all studies, if there are any, styled for a page."""
-    with _style(as_text=True):
-        return list(_make_gallery_drawings(effects))
 
 
 def _make_gallery_drawings(effects: Sequence[RelativeEffect]) -> Iterator[Drawing]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -128,11 +128,8 @@ def _sections(findings: Findings, method: Sequence[str]) -> Iterator[Html]:
     parts = {title: content for title, inside in _parts(findings, method) if (content := joined(inside))}
     yield element("p", headline(findings), class_="answer")
     yield element("div", interval_chart(findings), curve_chart(findings), class_="pictures")
-    yield _contents(parts)
-    for title, content in parts.items():
-        yield element(
-            "details", element("summary", element("h2", title)), content, id=_anchor(title), open=title == RESULTS_TITLE
-        )
+    yield contents(parts)
+    yield from folded_parts(parts, RESULTS_TITLE)
 
 
 def _parts(findings: Findings, method: Sequence[str]) -> Iterator[tuple[str, Iterable[Html]]]:
@@ -147,10 +144,10 @@ def _parts(findings: Findings, method: Sequence[str]) -> Iterator[tuple[str, Ite
     yield "Published numbers", [_source(findings), *of("published")]
     yield DISAGREEMENTS, [paragraphs(disagreements(findings))]
     yield "Floors and context", of("known", "floors", "context")
-    yield "Figures", figures(drawn, "accuracies", "state_accuracy", "differences", "distances", "learning_curves")
-    yield "Cost", [*figures(drawn, "cost_quality", "cost_length"), *of("costs", "match")]
+    yield "Figures", _figures(drawn, "accuracies", "state_accuracy", "differences", "distances", "learning_curves")
+    yield "Cost", [*_figures(drawn, "cost_quality", "cost_length"), *of("costs", "match")]
     yield "Arms", arm_details(findings)
-    yield "More tables", [*of(*tables), *figures(drawn, "auxiliary_losses")]
+    yield "More tables", [*of(*tables), *_figures(drawn, "auxiliary_losses")]
     yield "How to reproduce", _reproduce(findings.study)
     yield "How the numbers are made", [paragraphs(method)]
     yield "Notes", [items(findings.notes)]
@@ -169,13 +166,21 @@ def _unneeded(study: Study) -> tuple[str, ...]:
     return ("match",) if all(abs(off) < ROUNDING for off in offs) else ()
 
 
-def _contents(parts: Iterable[str]) -> Html:
-    """Returns links to the parts of the page."""
-    links = [element("a", title, href=f"#{_anchor(title)}") for title in parts]
+def contents(titles: Iterable[str]) -> Html:
+    """Returns links to the parts of a page, by their titles."""
+    links = [element("a", title, href=f"#{anchor(title)}") for title in titles]
     return element("nav", *_interleave(" · ", links), aria_label="Contents")
 
 
-def _anchor(title: str) -> str:
+def folded_parts(parts: Mapping[str, Html], opened: str = "") -> Iterator[Html]:
+    """Yields each part of a page folded under its title, and the part with the title ``opened`` open."""
+    for title, content in parts.items():
+        summary = element("summary", element("h2", title))
+        yield element("details", summary, content, id=anchor(title), open=title == opened)
+
+
+def anchor(title: str) -> str:
+    """Returns the id of the part of a page with this title."""
     return "part-" + "-".join(title.lower().split())
 
 
@@ -192,7 +197,7 @@ def _source(findings: Findings) -> Html:
     return element("p", "Source of the question: ", *_interleave(", ", parts), ".", class_="facts")
 
 
-def figures(drawings_by_name: dict[str, Drawing], *names: str) -> Iterator[Html]:
+def _figures(drawings_by_name: dict[str, Drawing], *names: str) -> Iterator[Html]:
     """Yields the figures of these names that there are, each as a button that enlarges it, with its caption."""
     for name in names:
         if name in drawings_by_name:

@@ -1,28 +1,70 @@
-"""What the gallery opens with: what was decided, what disagrees with its source, and what is open.
+"""The content of the gallery: the findings, the answers of each study, disagreements, and open comparisons.
 
-``page`` is the name of the page of a study, to which the tables link.
+``page`` is the name of the page of a study, to which links lead.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
-from reports.judge.agreement import GalleryEntry, JudgedComparison
+from reports.judge.agreement import (
+    AGREEMENTS,
+    EQUALITY_RULE,
+    RULE,
+    WITHDRAWN_RULE,
+    GalleryEntry,
+    JudgedComparison,
+)
 from reports.judge.comparisons import Comparison
+from reports.judge.effects import RelativeEffect, relative_effect
 from reports.judge.findings import Findings
+from reports.judge.systems import UNSOURCED
 from reports.show.answer import costs_text, effect_text, seeds_or_infinity, why_no_answer
 from reports.show.remarks import remark_text
 from reports.show.sections import seeds_needed
-from reports.show.tables import Cell, Column, Table
+from reports.show.tables import Cell, Column, Table, fixed, interval_text
 
-MOST_OF_A_STUDY = 3
-"""The number of decided comparisons of one study that the table of findings shows."""
+TITLE = "Gallery of published studies"
+NOTHING_DECIDED = "Nothing is decided yet."
+NO_DISAGREEMENT = "No decided comparison disagrees with its source."
+MOST_FINDINGS = 10
 NOTHING_OPEN = "Nothing is open."
-_MOST_NAMES = 3
+NOT_JUDGED = "not judged"
+_MOST_ANSWERS, _MOST_NAMES = 3, 3
 _DECIDED = ("better", "worse", "equal")
+VERDICTS = ("better", "worse", "equal", "differs", "unresolved", NOT_JUDGED, "withdrawn")
+
+
+class Finding(NamedTuple):
+    """A decided comparison as a sentence: its study and system (empty without a source), then its name, its verdict and
+    size, and the rest."""
+
+    study: str
+    address: str
+    system: str
+    comparison: str
+    verdict: str
+    size: str
+    rest: str
+
+
+class Answer(NamedTuple):
+    """A comparison that answers the question of a study: its name, without the baseline, its verdict, and its size in
+    per cent."""
+
+    judged: JudgedComparison
+    name: str
+    verdict: str
+    effect: RelativeEffect | None
+
+    @property
+    def percent(self) -> str:
+        """The effect in per cent with its interval, as text; empty where it has no size in per cent."""
+        return percent_text(self.effect) if self.effect else ""
 
 
 class Disagreement(NamedTuple):
@@ -35,42 +77,165 @@ class Disagreement(NamedTuple):
     remark: str
 
 
-def verdicts(entries: Sequence[GalleryEntry], page: str) -> Table:
-    """Returns a table of what was decided by studies that were able to answer, the clearest first.
+def by_system(entries: Sequence[GalleryEntry]) -> dict[str, list[GalleryEntry]]:
+    """Groups the studies by system, in the order of the systems' names, with those without a source last."""
+    order = sorted({entry.system for entry in entries}, key=lambda system: (system == UNSOURCED, system.casefold()))
+    return {system: [entry for entry in entries if entry.system == system] for system in order}
 
-    Effects have different units. What they share is their size relative to the half-width of their interval, which says
-    how clear each is.
+
+def summary(entries: Sequence[GalleryEntry]) -> str:
+    """Returns a text on the question of the gallery and the number of comparisons with each agreement."""
+    agreements = Counter(judged.agreement for entry in entries for judged in entry.judged)
+    withdrawn = [entry.name for entry in entries if entry.findings.study.withdrawn]
+    number = len(entries) - len(withdrawn)
+    counted = (
+        f"{number} stud{'y' if number == 1 else 'ies'}, {sum(agreements[name] for name in AGREEMENTS)} comparisons"
+    )
+    tally = ", ".join(f"{name} {agreements[name]}" for name in AGREEMENTS)
+    apart = f" Withdrawn, and not counted: {', '.join(withdrawn)}." if withdrawn else ""
+    return (
+        "Which changes to a Transformer help, how much, at which cost, and does the paper that proposed them agree? "
+        f"{counted}: {tally}.{apart}"
+    )
+
+
+def findings_of(entries: Sequence[GalleryEntry], page: str) -> list[Finding]:
+    """Returns the clearest decided comparisons that answer a question, at most one a study, the clearest first.
+
+    Effects have different units, and cannot be sorted by size. How clear one is, its size relative to the half-width of
+    its interval, has none. A study with published numbers gives one that has such a number.
     """
-    decided = [(entry, _decided(entry)) for entry in entries]
-    shown = [(entry, judged) for entry, all_of_it in decided for judged in all_of_it[:MOST_OF_A_STUDY]]
-    shown.sort(key=lambda pair: -_clearness(pair[1].comparison))
-    columns = ("Study", "Comparison", "Effect", "Verdict", "Cost", "The source", "Floor")
-    notes = [
-        "Sorted by the size of effects relative to the half-widths of their intervals, which says how clear they are, "
-        "not how important. Intervals, in brackets, are at 95 %. Cost: as a multiple of that of the second arm. "
-        "Floor: whether the baseline beats what simple predictors reach on the same data, so that it is able to answer."
+    clearest: dict[str, tuple[GalleryEntry, JudgedComparison]] = {}
+    for entry in entries:
+        decided = [one for one in _primary(entry) if verdict_of(entry.findings, one.comparison) in _DECIDED]
+        if decided:
+            best = max(decided, key=lambda judged: (judged.has_counterpart, _clearness(judged.comparison)))
+            study = entry.findings.study.plan.study
+            if study not in clearest or _clearness(best.comparison) > _clearness(clearest[study][1].comparison):
+                clearest[study] = entry, best
+    ordered = sorted(clearest.values(), key=lambda pair: -_clearness(pair[1].comparison))
+    return [_finding(entry, judged, page) for entry, judged in ordered[:MOST_FINDINGS]]
+
+
+def findings_note(chosen: Sequence[Finding]) -> str:
+    """Returns a text on how the findings were chosen."""
+    return (
+        f"The {len(chosen)} clearest answers of studies able to answer, at most one a study: those with the largest "
+        "effect relative to its 95 % interval, which stands in brackets. Per cent: relative to the arm compared with."
+    )
+
+
+def _finding(entry: GalleryEntry, judged: JudgedComparison, page: str) -> Finding:
+    findings, comparison = entry.findings, judged.comparison
+    effect = relative_effect(entry.name, findings, judged)
+    has_size = comparison.verdict != "equal" and not findings.ratio
+    size = f" by {abs(effect.ours):.3g} %" if isinstance(effect, RelativeEffect) and has_size else ""
+    cost = costs_text(findings, comparison, level="")
+    source = "no published number"
+    if judged.has_counterpart:
+        source = f"the source {judged.agreement} ({_source_text(entry, judged)})"
+    return Finding(
+        entry.name,
+        address(entry, page),
+        "" if entry.system == UNSOURCED else entry.system,
+        comparison.name,
+        comparison.verdict or "",
+        size,
+        f", {effect_text(findings, comparison)}{f', at {cost}' if cost else ''}; {source}.",
+    )
+
+
+def address(entry: GalleryEntry, page: str) -> str:
+    """Returns the address of the page of a study."""
+    return f"{quote(entry.name)}/{page}"
+
+
+def _primary(entry: GalleryEntry) -> list[JudgedComparison]:
+    """Returns the comparisons that answer the question of a study, each as it is judged against the source."""
+    judged = {one.comparison.name: one for one in entry.judged}
+    return [
+        judged.get(one.name) or JudgedComparison(one, None, "no published number") for one in entry.findings.primary
     ]
-    more = {entry.name: len(rest) for entry, all_of_it in decided if (rest := all_of_it[MOST_OF_A_STUDY:])}
-    if more:
-        names = ", ".join(f"{name} {number}" for name, number in more.items())
-        notes.append(
-            f"Of a study at most {MOST_OF_A_STUDY} are shown, those with a published number first. "
-            f"{sum(more.values())} more are decided, and stand in the tables of their studies below: {names}."
-        )
-    rows = tuple(_verdict_row(entry, judged, page) for entry, judged in shown)
-    return Table("findings", "Decided comparisons", tuple(map(Column, columns)), rows, tuple(notes))
+
+
+def answers(entry: GalleryEntry) -> list[Answer]:
+    """Returns the comparisons that answer the question of a study: first those with a published number, then the
+    clearest."""
+    primary = sorted(_primary(entry), key=lambda one: (not one.has_counterpart, -_clearness(one.comparison)))
+    chosen = []
+    for one in primary:
+        effect = relative_effect(entry.name, entry.findings, one)
+        verdict = verdict_of(entry.findings, one.comparison)
+        name = one.comparison.name.removesuffix(" against the baseline")
+        chosen.append(Answer(one, name, verdict, effect if isinstance(effect, RelativeEffect) else None))
+    return chosen
+
+
+def shown(chosen: Sequence[Answer]) -> Sequence[Answer]:
+    """Returns the answers that the row of a study shows: one where none was judged."""
+    return chosen[: _MOST_ANSWERS if any(one.verdict != NOT_JUDGED for one in chosen) else 1]
+
+
+def further(chosen: Sequence[Answer]) -> str:
+    """Returns a text that counts the verdicts of the answers that the row of a study omits; empty without any."""
+    rest = Counter(answer.verdict for answer in chosen[len(shown(chosen)) :])
+    tally = ", ".join(f"{rest[verdict]} {verdict}" for verdict in VERDICTS if rest[verdict])
+    return f"further answers: {tally}" if rest else ""
+
+
+def agreements_text(entry: GalleryEntry) -> str:
+    """Returns a text that counts the agreements of all comparisons of a study with its source; empty without any."""
+    numbers = Counter(one.agreement for one in entry.judged if one.has_counterpart)
+    return ", ".join(f"{name} {numbers[name]}" for name in AGREEMENTS if numbers[name])
+
+
+def answers_table(entries: Sequence[GalleryEntry], page: str) -> Table:
+    """Returns a table with a row for each study, by system: its question, its answer, and its agreement."""
+    rows = tuple(
+        (Cell(system if number == 0 else ""), *_answer_cells(entry, page))
+        for system, studies in by_system(entries).items()
+        for number, entry in enumerate(studies)
+    )
+    notes = (
+        "An arm alone is compared with the baseline. Per cent: the change of the metric relative to the arm compared "
+        "with, positive where better, with its 95 % interval. Source: the number of comparisons of the study with each "
+        "agreement.",
+    )
+    return Table(
+        "answers", "Studies", tuple(map(Column, ("System", "Study", "Question", "Answer", "Source"))), rows, notes
+    )
+
+
+def _answer_cells(entry: GalleryEntry, page: str) -> tuple[Cell, ...]:
+    chosen = answers(entry)
+    texts = [f"{one.name}: {', '.join(filter(None, [one.verdict, one.percent]))}" for one in shown(chosen)]
+    withdrawn = [why_no_answer(entry.findings)] if entry.findings.study.withdrawn else []
+    text = "; ".join(withdrawn or filter(None, [*texts, further(chosen)]))
+    question = entry.findings.study.plan.question
+    return _study_cell(entry, page), Cell(question), Cell(text or None), Cell(agreements_text(entry) or None)
+
+
+def verdict_of(findings: Findings, comparison: Comparison) -> str:
+    """Returns the verdict on a comparison, that it was not judged, or that its study is withdrawn."""
+    if findings.study.withdrawn:
+        return "withdrawn"
+    if comparison.verdict is None or not findings.can_answer(comparison.weights):
+        return NOT_JUDGED
+    return comparison.verdict
+
+
+def percent_text(effect: RelativeEffect) -> str:
+    """Returns an effect in per cent with its sign and its interval, to two digits of the interval's half-width."""
+    width = effect.interval.high - effect.interval.low if effect.interval else abs(effect.ours)
+    decimals = min(2, max(0, 1 - math.floor(math.log10(width / 2)))) if width else 2
+    text = fixed(effect.ours, decimals)
+    text = f"+{text}" if effect.ours > 0 and text.strip("0.") else text
+    return f"{text} % ({interval_text(*effect.interval, decimals)})" if effect.interval else f"{text} %"
 
 
 def _answered(entry: GalleryEntry) -> list[JudgedComparison]:
     """Returns the comparisons of which an answer can be expected."""
     return [judged for judged in entry.judged if entry.findings.can_answer(judged.comparison.weights)]
-
-
-def _decided(entry: GalleryEntry) -> list[JudgedComparison]:
-    """Returns a study's decided comparisons that it was able to answer: those with a published number first, then from
-    the clearest on."""
-    decided = [judged for judged in _answered(entry) if judged.comparison.verdict in _DECIDED]
-    return sorted(decided, key=lambda judged: (not judged.has_counterpart, -_clearness(judged.comparison)))
 
 
 def _clearness(comparison: Comparison) -> float:
@@ -82,33 +247,14 @@ def _clearness(comparison: Comparison) -> float:
     return 2 * abs(estimate.difference) / width if width else math.inf
 
 
-def _verdict_row(entry: GalleryEntry, judged: JudgedComparison, page: str) -> tuple[Cell, ...]:
-    findings, comparison = entry.findings, judged.comparison
-    return (
-        _study_cell(entry, page),
-        Cell(comparison.name),
-        Cell(effect_text(findings, comparison)),
-        Cell(comparison.verdict),
-        Cell(costs_text(findings, comparison, level="") or None),
-        Cell(f"{_source_text(entry, judged)}: {judged.agreement}" if judged.has_counterpart else None),
-        Cell(_floor_text(findings)),
-    )
-
-
 def _study_cell(entry: GalleryEntry, page: str) -> Cell:
-    return Cell(entry.name, link=f"{quote(entry.name)}/{page}")
+    return Cell(entry.name, link=address(entry, page))
 
 
 def _source_text(entry: GalleryEntry, judged: JudgedComparison) -> str:
     published = entry.findings.study.plan.published
     assert published is not None and judged.published is not None
     return f"{signed(judged.published)} {published.metric}"
-
-
-def _floor_text(findings: Findings) -> str:
-    if findings.study.floors is None:
-        return "not measured"
-    return "beaten" if findings.study.floor else "none"
 
 
 def signed(value: float) -> str:
@@ -118,11 +264,11 @@ def signed(value: float) -> str:
 
 
 def disagreements(entries: Sequence[GalleryEntry], page: str) -> list[Disagreement]:
-    """Returns what disagrees with its source, in the order of studies."""
+    """Returns the comparisons that disagree with their source, in the order of studies."""
     return [
         Disagreement(
             entry.name,
-            f"{quote(entry.name)}/{page}",
+            address(entry, page),
             judged.comparison.name,
             f"The source: {_source_text(entry, judged)}. "
             f"Here: {effect_text(entry.findings, judged.comparison)}, {judged.comparison.verdict}.",
@@ -135,7 +281,7 @@ def disagreements(entries: Sequence[GalleryEntry], page: str) -> list[Disagreeme
 
 
 def open_comparisons(entries: Sequence[GalleryEntry], page: str) -> Table:
-    """Returns a table of the studies with unresolved comparisons, and of the seeds that these would take."""
+    """Returns a table of the studies with unresolved comparisons, and of the seeds that these need."""
     columns = (
         Column("Study"),
         Column("Unresolved"),
@@ -150,7 +296,7 @@ def open_comparisons(entries: Sequence[GalleryEntry], page: str) -> Table:
         "The seeds needed are those that would show, four times out of five, the observed difference or that it lies "
         "within the study's margin.",
     )
-    return Table("open", "Unresolved comparisons", columns, rows, notes)
+    return Table("open", "Unresolved comparisons and the seeds they need", columns, rows, notes)
 
 
 def _open_row(entry: GalleryEntry, page: str) -> tuple[Cell, ...] | None:
@@ -168,18 +314,18 @@ def _open_row(entry: GalleryEntry, page: str) -> tuple[Cell, ...] | None:
     )
 
 
-def unasked(entries: Sequence[GalleryEntry], page: str) -> Table:
-    """Returns a table of what studies did not ask here, with the reasons: the baseline was trained too little or gains
-    too little from its context, two arms could not be compared, or an arm is left out at this scale."""
+def not_judged(entries: Sequence[GalleryEntry], page: str) -> Table:
+    """Returns a table of the comparisons and arms that were not judged, with the reasons: the baseline was trained too
+    little or gains too little from its context, two arms could not be compared, or this scale omits an arm."""
     rows = tuple(
-        (_study_cell(entry, page), Cell(names), Cell(reason)) for entry in entries for names, reason in _unasked(entry)
+        (_study_cell(entry, page), Cell(names), Cell(reason)) for entry in entries for names, reason in _reasons(entry)
     )
-    columns = (Column("Study"), Column("Not asked"), Column("Reason"))
-    return Table("unasked", "Not asked, and why", columns, rows)
+    columns = (Column("Study"), Column("Not judged"), Column("Reason"))
+    return Table("not_judged", "Not judged, and why", columns, rows)
 
 
-def _unasked(entry: GalleryEntry) -> Iterator[tuple[str, str]]:
-    """Yields names of comparisons or arms of a study that was not asked about, and the reason that they share."""
+def _reasons(entry: GalleryEntry) -> Iterator[tuple[str, str]]:
+    """Yields names of comparisons or arms of a study that were not judged, and the reason that they share."""
     findings = entry.findings
     names_by_reason: dict[str, list[str]] = {}
     answered = _answered(entry)
@@ -197,25 +343,25 @@ def _unasked(entry: GalleryEntry) -> Iterator[tuple[str, str]]:
         yield "; ".join(names[:_MOST_NAMES]) + (f" and {rest} more" if rest > 0 else ""), reason
 
 
-def open_parts(entries: Sequence[GalleryEntry], page: str) -> tuple[list[Table], list[str]]:
-    """Returns the tables of what is open and was not asked, without those that are empty, and the text after them."""
-    tables = [table for table in (open_comparisons(entries, page), unasked(entries, page)) if table.rows]
-    floors = unmeasured_floors(entries)
-    return tables, [floors] if floors else [] if tables else [NOTHING_OPEN]
-
-
 def beyond_the_scale(left_out: Sequence[str]) -> str:
-    """Returns a text on the comparisons that the figure of effects cannot show; nothing without any."""
-    return f"Not on this scale: {'; '.join(left_out)}." if left_out else ""
+    """Returns a text on the comparisons that the figure of effects omits; nothing without any."""
+    return f"Omitted, because they have no size in per cent: {'; '.join(left_out)}." if left_out else ""
 
 
 def unmeasured_floors(entries: Sequence[GalleryEntry]) -> str:
-    """Returns a text on the studies of which it is not known whether they were able to answer; nothing without any."""
+    """Returns a text on the studies without a measured floor; nothing without any."""
     names = [entry.name for entry in entries if entry.findings.study.floors is None]
     if not names:
         return ""
     return (
-        f"The floor of {len(names)} of {len(entries)} studies was not measured, so that it is not known whether their "
-        "baselines had learned enough to answer; it is measured when they are run again, or of the data that they have "
-        f"read by: python -m ablations floors STUDY. These are {', '.join(names)}."
+        f"The floors of {len(names)} of {len(entries)} studies are not known, so their baselines may have learned too "
+        f"little to answer: {', '.join(names)}. A new run measures the floor, as does: python -m ablations floors STUDY"
     )
+
+
+def rules(entries: Sequence[GalleryEntry]) -> list[str]:
+    """Returns the rules of agreement as paragraphs: of equality where a study states a margin, of withdrawal where a
+    study is withdrawn."""
+    equality = [EQUALITY_RULE] if any(entry.findings.margin for entry in entries) else []
+    withdrawn = [WITHDRAWN_RULE] if any(entry.findings.study.withdrawn for entry in entries) else []
+    return [RULE, *equality, *withdrawn]

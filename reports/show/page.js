@@ -47,6 +47,34 @@ dialog.addEventListener("click", (event) => {
   if (event.target === dialog || event.target === dialog.firstElementChild) dialog.close();
 });
 
+// The gallery: a choice hides the studies without this verdict or agreement, and systems without studies.
+const filters = document.querySelector(".filters");
+if (filters) {
+  const choices = [...filters.querySelectorAll("select")];
+  const studies = [...document.querySelectorAll("article.study")];
+  const filter = () => {
+    for (const study of studies) {
+      study.hidden = choices.some(({ value, dataset }) => value && !study.dataset[dataset.filter].split("|").includes(value));
+    }
+    for (const system of document.querySelectorAll(".system")) {
+      system.hidden = ![...system.querySelectorAll("article")].some((study) => !study.hidden);
+    }
+    const shown = studies.filter((study) => !study.hidden).length;
+    filters.querySelector("output").textContent = `${shown} of ${studies.length} studies`;
+  };
+  filters.addEventListener("change", filter);
+  filters.hidden = false;
+  filter();
+}
+
+// A link to a folded part opens it.
+const unfold = () => {
+  const part = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (part?.tagName === "DETAILS") part.open = true;
+};
+addEventListener("hashchange", unfold);
+unfold();
+
 // Light or dark, for as long as the page is open.
 const theme = document.querySelector("button.theme");
 const root = document.documentElement;

@@ -17,12 +17,21 @@ from reports.judge.findings import Findings
 from reports.read.measurements import Array
 from reports.show.answer import leading, sentence
 from reports.show.curves import SETTLED, band, curve_title, falls_early, load_curves, progress_title
-from reports.show.markup import Html, details, element, name_of
+from reports.show.markup import Html, details, element, escape, name_of
 from reports.show.names import name_comparisons
 from reports.show.screen import IntervalScale
-from reports.show.tables import fixed, interval_text
+from reports.show.tables import VERDICT_STYLES, fixed, interval_text
 
-__all__ = ["MOST_ROWS", "curve_chart", "interval_chart", "seed_values"]
+__all__ = [
+    "MOST_ROWS",
+    "curve_chart",
+    "interval_chart",
+    "interval_mark",
+    "interval_row",
+    "line_mark",
+    "mean_mark",
+    "seed_values",
+]
 
 MOST_ROWS = 16
 """The comparisons that are shown at once; further ones open."""
@@ -69,16 +78,27 @@ def interval_chart(findings: Findings) -> Html:
 
 
 def _row(findings: Findings, comparison: Comparison, name: str, scale: IntervalScale) -> Html:
-    verdict = comparison.verdict or "none"
-    doubt = _doubt(findings, comparison)
+    marks, effect = _marks(findings, comparison, scale), escape(_effect(findings, comparison))
+    doubt, text = _doubt(findings, comparison), sentence(findings, comparison)
+    return interval_row(name, marks, effect, comparison.verdict or "none", doubt, text)
+
+
+def interval_row(name: str, marks: Sequence[Html], effect: Html, verdict: str, note: str, text: str) -> Html:
+    """Returns the row of a comparison: its name, its interval as a drawing, its effect, and its verdict.
+
+    marks: the marks of the drawing, in the colour of the verdict. note: a remark below the verdict. text: the row as a
+    sentence, for a screen reader.
+    """
+    colour = verdict if verdict in VERDICT_STYLES else "none"
+    drawing = element("svg", *marks, class_=colour, aria_hidden="true", focusable="false")
     return element(
         "div",
         element("span", name_of(name), class_="name"),
-        element("span", _strip(findings, comparison, scale), class_="strip"),
-        element("span", _effect(findings, comparison), class_="effect"),
-        element("span", verdict, element("small", doubt) if doubt else Html(), class_=f"verdict {verdict}"),
+        element("span", drawing if marks else Html(), class_="strip"),
+        element("span", effect, class_="effect"),
+        element("span", verdict, element("small", note) if note else Html(), class_=f"verdict {colour}"),
         role="listitem",
-        aria_label=sentence(findings, comparison),
+        aria_label=text,
         class_="row",
     )
 
@@ -104,26 +124,39 @@ def _effect(findings: Findings, comparison: Comparison) -> str:
     return f"{text} ({interval_text(low, high, decimals)})"
 
 
-def _strip(findings: Findings, comparison: Comparison, scale: IntervalScale) -> Html:
-    """Returns the drawing of one row: the margin as a band, zero, the interval, and a point for each seed."""
+def line_mark(at: str, kind: str, title: str = "") -> Html:
+    """Returns a vertical line across a row, such as zero; ``at`` is its place in percent."""
+    tooltip = element("title", title) if title else Html()
+    return element("line", tooltip, x1=at, x2=at, y1="0", y2="100%", class_=kind)
+
+
+def interval_mark(low: str, high: str, title: str) -> Html:
+    """Returns an interval between two places in percent."""
+    return element("line", element("title", title), x1=low, x2=high, y1="50%", y2="50%", class_="interval")
+
+
+def mean_mark(at: str, title: str) -> Html:
+    """Returns the point of a mean."""
+    return element("circle", element("title", title), cx=at, cy="50%", r="5", class_="mean")
+
+
+def _marks(findings: Findings, comparison: Comparison, scale: IntervalScale) -> list[Html]:
+    """Returns the marks of one row: the margin as a band, zero, the interval, the seeds, and the mean."""
     estimate = comparison.estimate
     assert estimate is not None
     at, write = scale.percent, _writer(findings)
-    marks = []
+    marks: list[Html] = []
     if scale.margin:
         band_width = f"{float(at(scale.margin)[:-1]) - float(at(-scale.margin)[:-1]):.2f}%"
         marks.append(element("rect", x=at(-scale.margin), width=band_width, y="0", height="100%", class_="margin"))
-    marks.append(element("line", x1=at(0.0), x2=at(0.0), y1="0", y2="100%", class_="zero"))
+    marks.append(line_mark(at(0.0), "zero"))
     if estimate.interval:
         low, high = estimate.interval
-        title = element("title", f"95 % interval: {write(low)} to {write(high)}")
-        marks.append(element("line", title, x1=at(low), x2=at(high), y1="50%", y2="50%", class_="interval"))
+        marks.append(interval_mark(at(low), at(high), f"95 % interval: {write(low)} to {write(high)}"))
     for seed, value in seed_values(findings, comparison).items():
         title = element("title", f"seed {seed}: {write(value)}")
         marks.append(element("circle", title, cx=at(value), cy="50%", r="3", class_="seed"))
-    title = element("title", f"mean: {write(estimate.difference)}")
-    marks.append(element("circle", title, cx=at(estimate.difference), cy="50%", r="5", class_="mean"))
-    return element("svg", *marks, class_=comparison.verdict or "none", aria_hidden="true", focusable="false")
+    return [*marks, mean_mark(at(estimate.difference), f"mean: {write(estimate.difference)}")]
 
 
 def _writer(findings: Findings) -> Callable[[float], str]:

@@ -17,7 +17,7 @@ from reports.show.answer import headline, leading
 from reports.show.names import name_comparisons
 from reports.show.tables import VERDICT_STYLES, fixed, interval_text
 
-__all__ = ["LINES", "IntervalScale", "screen"]
+__all__ = ["LINES", "IntervalScale", "cost_multiple", "screen"]
 
 LINES = 28
 """The lines of a screen; the path of the report follows."""
@@ -130,7 +130,7 @@ def _arms(findings: Findings, against: Mapping[str, Comparison]) -> list[_Row]:
             "-" if mean is None else fixed(mean, findings.decimals),
             *(_effect(findings, one) if against else ()),
         )
-        cost = _cost(study, [arm, study.plan.baseline])
+        cost = cost_multiple(study, [arm, study.plan.baseline])
         rows.append(_Row(labels.marked(arm), numbers, cost, _verdict(one), one))
     return rows
 
@@ -144,7 +144,7 @@ def _comparisons(findings: Findings, shown: Sequence[Comparison]) -> list[_Row]:
             _Row(
                 names.levels[one.name],
                 _effect(findings, one),
-                _cost(findings.study, [*one.weights]) if one.kind == "contrast" else "",
+                cost_multiple(findings.study, [*one.weights]) if one.kind == "contrast" else "",
                 _verdict(one),
                 one,
             )
@@ -167,7 +167,7 @@ def _effect(findings: Findings, comparison: Comparison | None) -> tuple[str, ...
     return change, interval_text(low, high, decimals).replace(" to ", ", ")
 
 
-def _cost(study: Study, arms: Sequence[str]) -> str:
+def cost_multiple(study: Study, arms: Sequence[str]) -> str:
     """Returns the FLOPs per token of the first of two arms as a multiple, or the time where FLOPs are not counted."""
     mine, *others = map(study.finished, arms)
     ratios = [cost_ratio(mine, others[0], key) for key in _COSTS] if len(others) == 1 else []

@@ -3035,9 +3035,9 @@ REPORT_FAULTS = (
         "reports",
         "findings are also of studies that were trained too little",
         "reports/show/overview.py",
-        "if entry.findings.can_answer(judged.comparison.weights)]",
-        "]",
-        (f"{GALLERY}findings_are_of_studies_that_could_answer_and_others_are_not_asked_with_the_reason",),
+        "if comparison.verdict is None or not findings.can_answer(comparison.weights):",
+        "if comparison.verdict is None:",
+        (f"{GALLERY}findings_are_of_studies_that_could_answer_and_others_are_not_judged_with_the_reason",),
     ),
     Fault(
         "reports",
@@ -3046,6 +3046,14 @@ REPORT_FAULTS = (
         "return plan.published.remarks.get(name)",
         "return None",
         (f"{GALLERY}a_disagreement_is_explained_by_the_remark_of_its_study_in_index_and_report",),
+    ),
+    Fault(
+        "reports",
+        "two systems with one citation share a group",
+        "reports/judge/systems.py",
+        'return _SYSTEMS.get(source.arxiv or "", source.title)',
+        "return source.title",
+        (f"{GALLERY}two_papers_with_one_citation_are_two_systems",),
     ),
     Fault(
         "reports",
@@ -3075,8 +3083,8 @@ REPORT_FAULTS = (
         "reports",
         "a published loss counts as a gain",
         "reports/judge/effects.py",
-        "sign * theirs",
-        "abs(theirs)",
+        "else sign * change",
+        "else abs(change)",
         (f"{GALLERY}effects_are_changes_in_per_cent_of_the_other_arm_and_perplexities_change_as_bits_do",),
     ),
     Fault(

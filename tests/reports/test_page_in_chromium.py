@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from hostile import NAMES, write_hostile
-from study_on_disk import write_product
+from study_on_disk import name_of, product_arms, write_product
 
+from reports.gallery import to_gallery_html
+from reports.judge.agreement import GalleryEntry, judge_comparisons
 from reports.read.study import load_study
 from reports.report import find
 from reports.show.html import write_html
@@ -22,6 +24,8 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),
 ]
+ON, _, OFF, _ = map(name_of, product_arms())
+SOURCE = {"protocol": "p", "metric": "perplexity", "cells": [{"arm": ON, "value": 26.8}, {"arm": OFF, "value": 29.0}]}
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"]
 
 
@@ -77,6 +81,22 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("hostile")
     write_hostile(runs)
     return write_page(runs)
+
+
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The index of two studies of one system, one of which disagrees with its source, and one without a source."""
+    runs = tmp_path_factory.mktemp("gallery")
+    contrasts = [{"name": "recurrence on vs off", "arm": ON, "against": OFF}]
+    entries = []
+    for name, effect, source in (("first", 0.2, SOURCE), ("second", -0.2, SOURCE), ("third", 0.0, None)):
+        changes = {"published": SOURCE} if source else {"source": None}
+        write_product(runs, {"off": effect}, study=name, contrasts=contrasts, **changes)
+        findings = find(load_study(runs, name))
+        entries.append(GalleryEntry(name, findings, tuple(judge_comparisons(findings))))
+    path = runs / "index.html"
+    path.write_text(to_gallery_html(entries), encoding="utf-8")
+    return path
 
 
 def write_page(runs: Path) -> Path:
@@ -165,11 +185,14 @@ def test_a_figure_is_closed_by_its_button_too(browser: Browser, product: Path) -
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_stands_out_from_what_is_behind_it(browser: Browser, product: Path, scheme: str) -> None:
-    page = browser.open(product, scheme=scheme).page
+@pytest.mark.parametrize(("name", "texts"), [("product", 100), ("gallery", 60)])
+def test_every_text_stands_out_from_what_is_behind_it(
+    browser: Browser, request: pytest.FixtureRequest, name: str, texts: int, scheme: str
+) -> None:
+    page = browser.open(request.getfixturevalue(name), scheme=scheme).page
     unfold(page)
     ratios = page.evaluate(CONTRASTS)
-    assert len(ratios) > 100
+    assert len(ratios) > texts
     assert min(ratio for ratio, _ in ratios) >= 4.5, sorted(ratios)[:3]
 
 
@@ -216,7 +239,7 @@ def brightness(colour: str) -> float:
     return sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / 3
 
 
-@pytest.mark.parametrize(("name", "width"), [("product", 1100), ("product", 360), ("hostile", 360)])
+@pytest.mark.parametrize(("name", "width"), [("product", 1100), ("product", 360), ("hostile", 360), ("gallery", 390)])
 def test_the_page_never_scrolls_sideways(
     browser: Browser, request: pytest.FixtureRequest, name: str, width: int
 ) -> None:
@@ -248,6 +271,34 @@ def test_the_first_screen_has_the_verdicts(browser: Browser, product: Path, widt
     assert page.locator(".row").first.locator(".seed").count() == 3
 
 
+def test_choices_hide_the_studies_without_this_verdict_or_agreement(browser: Browser, gallery: Path) -> None:
+    opened = browser.open(gallery)
+    page, verdict, agreement = opened.page, *opened.page.locator("select").all()
+    assert page.locator("article:visible a.name").all_inner_texts() == ["first", "second", "third"]
+    agreement.select_option("disagrees")
+    assert (
+        page.locator("article:visible a.name").all_inner_texts() == ["second"]
+        and page.locator("output").inner_text() == "1 of 3 studies"
+    )
+    assert page.locator(".system h3:visible").all_inner_texts() == ["Transformer-XL"]
+    verdict.select_option("better")
+    assert page.locator("article:visible a.name").all_inner_texts() == []
+    agreement.select_option("")
+    assert page.locator("article:visible a.name").all_inner_texts() == ["first"]
+    page.get_by_role("link", name="Disagreements").click()
+    assert page.locator("details", has_text="Disagreements").first.get_attribute("open") is not None
+    assert opened.complaints == []
+
+
+def test_the_row_of_a_study_is_three_lines_on_a_phone(browser: Browser, gallery: Path) -> None:
+    row = browser.open(gallery, 390).page.locator(".study .row:not(.axis)").first
+    name, strip, effect, verdict = (
+        row.locator(f".{part}").bounding_box() for part in ("name", "strip", "effect", "verdict")
+    )
+    assert row.bounding_box()["height"] < 90 and strip["width"] > 120
+    assert name["y"] < strip["y"] and verdict["y"] < effect["y"] and abs(strip["y"] - effect["y"]) < 20
+
+
 def test_hostile_names_are_shown_and_do_nothing(browser: Browser, hostile: Path) -> None:
     opened = browser.open(hostile)
     unfold(opened.page)
@@ -269,11 +320,13 @@ def test_a_script_that_got_in_would_not_run(browser: Browser, product: Path, tmp
     assert any("Content Security Policy" in complaint for complaint in opened.complaints)
 
 
-def test_without_scripts_all_is_still_there(browser: Browser, product: Path) -> None:
+def test_without_scripts_all_is_still_there(browser: Browser, product: Path, gallery: Path) -> None:
     context = browser.chromium.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(product.as_uri())
     assert page.locator("h1").inner_text().startswith("Does segment recurrence help")
     assert page.locator("svg").count() >= 2
     assert not page.locator("button.theme").is_visible()
+    page.goto(gallery.as_uri())
+    assert page.locator("article:visible").count() == 3 and not page.locator("select").first.is_visible()
     context.close()

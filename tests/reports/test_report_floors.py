@@ -16,7 +16,7 @@ from lit_transformers.records.files import RESULTS
 from lit_transformers.records.floors import Floors
 from lit_transformers.records.plan import Margin, Metric
 from lit_transformers.records.reference import Reference
-from reports.gallery import read_entry, summary
+from reports.gallery import read_entry
 from reports.judge.agreement import judge_comparisons
 from reports.judge.findings import Findings
 from reports.read.measurements import Measurements
@@ -26,7 +26,7 @@ from reports.report import find
 from reports.show.answer import headline
 from reports.show.distances import recovered_bits
 from reports.show.figures import drawings
-from reports.show.overview import unasked
+from reports.show.overview import not_judged, summary
 from reports.show.sections import all_tables, floor_text
 
 ON, _, OFF, _ = map(name_of, product_arms())
@@ -78,9 +78,9 @@ def test_a_baseline_below_its_floor_was_trained_too_little_and_agrees_with_nothi
     )
     assert floor_text(findings).startswith("The baseline does not beat the best floor (triples): it is worse by 0.")
     [judged] = judge_comparisons(findings)
-    assert judged.agreement == "not asked" and judged.comparison.verdict == "better"
+    assert judged.agreement == "not judged" and judged.comparison.verdict == "better"
     write_results(findings.study, tmp_path / RESULTS)
-    assert "agrees: 0, disagrees: 0, unresolved: 0, not asked: 1" in summary([read_entry(tmp_path)]).lower()
+    assert "agrees 0, disagrees 0, unresolved 0, not judged 1" in summary([read_entry(tmp_path)])
 
 
 def test_arms_that_read_other_data_are_compared_with_the_floor_of_these(runs: Path, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_an_arm_that_memorized_its_training_rows_is_an_answer(runs: Path, tmp_pa
     assert headline(entry.findings).endswith(
         f" {OFF} learned its training rows by heart (training loss 0.5000, validation {mean:.4f})."
     )
-    assert [judged.agreement for judged in entry.judged] == ["agrees"] and not unasked([entry], "report.md").rows
+    assert [judged.agreement for judged in entry.judged] == ["agrees"] and not not_judged([entry], "report.md").rows
 
 
 def test_an_arm_whose_training_rows_are_of_another_kind_memorized_none(runs: Path) -> None:
@@ -254,7 +254,7 @@ def test_what_cannot_answer_says_so_first_and_is_not_asked(runs: Path, tmp_path:
     assert headline(entry.findings).startswith(
         "Cannot answer: the baseline gains nothing beyond 8 symbols. Better: recurrence"
     )
-    assert [judged.agreement for judged in entry.judged] == ["not asked"]
+    assert [judged.agreement for judged in entry.judged] == ["not judged"]
 
 
 def test_that_one_arm_gains_from_far_back_lets_the_others_answer(runs: Path) -> None:

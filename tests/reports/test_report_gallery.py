@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from study_on_disk import key_of, name_of, product_arms, write_json, write_product
 
 from ablations.__main__ import main as ablations_main
 from lit_transformers.records.files import RESULTS
+from lit_transformers.records.plan import Source
 from reports.__main__ import main
 from reports.gallery import read_entries, read_entry, to_gallery_html, to_gallery_markdown, write_gallery, write_site
 from reports.judge.agreement import GalleryEntry, judge_comparisons
 from reports.judge.effects import RelativeEffect, relative_effect, relative_effects
+from reports.judge.systems import system_of
 from reports.publish import publish, published
 from reports.read.results import read_results, write_results
 from reports.read.study import ReportError, load_study
 from reports.report import find, markdown, render
 from reports.show.effects import draw_effects
-from reports.show.overview import open_comparisons, unasked, verdicts
+from reports.show.overview import answers, findings_of, further, not_judged, open_comparisons
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 PNGS = ("differences.png", "learning_curves.png")
@@ -84,7 +89,12 @@ def test_main_effects_that_a_study_names_are_its_comparisons(tmp_path: Path) -> 
     name = "recurrence: off against on"
     assert [(judged.comparison.name, judged.agreement) for judged in entry.judged] == [(name, "agrees")]
     assert name in to_gallery_markdown([entry]).split("## Open")[0]
-    assert relative_effects([entry]) == ([], [f"xl_recurrence, {name} (a mean over several arms)"])
+    [effect] = relative_effects([entry])[0]
+    on, off = (
+        np.mean([findings.study.mean_of(arm) for arm in arms]) for arms in ((ON, ON_ABSOLUTE), (OFF, OFF_ABSOLUTE))
+    )
+    assert effect.ours == pytest.approx(100 * (1 - off / on)), "relative to the mean of the arms compared with"
+    assert effect.published == pytest.approx(100 * (1 - math.log(27.8) / math.log(26.8)))
 
 
 def test_what_did_not_run_is_unresolved(tmp_path: Path) -> None:
@@ -140,17 +150,21 @@ def section(text: str, title: str) -> str:
 def test_the_index_opens_with_what_was_decided_what_disagrees_and_what_is_open(folder: Path) -> None:
     entries = read_entries(folder)
     text, page = to_gallery_markdown(entries), to_gallery_html(entries)
-    titles = ["Findings", "Disagreements", "Open", "All effects next to the published ones", "Comparisons by system"]
-    assert re.findall(r"^## (.*)", text, re.MULTILINE)[:5] == titles
+    titles = ["Findings", "Studies", "Disagreements", "Open", "Not judged", "Effects and published effects"]
+    assert [title for title in re.findall(r"^## (.*)", text, re.MULTILINE) if title in titles] == [
+        title for title in titles if title != "Not judged"
+    ]
     decided = section(text, "Findings")
-    row = r"\[xl\\_recurrence\]\(xl_recurrence/report.md\) \| recurrence on vs off \| -0\.\d+ \(-0\.\d+ to -0\.\d+\)"
-    rest = r" bits per byte \| better \| .* \| -2\.2 perplexity: agrees \| not measured \|"
-    assert re.search(row + rest, decided) and "second\\_study" in decided and "third\\_study" not in decided
+    name = r"\[xl\\_recurrence\]\(xl_recurrence/report.md\) \(Transformer-XL\): recurrence on vs off: "
+    rest = r"\*\*better by 7\.\d+ %\*\*, -0\.\d+ \(-0\.\d+ to -0\.\d+\) bits per byte, .*; the source agrees \(-2\.2 "
+    assert re.search(name + rest, decided) and "second\\_study" in decided and "third\\_study" not in decided
+    assert decided.count("\n1. ") == decided.count("\n2. ") == 1 and "\n3. " not in decided
     against = section(text, "Disagreements")
     assert "[second\\_study](second_study/report.md): recurrence on vs off" in against
     assert "The source: -2.2 perplexity. Here: +0." in against and "Not looked into yet." in against
     assert against.count("**[") == 1 and "third\\_study" in section(text, "Open")
-    assert page.count("Not looked into yet.") == 1 and 'id="figure-effects"' in page
+    assert page.count("Not looked into yet.") == 1 and page.count('<article class="study"') == 3
+    assert page.index(">Findings<") < page.index("<select") < page.index("<article") < page.index("<details")
     assert '<a href="xl_recurrence/page.html">' in page
 
 
@@ -164,28 +178,45 @@ def entry_of(runs: Path, effect: float = 0.2, floor: float | None = None, **chan
     return GalleryEntry("xl_recurrence", findings, tuple(judge_comparisons(findings)))
 
 
-def test_findings_are_of_studies_that_could_answer_and_others_are_not_asked_with_the_reason(tmp_path: Path) -> None:
+def test_findings_are_of_studies_that_could_answer_and_others_are_not_judged_with_the_reason(tmp_path: Path) -> None:
     able, unable = (entry_of(tmp_path, floor=floor, contrasts=CONTRAST) for floor in (3.6, 2.4))
-    [row] = verdicts([able, unable], "report.md").rows
-    assert row[-1].value == "beaten"
-    [row] = unasked([able, unable], "report.md").rows
+    [finding] = findings_of([able], "report.md")
+    assert (finding.verdict, finding.address) == ("better", "xl_recurrence/report.md")
+    assert findings_of([unable], "report.md") == [] and [one.verdict for one in answers(unable)] == ["not judged"]
+    [row] = not_judged([able, unable], "report.md").rows
     assert row[1].value == "every comparison" and str(row[2].value).startswith("Trained too little to answer: the")
 
 
-def test_a_study_shows_its_clearest_comparisons_first_and_counts_the_rest(
+def test_a_study_gives_one_finding_and_shows_its_clearest_answers_first_and_counts_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reports.show.overview.MOST_OF_A_STUDY", 1)
     contrasts = [{"name": f"{other} vs on", "arm": other, "against": ON} for other in (ON_ABSOLUTE, OFF, OFF_ABSOLUTE)]
     cells = [{"arm": arm, "value": value} for arm, value in ((ON, 26.8), (OFF, 29.0))]
     source = {"protocol": "WikiText-103", "metric": "perplexity", "cells": cells}
-    table = verdicts([entry_of(tmp_path, contrasts=contrasts, published=source)], "report.md")
-    assert [row[1].value for row in table.rows] == [f"{OFF} vs on"], "with a published number comes first"
-    assert "1 more are decided, and stand in the tables of their studies below: xl_recurrence 1." in table.notes[-1]
-    entry = entry_of(tmp_path, contrasts=contrasts, published=source)
+    names = [str(contrast["name"]) for contrast in contrasts]
+    entry = entry_of(tmp_path, contrasts=contrasts, published=source, answer=names)
+    found = answers(entry)
+    assert [one.name for one in found] == [names[1], names[2], names[0]], "with a published number comes first"
+    assert further(found) == ""
+    monkeypatch.setattr("reports.show.overview._MOST_ANSWERS", 1)
+    assert further(found) == "further answers: 1 worse, 1 unresolved"
+    again = replace(entry, name="xl_recurrence--hour")
+    assert [one.comparison for one in findings_of([entry, again], "report.md")] == [names[1]]
     [row] = open_comparisons([entry], "report.md").rows
-    [unresolved] = [one for one in entry.judged if one.comparison.verdict == "unresolved"]
-    assert [cell.value for cell in row[1:4]] == ["1 of 3", 3, unresolved.comparison.name]
+    assert [cell.value for cell in row[1:4]] == ["1 of 3", 3, names[0]]
+
+
+def test_a_row_draws_the_interval_and_the_published_change_and_an_arrow_beyond_the_scale(tmp_path: Path) -> None:
+    entry = entry_of(tmp_path, contrasts=CONTRAST, published=published_source(4.0, 8.0))
+    page = to_gallery_html([entry])
+    assert "<title>published: +33.33 %</title>" in page and "▶" not in page
+    low, high = map(float, re.findall(r"<title>95 % interval: \+([\d.]+) % to \+([\d.]+) %</title>", page)[0])
+    assert low < 100 * 0.2 / 2.7 < high and 'data-verdicts="better" data-agreements="agrees"' in page
+    other = entry_of(tmp_path, contrasts=CONTRAST, published=published_source(20.0, 18.0, "BLEU"))
+    assert "<title>published: +11.11 %, another metric</title>" in to_gallery_html([other])
+    turned = [{"name": "off vs on", "arm": OFF, "against": ON}]
+    page = to_gallery_html([entry_of(tmp_path, effect=40.0, contrasts=turned)])
+    assert page.count("◀") == 1 and "▶" not in page and 'class="mean"' not in page
 
 
 def test_a_disagreement_is_explained_by_the_remark_of_its_study_in_index_and_report(tmp_path: Path) -> None:
@@ -248,10 +279,12 @@ def test_effects_are_changes_in_per_cent_of_the_other_arm_and_perplexities_chang
     assert effect.ours < effect.interval.high
     worse = effect_of(tmp_path, "BLEU", 18.0, 20.0)
     assert isinstance(worse, RelativeEffect) and worse.published == pytest.approx(-10) and not worse.same_metric
-    assert (
-        effect_of(tmp_path, "accuracy", 0.5, 0.0)
-        == "a change of a value that is not above zero has no size in per cent"
+    unsized = effect_of(tmp_path, "accuracy", 0.5, 0.0)
+    assert isinstance(unsized, RelativeEffect) and unsized.published is None
+    _, [omitted] = relative_effects(
+        [entry_of(tmp_path, contrasts=CONTRAST, published=published_source(0.5, 0.0, "accuracy"))]
     )
+    assert omitted.endswith("(a change of a value that is not above zero has no size in per cent)")
 
 
 def test_the_figure_of_effects_has_a_row_for_each_and_a_panel_for_other_metrics(tmp_path: Path) -> None:
@@ -262,19 +295,26 @@ def test_the_figure_of_effects_has_a_row_for_each_and_a_panel_for_other_metrics(
     assert [panel.get_xlim() for panel in figure.axes] == [figure.axes[0].get_xlim()] * 2
 
 
+def test_two_papers_with_one_citation_are_two_systems() -> None:
+    papers = [Source("Wang et al. 2020", arxiv=arxiv) for arxiv in ("2002.06170", "2006.04768", "0000.00000", None)]
+    systems = ["Transformer on a Diet", "Linformer", "Wang et al. 2020", "Wang et al. 2020", "No source"]
+    assert [system_of(source) for source in (*papers, None)] == systems
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_the_index_counts_by_system_and_links_to_every_study(folder: Path, tmp_path: Path) -> None:
     text = write_gallery(folder).read_text()
     assert (folder / "effects.png").is_file() and "](effects.png)" in text
     page = write_site(folder, tmp_path)
-    tally = "Agrees: 1, disagrees: 1, unresolved: 0, not asked: 0, no published number: 1."
-    assert f"3 studies with 3 comparisons. {tally}" in text
-    assert "| Dai et al. 2019 | second\\_study, xl\\_recurrence | 1 | 1 | 0 | 0 | 0 |" in text
-    assert text.index("## Dai et al. 2019") < text.index("## No source")
+    tally = "agrees 1, disagrees 1, unresolved 0, not judged 0, no published number 1."
+    assert f"3 studies, 3 comparisons: {tally}" in text
+    rows = [line.split(" | ") for line in section(text, "Studies").splitlines() if line.startswith("| ")][2:]
+    assert [row[0] for row in rows] == ["| Transformer-XL", "| ", "| No source"]
+    assert [row[-1] for row in rows] == ["disagrees 1 |", "agrees 1 |", "- |"]
     for name in ("xl_recurrence", "second_study", "third_study"):
         assert f"({name}/report.md)" in text
         assert f'href="{name}/page.html"' in page.read_text() and (page.parent / name / "page.html").is_file()
-    assert "-2.2" in text and "12 of 12 runs finished, 3 seeds, 2 CPU cores." in text
+    assert "-2.2" in text and "12 of 12 runs finished, 3 seeds, 2 CPU cores." in page.read_text()
 
 
 @pytest.mark.slow
@@ -461,10 +501,9 @@ def test_what_was_withdrawn_gives_its_reason_in_place_of_its_answer_until_it_is_
     first_line = "**Withdrawn: its costs leave out a part.**"
     assert report.splitlines()[2] == first_line and "Better" not in report.split("| Arm")[0]
     assert page.with_name(RESULTS).read_text().splitlines()[1:] == numbers
-    assert "0 studies with 0 comparisons" in index and "Withdrawn, and not counted: xl\\_recurrence." in index
-    opening = index.split("### [xl")[0]
-    assert "every comparison | Withdrawn: its costs" in opening and "Decided comparisons" not in opening
-    assert "No decided comparison disagrees" in opening and "**Here:** Withdrawn: its costs" in index
+    assert "0 studies, 0 comparisons" in index and "Withdrawn, and not counted: xl\\_recurrence." in index
+    assert "every comparison | Withdrawn: its costs" in index and "Nothing is decided yet." in index
+    assert "No decided comparison disagrees" in index and "Withdrawn: its costs" in section(index, "Studies")
     assert "Withdrawn: its costs" in to_gallery_html(read_entries(folder))
     assert relative_effects(read_entries(folder)) == ([], [])
     shutil.rmtree(runs / key_of(OFF, 2))  # what is wrong may be replaced by less of what is right

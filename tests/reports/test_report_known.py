@@ -44,9 +44,9 @@ def test_arms_that_have_all_learned_next_to_nothing_are_not_equal_but_trained_to
     assert contrast.reason.startswith("trained too little: none has learned more than 5.7% of the known optimum")
     text = headline(study)
     assert text.startswith("Trained too little to answer: of the known optimum, the baseline has learned 5.7%")
-    assert "Equal" not in text and "a comparison asks for 25% of an arm." in text
+    assert "Equal" not in text and "a comparison needs an arm at 25%." in text
     [judged] = judge_comparisons(study)
-    assert judged.agreement == "not asked"
+    assert judged.agreement == "not judged"
     index = to_gallery_markdown([GalleryEntry("xl_recurrence", study, (judged,))])
     assert "Nothing is decided yet." in index and "every comparison | Trained too little to answer" in index
 

@@ -19,15 +19,16 @@ from ablations.ablation import Margin, Metric
 from lit_transformers.config import ConfigError
 from lit_transformers.records.floors import Floors
 from lit_transformers.records.reference import Reference
-from reports.gallery import GalleryEntry, beside, rules
-from reports.judge.agreement import judge_comparisons
+from reports.judge.agreement import GalleryEntry, judge_comparisons
 from reports.judge.comparisons import Comparison, compare
 from reports.judge.findings import Findings
 from reports.judge.multiplicity import step_down
 from reports.judge.statistics import Variances, estimate, holm, levels
 from reports.read.study import load_study
 from reports.report import find, markdown
+from reports.show.against_source import against_source
 from reports.show.answer import headline, sentence
+from reports.show.overview import rules
 from reports.show.sections import all_tables
 from reports.show.tables import to_csv, to_html, to_latex
 
@@ -169,7 +170,7 @@ def test_equality_agrees_with_a_published_difference_below_the_margin_and_with_n
     assert (judged.comparison.verdict, judged.agreement) == ("equal", agreement)
     entry = GalleryEntry("xl", result, (judged,))
     size = f"{margin or 0.1:g}"
-    assert beside(entry).notes == (
+    assert against_source(entry).notes == (
         f"Equal: within ±0.1; {REASON}. A published difference below {size} (perplexity) agrees.",
     )
     assert len(rules([entry])) == 2
