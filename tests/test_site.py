@@ -125,7 +125,7 @@ def test_the_reference_of_commands_has_every_option() -> None:
     assert re.search(r"## `run`\n\n```text\npython -m ablations run \[OPTIONS\] STUDY", text)
     assert re.search(r"\n`STUDY`\n: A study's name", text)
     assert re.search(r"`--scale [^`]*`\n: demo: minutes on a CPU.*default: demo", text)
-    assert "  # a quick look, with a report of its own" in text
+    assert "  # try a short run; it has a separate report" in text
 
 
 def test_the_reference_has_every_mixer_with_its_promises() -> None:

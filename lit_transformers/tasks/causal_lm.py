@@ -99,7 +99,8 @@ class CausalLM(Task):
         unbroken = min(batch.unbroken, network.remembered)
         unbroken = unbroken if unbroken >= tokens_held(state) else 0
         padding_mask = batch.padding_mask if self.training_config.compile else needed_mask(batch)
-        output: ModelOutput = network(batch.inputs, state, padding_mask, keep_layers, unbroken)
+        memory = {"unbroken": unbroken} if unbroken else {}  # networks without attention to memory need not know it
+        output: ModelOutput = network(batch.inputs, state, padding_mask, keep_layers, **memory)
         return Representation(network, output.hidden, output.layers, output.aux, parts={"state": detach(output.state)})
 
     def training_reading(self, batch: TextBatch) -> Representation:

@@ -120,9 +120,10 @@ class Distilled(LanguageModel):
         state: Any = None,
         padding_mask: Bool[Tensor, "b t"] | None = None,
         keep_layers: bool = False,
+        unbroken: int = 0,
     ) -> ModelOutput:
         state = state or {"student": None, "teacher": None}
-        output = super().forward(symbols, state["student"], padding_mask, keep_layers)
+        output = super().forward(symbols, state["student"], padding_mask, keep_layers, unbroken)
         with torch.no_grad():
             teacher = self.teacher(symbols, state["teacher"], padding_mask)
             expected = self.teacher.tokens.log_probabilities(teacher.hidden)

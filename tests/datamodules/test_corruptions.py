@@ -244,7 +244,7 @@ def test_phases_follow_each_other_and_the_second_is_measured() -> None:
     ("build", "reason"),
     [
         (lambda: ComposedConfig(members=(TextInfillingConfig(), SentencePermutationConfig())), "must come first"),
-        (lambda: ComposedConfig(members=(TokenMaskingConfig(), MASSConfig())), "mass decides what is written"),
+        (lambda: ComposedConfig(members=(TokenMaskingConfig(), MASSConfig())), "mass decides the target"),
         (lambda: ComposedConfig(members=(TokenMaskingConfig(),)), "members are two or more"),
         (lambda: PhasesConfig(first=PhasesConfig()), "cannot have phases"),
     ],

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -215,7 +216,8 @@ def test_data_shorter_than_one_segment_is_refused(tmp_path: Path) -> None:
 
 def test_a_batch_that_ranks_cannot_share_is_refused(corpus: FilesConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     data = LanguageData(config(corpus, batch_size=6))
-    monkeypatch.setattr(data, "trainer", type("Four", (), {"global_rank": 0, "world_size": 4}))
+    four_ranks = SimpleNamespace(global_rank=0, world_size=4, strategy=SimpleNamespace(root_device=torch.device("cpu")))
+    monkeypatch.setattr(data, "trainer", four_ranks)
     with pytest.raises(DataError, match=r"^data.batch_size: 6 rows cannot be shared by 4 ranks"):
         next(iter(data.train_dataloader()))
 

@@ -181,7 +181,10 @@ def test_a_group_has_a_decay_of_its_own_for_matrices_alone() -> None:
         ([{"parameters": [], "rate": 2.0}], r"set training\.groups\.0\.parameters to their"),
         ([{"parameters": ["network", "heads"], "from_step": 1}], "nothing learns from the first step"),
         ([{"parameters": ["heads"], "rate": 0.0}], r"rate of 0 nothing learns; set training\.groups\.0\.frozen"),
-        ([{"parameters": ["heads"], "frozen": True, "from_step": 2}], "frozen has no rate, no decay and no first step"),
+        (
+            [{"parameters": ["heads"], "frozen": True, "from_step": 2}],
+            "frozen parameters have no rate, no decay and no first step",
+        ),
         ([{"parameters": ["heads"], "mode": "eval"}], "mode eval is for frozen parameters"),
         ([{"parameters": ["heads"], "from_step": 6}], "learns from step 6 on, and there are 6"),
     ],

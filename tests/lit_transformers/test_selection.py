@@ -23,7 +23,7 @@ from lit_transformers.training.selection import Selection
 STOPPED = {
     "training.steps": 60,
     "training.validate_every": 4,
-    "training.optimizer.learning_rate": 0.3,
+    "training.optimizer.learning_rate": 2.0,
     "training.stop": {"metric": "val/bpb", "patience": 2},
     "training.keep": "best",
 }

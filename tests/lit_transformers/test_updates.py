@@ -146,7 +146,7 @@ def rows_of(case: Case, count: int = 6) -> Any:
             batch = batch._replace(**{name: spread.clone()})
     lengths = torch.tensor([LENGTH - 2 * (row % 4) for row in range(count)])
     real = torch.arange(batch.inputs.size(1)) < lengths[:, None]
-    batch = batch._replace(padding_mask=real, inputs=batch.inputs * real)
+    batch = batch._replace(padding_mask=real, inputs=batch.inputs * real, padded=True)
     if "fresh" in batch._fields:
         batch = batch._replace(fresh=torch.ones_like(batch.fresh))
     if "targets" not in batch._fields:
@@ -166,8 +166,10 @@ def rows_of(case: Case, count: int = 6) -> Any:
 
 
 def joined_plain(parts: Sequence[Any]) -> Any:
-    """What is no tensor, of several batches: tuples of all, or what each has."""
-    return sum(parts, start=()) if isinstance(parts[0], tuple) else parts[0]
+    """What is no tensor, of several batches: tuples of all, the largest number or flag, or the value of the first."""
+    if isinstance(parts[0], tuple):
+        return sum(parts, start=())
+    return max(parts) if isinstance(parts[0], int) else parts[0]
 
 
 def cut(batch: Any, sizes: Sequence[int]) -> list[Any]:

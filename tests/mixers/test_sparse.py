@@ -135,7 +135,7 @@ def test_in_two_steps_every_position_reaches_every_later_one(
     def mask(layer: int) -> Tensor:
         mixer = config.build(Shape(DIM, HEADS, 64, layer, 2))
         parts = mixer.bands or mixer.patterns[:1]
-        masks = [part(torch.zeros(()), torch.zeros(()), i, j).expand(length, length) for part in parts]
+        masks = [part.sees(torch.zeros(()), torch.zeros(()), i, j).expand(length, length) for part in parts]
         return torch.stack(masks).any(dim=0).double()
 
     assert torch.equal(mask(1) @ mask(0) > 0, j <= i)
