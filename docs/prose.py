@@ -24,7 +24,7 @@ BANNED: Mapping[str, str] = {
     r"told|(?:be|is|are|was|were|been) asked": "given, known or studied",
     r"left away": "omitted",
     r"so many": "n",
-    r"of (?:its|their|his|our|your) own": "its own X, or separate",
+    r"of (?:its|their|his) own": "its own X, or separate",
     r"where it was": "name the place",
     r"in all(?=[,.;:)]|$)": "in total",
     r"at hand": "available",
