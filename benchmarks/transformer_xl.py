@@ -327,7 +327,7 @@ def main(
     results["published_tokens_per_second"] = PUBLISHED
     write_results(json, results)
     if results["last_loss"] is None:
-        typer.echo("error: the loss is no number any more, so that what was timed says nothing", err=True)
+        typer.echo("error: the loss is no longer a number, so the timings are void", err=True)
         raise SystemExit(1)
     Console(width=120).print(view(results))
     if masking:

@@ -61,7 +61,7 @@ def _layers(milliseconds: dict[str, float]) -> str:
         for one in RATIOS
         for own, other in [(milliseconds[one.layer], milliseconds[one.beside])]
     )
-    return _table(("Layer", "ms", "Beside", "ms", "Ratio", "Goal"), rows, left=(0, 2))
+    return _table(("Layer", "ms", "Compared with", "ms", "Ratio", "Goal"), rows, left=(0, 2))
 
 
 def _xl(results: list[dict[str, Any]]) -> str:

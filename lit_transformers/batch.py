@@ -175,7 +175,7 @@ class DataDescription(ABC):
         labels = self.label_columns[name]
         if not isinstance(labels, kind):
             reason = f"{reader} needs {kind.kind}, and the column {name!r} of these data holds {labels.kind}"
-            raise ConfigError(f"{reason}; set task to what reads {labels.kind}, or use other data", "task")
+            raise ConfigError(f"{reason}; set task to an objective that reads {labels.kind}, or use other data", "task")
         return labels
 
     @classmethod

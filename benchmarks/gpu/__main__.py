@@ -33,7 +33,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--wheels", type=Path, help="a wheelhouse to install from, by python -m benchmarks.gpu.wheels")
     parser.add_argument("--rehearse", action="store_true", help="all of it on a CPU at toy size")
-    parser.add_argument("--again", action="store_true", help="also what finished")
+    parser.add_argument("--again", action="store_true", help="repeat finished jobs too")
     parser.add_argument("--list", action="store_true", help="the jobs and how they stand; runs nothing")
     return parser.parse_args(arguments)
 
@@ -74,7 +74,7 @@ def main() -> int:
     try:
         from benchmarks.gpu.session import Session, SessionError  # needs what the wheelhouse may have brought
     except ImportError as error:
-        fail(f"{error}; carry what is missing as wheels: python -m benchmarks.gpu.wheels --help")
+        fail(f"{error}; carry the missing packages as wheels: python -m benchmarks.gpu.wheels --help")
     try:
         return Session(options, work.resolve()).run()
     except SessionError as error:

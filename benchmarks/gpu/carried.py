@@ -40,11 +40,12 @@ def main(limit: Annotated[float, typer.Option(help="The most that may be carried
     for name, size in sizes.most_common(8):
         typer.echo(f"{size / MIB:8.2f} MiB  {name}")
     total = sum(sizes.values()) / MIB
-    typer.echo(f"{total:8.2f} MiB  in all, of {limit:g}")
+    typer.echo(f"{total:8.2f} MiB  in total, of {limit:g}")
     if total > limit:
         folders = " ".join(f"'!/{name}'" for name in LEFT_OUT)
         typer.echo(
-            f"error: leave out what the kit does not read: git sparse-checkout set --no-cone '/*' {folders}", err=True
+            f"error: omit folders that the kit never reads: git sparse-checkout set --no-cone '/*' {folders}",
+            err=True,
         )
         raise SystemExit(1)
 

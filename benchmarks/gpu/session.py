@@ -97,7 +97,7 @@ class Session:
             end_group(process.group)
         if status != 0:
             last = (tail_of(log, 0) or ["no output"])[-1]
-            raise SessionError(f"{last}; carry what is missing as wheels: python -m benchmarks.gpu.wheels --help")
+            raise SessionError(f"{last}; carry the missing packages as wheels: python -m benchmarks.gpu.wheels --help")
         machine: dict[str, Any] = json.loads((self.out / MACHINE).read_text(encoding="utf-8"))
         return machine
 

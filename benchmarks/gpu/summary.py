@@ -141,7 +141,7 @@ def table_of_goals(reached: Sequence[Goal]) -> Table:
 def markdown(jobs: Sequence[KitJob], last: Mapping[str, JobAttempt], machine: Mapping[str, Any]) -> str:
     """The machine, the goals, and a table for every part, as Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in machine.get("versions", {}).items())
-    lines = ["# What the kit measured", "", f"{machine.get('gpu') or machine.get('processor')}; {versions}", ""]
+    lines = ["# Measurements of the kit", "", f"{machine.get('gpu') or machine.get('processor')}; {versions}", ""]
     lines += ["| goal | measured | verdict |", "| --- | --- | --- |"]
     lines += [f"| {goal.text} | {goal.measured} | {goal.verdict} |" for goal in goals(last, machine)] + [""]
     rows = rows_of(jobs, last)

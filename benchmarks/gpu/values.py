@@ -249,7 +249,7 @@ def compare(
     file: Annotated[Path, typer.Argument(help="The numbers that were carried along.")],
     json_file: Annotated[Path | None, typer.Option("--json", help="Where the result is written.")] = None,
     device: Annotated[str | None, typer.Option(help="cuda or cpu; CUDA where there is one by default.")] = None,
-    every: Annotated[int, typer.Option(help="Compare one in so many cases.")] = 1,
+    every: Annotated[int, typer.Option(help="Compare one in n cases.")] = 1,
 ) -> None:
     """Compares every kind in float32 and bfloat16 with the numbers of a file, which is made where it is missing. Exits
     with 1 where one disagrees."""

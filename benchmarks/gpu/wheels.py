@@ -148,7 +148,7 @@ def download(versions: Mapping[str, str], folder: Path) -> None:
 
 def main(
     to: Annotated[Path, typer.Option(help="The folder of the wheelhouse; it is emptied first.")],
-    present: Annotated[Path, typer.Option(help="What is installed there, a name a line.")] = PRESENT,
+    present: Annotated[Path, typer.Option(help="The packages installed there, a name a line.")] = PRESENT,
     limit: Annotated[float, typer.Option(help="Largest size of all wheels together, in MiB.")] = 16,
 ) -> None:
     """Downloads what the kit imports and the machine does not have."""
@@ -163,7 +163,10 @@ def main(
         typer.echo(f"{sizes[name]:8.2f} MiB  {name}")
     typer.echo(f"{sum(sizes.values()):8.2f} MiB  in {len(sizes)} wheels")
     if sum(sizes.values()) > limit:
-        typer.echo(f"error: more than {limit} MiB; list what is installed there, or give --limit", err=True)
+        typer.echo(
+            f"error: more than {limit} MiB; list the packages installed there with --present, or raise --limit",
+            err=True,
+        )
         raise SystemExit(2)
 
 

@@ -44,7 +44,7 @@ class DataConfig(Config):
 
     ``describes`` is the kind of the data's description; a task that reads data of another kind is refused. Its
     ``seed`` alone decides the order of training. Its ``evaluation``, a config with defaults and a ``split``, decides
-    what is measured and how. ``fills_batches`` says that each batch of training has all its tokens, however few texts
+    the measurement. ``fills_batches`` says that each batch of training has all its tokens, however few texts
     there are.
     """
 
@@ -205,7 +205,7 @@ class Data(L.LightningDataModule, ABC):
         if not self.trained_symbols().stand_for_those_of(trained):
             raise DataError(
                 f"data: the symbols of {self.config.name} stand for something else than those that the network was "
-                "trained on; set back what decides them, or train anew"
+                "trained on; restore the settings that decide them, or train anew"
             )
         if (reason := self.conflict()) is not None:
             raise DataError(reason)
@@ -306,7 +306,7 @@ class Data(L.LightningDataModule, ABC):
             if self.trainer is not None and is_endless(self.trainer):
                 raise DataError(
                     f"batches of training do not end, so {self.trainer.max_epochs} epochs never do; give the Trainer "
-                    "max_steps, max_time or a whole number as limit_train_batches, or max_epochs=-1 to go on for ever"
+                    "max_steps, max_time or a whole number as limit_train_batches, or max_epochs=-1 to train for ever"
                 )
 
     def train_dataloader(self) -> TrainingLoader:

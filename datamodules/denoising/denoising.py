@@ -30,14 +30,14 @@ __all__ = ["DenoisingData", "DenoisingDataConfig", "DenoisingEvaluationConfig"]
 
 
 class DenoisingEvaluationConfig(Config):
-    """How a model is evaluated: part of the protocol, so recorded with every number. What is done to a row is the same
-    for all runs, whatever their seed.
+    """How a model is evaluated: part of the protocol, so recorded with every number. Rows are corrupted alike for all
+    runs and seeds.
 
-    noise       what is done to a row; None: what training does, or ends with. Runs that are trained with different
+    noise       the corruption of a row; None: as in training, or as at its end. Runs that are trained with different
                 noise are compared by one
     batch_size  None: as in training
-    examples    at most so many rows, the same for all runs, chosen at random
-    split       what validation reads; testing reads test
+    examples    largest number of rows, the same for all runs, chosen at random
+    split       the split that validation reads; testing reads test
     """
 
     noise: CorruptionConfig | None = None
@@ -47,14 +47,14 @@ class DenoisingEvaluationConfig(Config):
 
 
 class DenoisingDataConfig(TextDataConfig, kind="denoising"):
-    """Rows of text as pairs (PairBatch): the encoder reads what is left of a row, the decoder writes what was there.
+    """Rows of text as pairs (PairBatch): the encoder reads a corrupted row, the decoder writes the row or a part of it.
 
     length      symbols of the longest row with the boundary that ends it
-    batch_size  rows over all ranks together: each update reads as much text, whatever is done to it
-    packing     what a row holds: full_sentences or doc_sentences of RoBERTa (arXiv:1907.11692, section 4.2;
+    batch_size  rows over all ranks together: each update reads as much text, under any noise
+    packing     the content of a row: full_sentences or doc_sentences of RoBERTa (arXiv:1907.11692, section 4.2;
                 ``packings.packed``), as many sentences as fit, with a separator between documents
-    noise       what is done to a row; the table CORRUPTIONS lists the kinds
-    variants    dynamic noise (None) is drawn anew in every epoch; static noise returns after so many epochs
+    noise       the corruption of a row; the table CORRUPTIONS lists the kinds
+    variants    dynamic noise (None) is drawn anew in every epoch; static noise (n) returns after n epochs
     sentinels   how many sentinels are added to the vocabulary, so that all runs of a study have the same; None: as many
                 as ``noise`` and ``evaluation.noise`` need
     window      number of batches whose rows are sorted together by length, before the batches are shuffled; 1: rows are

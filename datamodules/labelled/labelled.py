@@ -29,8 +29,9 @@ class LabelledEvaluationConfig(Config):
     """How a model is evaluated: part of the protocol, so recorded with every number.
 
     batch_size  None: as in training
-    examples    at most so many, the same for all runs, chosen at random: files may be in the order of their labels
-    split       what validation reads; testing reads test
+    examples    largest number of examples, the same for all runs, chosen at random: files may be in the order of their
+                labels
+    split       the split that validation reads; testing reads test
     """
 
     batch_size: Positive | None = None
@@ -46,7 +47,7 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
     window      number of batches whose examples are sorted together by length, before the batches are shuffled, so that
                 rows of a batch have about the same length; 1: examples are not sorted
     padding     longest: to the longest row of the batch. fixed: to the longest row of the source
-    seed        of the order of examples; the source alone decides what they are
+    seed        of the order of examples; the source alone decides their content
     workers     worker processes that make batches; 0: the training process makes them
     """
 

@@ -36,9 +36,10 @@ class PairEvaluationConfig(Config):
     """How a model is evaluated: part of the protocol, so recorded with every number.
 
     tokens_per_batch  None: as in training
-    examples          at most so many, the same for all runs; of strings, shared by the lengths (None: 256 of each)
+    examples          largest number of pairs, the same for all runs; of strings, shared by the lengths (None: 256 of
+                      each)
     lengths           of strings: each is measured separately; empty: the longest length of training
-    split             what validation reads; testing reads test
+    split             the split that validation reads; testing reads test
     """
 
     tokens_per_batch: Positive | None = None
@@ -50,7 +51,7 @@ class PairEvaluationConfig(Config):
         if len(set(self.lengths)) < len(self.lengths):
             yield f"lengths names one twice: {list(self.lengths)}"
         if self.lengths and self.split == "train":
-            yield "lengths are asked for in validation and test; set split to one of them"
+            yield "lengths are measured in validation and test; set split to one of them"
 
 
 class PairDataConfig(DataConfig, kind="pairs"):
@@ -63,9 +64,9 @@ class PairDataConfig(DataConfig, kind="pairs"):
     window            number of pairs that are sorted together by length and cut into batches, which are then shuffled
     longest_source    symbols with the boundary that ends them; None: the default of the source
     longest_target
-    ratio             training leaves out pairs of which one side has more than so many times the symbols of the other
-    overlong          longer pairs in training: cut loses their end, drop leaves them out, refuse is an error. An
-                      evaluation leaves out nothing: it cuts, and its references are whole
+    ratio             training omits pairs of which one side has more than this many times the symbols of the other
+    overlong          longer pairs in training: cut loses their end, drop omits them, refuse is an error. An
+                      evaluation omits nothing: it cuts, and its references are whole
     seed              of the order of pairs
     workers           worker processes that make batches; 0: the training process makes them
     """
@@ -89,7 +90,7 @@ class PairDataConfig(DataConfig, kind="pairs"):
         if self.source.strings:
             for name in OF_TEXTS:
                 if getattr(self, name) != getattr(type(self), name):
-                    yield f"{name} says nothing of {self.source.kind}, which are symbols of their own; leave it out"
+                    yield f"{name} does not apply to {self.source.kind}, which are symbols and not texts; omit it"
         for length in self.evaluation.lengths:
             if (reason := self.source.refusal(length)) is not None:
                 yield f"evaluation.lengths {length}: {reason}"

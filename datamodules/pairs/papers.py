@@ -67,7 +67,7 @@ class SciSummNetConfig(TextPairsConfig, kind="scisummnet"):
                 yield self._pair(paper, papers.pop(paper), summaries.pop(paper), path)
         for paper in sorted({*papers, *summaries}):
             missing = "summary" if paper in papers else "paper"
-            raise DataError(f"{paper}: no {missing} beside it; fetch the data again or correct data.source.path")
+            raise DataError(f"{paper}: no {missing} next to it; fetch the data again or correct data.source.path")
 
     def _pair(self, paper: str, text: str, summary: str, path: Path) -> Text:
         split = split_by_hash(paper, self.validation, self.test)

@@ -38,18 +38,19 @@ __all__ = ["RowData", "RowDataConfig", "RowEvaluationConfig"]
 
 
 class RowEvaluationConfig(Config):
-    """How a model is evaluated: part of the protocol, so recorded with every number. What is hidden is the same for all
-    runs, whatever their seed.
+    """How a model is evaluated: part of the protocol, so recorded with every number. The same symbols are hidden for
+    all runs and seeds.
 
-    noise       what is hidden; None: as in training. Runs that are trained with different noise are compared by one
+    noise       how symbols are hidden; None: as in training. Runs that are trained with different noise are
+                compared by one
     attention_masks  who sees whom, where the data have such masks in training; None: as in training
-    relation    what is predicted of two segments; None: as in training. Of any relation 0 means that the second
-                segment follows the first, so that what was trained to tell one can be measured by another, as
+    relation    the relation predicted of two segments; None: as in training. In any relation 0 means that the second
+                segment follows the first, so that a network trained on one can be measured by another, as
                 arXiv:1909.11942, table 5, does
-    packing     what a row holds; None: as in training
+    packing     the content of a row; None: as in training
     batch_size  None: as in training
-    examples    at most so many rows, the same for all runs, chosen at random
-    split       what validation reads; testing reads test
+    examples    largest number of rows, the same for all runs, chosen at random
+    split       the split that validation reads; testing reads test
     pairs       minimal pairs of each rule of the source, which are measured after the rows; None for none
     """
 
@@ -68,19 +69,19 @@ class RowDataConfig(TextDataConfig, kind="rows"):
 
     length      tokens of the longest row, special symbols included
     batch_size  rows over all ranks together; it is not raised where a packing leaves rows short, as RoBERTa does
-    packing     what a row holds: segment_pair, sentence_pair, full_sentences or doc_sentences of RoBERTa
+    packing     the content of a row: segment_pair, sentence_pair, full_sentences or doc_sentences of RoBERTa
                 (arXiv:1907.11692, section 4.2; ``packings.packed``); translations, a text and its translation, of a
                 source of kind translations, each cut to half of a row: with model.segments at 2, the embeddings of the
                 two languages, this is the translation language modelling of XLM (arXiv:1901.07291, section 3.3)
     restart     whether positions begin again with the second segment, as in XLM
-    relation    what is predicted of the two segments of a pair. next_sentence (arXiv:1810.04805, section 3.1): 0 where
-                B follows A, 1 where it is from another document, in half of the rows each. sentence_order
+    relation    the relation predicted of the two segments of a pair. next_sentence (arXiv:1810.04805, section 3.1): 0
+                where B follows A, 1 where it is from another document, in half of the rows each. sentence_order
                 (arXiv:1909.11942, section 3.1): 0 where A and B stand in their order, 1 where they are swapped.
                 sentence_structure (arXiv:1908.04577, section 2.3): 0 where B follows A, 1 where it stands before A, 2
                 where it is from another document, in a third of the rows each
-    noise       what is hidden; the table NOISES lists the kinds
+    noise       how symbols are hidden; the table NOISES lists the kinds
     attention_masks  who sees whom, drawn for each row (arXiv:1905.03197); None: every symbol sees every other. Where
-                they are given, a relation is asked for in rows under the bidirectional mask alone
+                they are given, a relation is predicted in rows under the bidirectional mask alone
     window      number of batches whose rows are sorted together by length, before the batches are shuffled, so that
                 rows of a batch have about the same length; 1: rows are not sorted
     padding     longest: to the longest row of the batch. fixed: to ``length``

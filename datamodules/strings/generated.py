@@ -31,8 +31,8 @@ class StringEvaluationConfig(Config):
     lengths     each is measured separately; empty: the longest length of training
     examples    number of strings of each length
     batch_size  None: as in training
-    seed        of the strings, which are the same whatever the seed of training
-    split       what validation reads; testing reads test
+    seed        of the strings, which are the same for every seed of training
+    split       the split that validation reads; testing reads test
     """
 
     lengths: tuple[Positive, ...] = ()
@@ -50,7 +50,7 @@ class GeneratedDataConfig(DataConfig, kind="generated"):
     """Strings as batches (StringBatch); the loss is computed on their answers alone.
 
     generator   the task; the table GENERATORS lists the kinds
-    max_length  the longest length in training; each kind defines what it is the length of
+    max_length  the longest length in training; each kind defines which part it measures
     lengths     fixed: every training string has that length. uniform: any length up to it, all equally often
     batch_size  strings over all ranks together
     seed        of the training strings, whose number is unlimited: none is repeated

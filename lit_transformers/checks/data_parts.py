@@ -79,7 +79,7 @@ def checks(case: Config) -> PartChecks:
             yield "seeds order training alone", lambda: seeds_order_training_alone(case)
             yield "ranks share the batches of one", lambda: ranks_share_batches(case)
             yield "workers make the same batches", lambda: workers_make_the_same_batches(case)
-            yield "goes on in the middle", lambda: batches_go_on_in_the_middle(case)
+            yield "resumes in the middle", lambda: batches_resume_in_the_middle(case)
             yield (
                 "every field changes the content",
                 lambda: require_effects(case, _batches_alike, "the fingerprint", ("workers",), True),
@@ -90,7 +90,7 @@ def checks(case: Config) -> PartChecks:
             yield "the shortest rows", lambda: takes_the_shortest_rows(case)
             yield (
                 "every field has an effect",
-                lambda: require_effects(case, _draws_alike, "what is drawn", ("variants",), True),
+                lambda: require_effects(case, _draws_alike, "the draws", ("variants",), True),
             )
         case TokenizerConfig():
             yield "symbols of its vocabulary", lambda: symbols_are_of_the_vocabulary(case)
@@ -99,7 +99,7 @@ def checks(case: Config) -> PartChecks:
     match case:
         case SourceConfig():
             yield "a pass has every document", lambda: a_pass_has_every_document(case)
-            yield "goes on in the middle", lambda: a_stream_goes_on_in_the_middle(case)
+            yield "resumes in the middle", lambda: a_stream_resumes_in_the_middle(case)
         case ExamplesConfig():
             yield "described as they are", lambda: examples_are_described(case)
             yield "labels are not fed", lambda: labels_are_not_fed(case)
@@ -162,11 +162,13 @@ def opens_twice_alike(case: SourceConfig | ExamplesConfig | PairsConfig) -> str:
     if not first.items["train"]:
         raise Broken("its split train holds nothing to read; correct where it looks, or how it splits")
     if first.fingerprint != second.fingerprint:
-        raise Broken("opened a second time, its content is another one; hash what is read, without times and paths")
+        raise Broken(
+            "opened a second time, its content differs; hash the content that is read, without times and paths"
+        )
     if first.items != second.items:
         raise Broken(
             "opened a second time under the same fingerprint it gives other items; draw from random.Random(seed and "
-            "number of the item) alone, and sort what a folder lists"
+            "number of the item) alone, and sort the files of a folder"
         )
     return f"{sum(map(len, first.items.values()))} items"
 
@@ -183,8 +185,8 @@ def splits_share_nothing(case: SourceConfig | ExamplesConfig | PairsConfig) -> s
         shared.append(sum(item in items for _, item in measured))
         if 2 * shared[-1] > len(measured):
             raise Broken(
-                f"of {len(measured)} items of {split} {shared[-1]} are in train too; split by what an item is, or let "
-                "the split decide what is drawn"
+                f"of {len(measured)} items of {split} {shared[-1]} are in train too; split items by their content, or "
+                "let the split decide the draws"
             )
     return f"{sum(shared)} of {sum(len(content.items[split]) for split in SPLITS[1:])} items are in train too"
 
@@ -227,8 +229,8 @@ def content_follows_its_files(case: Config) -> str:
                 _repeat_last_line(file)
             if _content(part).fingerprint == before.fingerprint:
                 raise Broken(
-                    f"with more lines in {path.name} its fingerprint stays as it was, so that runs of the old data "
-                    "would be taken for those of the new; hash what is read"
+                    f"with more lines in {path.name} its fingerprint stays the same, so that runs of the old "
+                    "data would be taken for runs of the new; hash the content that is read"
                 )
     return f"{len(named)} paths"
 
@@ -286,7 +288,8 @@ def a_pass_has_every_document(case: SourceConfig) -> str:
     (first, _), (second, _) = (_taken(documents, seed, 2 * len(names)) for seed in (0, 1))
     for numbers in (first, second):
         if any(sorted(half) != [*range(len(names))] for half in (numbers[: len(names)], numbers[len(names) :])):
-            raise Broken(f"a pass over {len(names)} documents reads {numbers[: len(names)]}; read each once, and go on")
+            read = numbers[: len(names)]
+            raise Broken(f"a pass over {len(names)} documents reads {read}; read each once, then begin the next pass")
     if len(names) > 5 and (first == second or first[: len(names)] == first[len(names) :]):
         raise Broken("two seeds, or two passes, have one order; shuffle anew by the seed and the number of the pass")
     stream = documents.evaluation(Limit(documents=3))
@@ -295,7 +298,7 @@ def a_pass_has_every_document(case: SourceConfig) -> str:
     return f"{len(names)} documents"
 
 
-def a_stream_goes_on_in_the_middle(case: SourceConfig) -> str:
+def a_stream_resumes_in_the_middle(case: SourceConfig) -> str:
     """Checks that from a position that was written as plain data the same documents follow."""
     documents = case.build().documents("train")
     whole, _ = _taken(documents, 0, 12)
@@ -307,7 +310,7 @@ def a_stream_goes_on_in_the_middle(case: SourceConfig) -> str:
         if following != whole[place:]:
             raise Broken(
                 f"after {place} documents {following[:4]} follow, and {whole[place : place + 4]} in one go: a run that "
-                "goes on would read other data; hold all that decides the next document in state"
+                "resumes would read other data; hold all that decides the next document in state"
             )
     return "from 2 places"
 
@@ -359,7 +362,7 @@ def _label_fits(kind: Labels, label: Any, symbols: int, place: str) -> None:
     except (ValueError, TypeError, IndexError) as error:
         fault = str(error)
     if fault:
-        raise Broken(f"{place} has the label {label}: {fault}; give what {type(kind).__name__} describes")
+        raise Broken(f"{place} has the label {label}: {fault}; give labels that {type(kind).__name__} describes")
 
 
 def labels_are_not_fed(case: ExamplesConfig) -> str:
@@ -392,7 +395,7 @@ def pairs_are_described(case: PairsConfig) -> str:
         _symbols_fit(pair.target, pairs.vocabularies.target, f"the target of {pairs.name('train', number)}")
         counts = (len(pair.source), len(pair.target))
         if lengths is not None and counts != (lengths.source[number], lengths.target[number]):
-            raise Broken(f"pair {number} has {counts} symbols, not what lengths says; count symbols without boundaries")
+            raise Broken(f"pair {number} has {counts} symbols, not those of lengths; count symbols without boundaries")
         if not all(isinstance(reference, str) for reference in pairs.references("train", number)):
             raise Broken(f"the references of pair {number} are no texts; return str")
     return f"{min(pairs.count('train'), COUNT)} pairs"
@@ -436,7 +439,7 @@ def batches_of_ranks(
     together = []
     for parts in zip(*shares, strict=True):
         if len({part.cursor for part in parts}) > 1:
-            raise Broken(f"{split}: ranks have cursors of their own; a cursor is the position of all ranks")
+            raise Broken(f"{split}: ranks have different cursors; a cursor is the position of all ranks")
         rows = [rows_of(part) for part in parts]
         longest = max(map(len, rows))
         dealt = [row for place in range(longest) for share in rows for row in share[place : place + 1]]
@@ -470,7 +473,7 @@ def batches_are_alike(case: DataConfig) -> str:
     if read[0] != read[1]:
         raise Broken("built a second time, it gives other batches; draw from its own seed alone")
     if not read[0][1] or not read[0][2]:
-        raise Broken("it has no batches of training, or none of validation; correct what is read")
+        raise Broken("it has no batches of training, or none of validation; yield batches of both")
     return f"{BATCHES} batches"
 
 
@@ -485,7 +488,7 @@ def batches_are_described(case: DataConfig) -> str:
         )
     restored = case.description_from(json.loads(json.dumps(data.checkpoint_metadata())))
     if restored.to_dict() != description.to_dict():
-        raise Broken("the description that a checkpoint gives is another one; return what restored needs in metadata")
+        raise Broken("the description of a checkpoint is another one; return in metadata all that restored needs")
     for batch in islice(data.training().batches(), BATCHES):
         _symbols_fit(batch.inputs[batch.padding_mask], description.vocabulary, "a batch of training")
         if batch.inputs.size(1) > description.length:
@@ -527,7 +530,7 @@ def seeds_order_training_alone(case: DataConfig) -> str:
         raise Broken("another seed gives the same batches; draw the order of training from it")
     validations = [[rows for _, rows in _one_process(case, "validation", **changes)] for changes in ({}, other)]
     if validations[0] != validations[1]:
-        raise Broken("another seed gives another validation, so that seeds do not compare; fix what is measured")
+        raise Broken("another seed gives another validation, so that seeds do not compare; use seeds in training alone")
     return "other batches, one validation"
 
 
@@ -553,7 +556,7 @@ def workers_make_the_same_batches(case: DataConfig) -> str:
     return "2 workers"
 
 
-def batches_go_on_in_the_middle(case: DataConfig) -> str:
+def batches_resume_in_the_middle(case: DataConfig) -> str:
     """Checks that from each cursor the batches follow that came next, for one rank and for two."""
     whole = _one_process(case)
     rank_counts = [ranks for ranks in (1, 2) if ranks == 1 or not list(case.rank_conflicts(ranks))]
@@ -744,7 +747,7 @@ def is_restored(case: TokenizerConfig) -> str:
     try:
         restored = tokenizer_from_dict(json.loads(json.dumps(tokenizer.to_dict())))
     except (DataError, TypeError) as error:
-        raise Broken(f"{error}; return in to_dict the kind of its class and what restored takes") from None
+        raise Broken(f"{error}; return in to_dict the kind of its class and the values that restored reads") from None
     encoded = [[each.encode(text.encode()).tolist() for text in TEXTS] for each in (tokenizer, restored)]
     if encoded[0] != encoded[1] or restored.vocabulary != tokenizer.vocabulary:
         raise Broken("made again from plain data it gives other symbols; return all of it in to_dict")

@@ -57,7 +57,7 @@ def checks(case: Any) -> PartChecks:
             yield from _checks_of_objective(lambda: case)
             yield "every field has an effect", lambda: _every_field_has_an_effect(case)
         case HeadConfig():
-            yield "learns beside another loss", lambda: learns_beside_another_loss(case)
+            yield "learns with another loss", lambda: learns_with_another_loss(case)
             yield from _checks_of_objective(lambda: with_head(case))
             yield "every field has an effect", lambda: _every_field_of_a_head_has_an_effect(case)
 
@@ -101,7 +101,7 @@ def with_head(case: HeadConfig) -> TaskConfig:
     raise Broken(f"it can be added to no objective: {refusal}; name another description in reads")
 
 
-def learns_beside_another_loss(case: HeadConfig) -> str:
+def learns_with_another_loss(case: HeadConfig) -> str:
     """Checks that a head that is added to an objective has a loss of its own there, under its name, that is weighted
     and trains all that the head holds."""
     objective = with_head(case)
@@ -112,7 +112,8 @@ def learns_beside_another_loss(case: HeadConfig) -> str:
         raise Broken("at the beginning of training it has no loss; let learns be True for a progress of 0")
     mean, targets = losses["heads"][name]
     if not targets or not mean:
-        raise Broken(f"the loss of {int(targets)} random targets is {float(mean):.3g}; predict what reads describes")
+        reason = f"the loss of {int(targets)} random targets is {float(mean):.3g}"
+        raise Broken(f"{reason}; predict targets that reads describes")
     losses["loss"].backward()
     idle = [key for key, parameter in task.heads[name].named_parameters() if parameter.grad is None]
     if idle:
@@ -164,7 +165,7 @@ def trains_a_model(case: TaskConfig) -> str:
     if all(gradient is None or not gradient.any() for gradient in gradients.values()):
         raise Broken("no parameter has a gradient; return the loss of a head with its graph")
     if broken := not_finite(gradients):
-        raise Broken(f"the gradient of {', '.join(broken)} is not finite; keep what is divided by away from 0")
+        raise Broken(f"the gradient of {', '.join(broken)} is not finite; keep divisors away from 0")
     return f"{task.model_config.kind}, loss {loss.item():.3g}{_chance(task.data)}"
 
 
@@ -186,7 +187,7 @@ def every_parameter_learns(case: TaskConfig) -> str:
         if parameter.requires_grad and id(parameter) not in unused and parameter.grad is None
     ]
     if broken := not_finite({name: parameter.grad for name, parameter in task.named_parameters()}):
-        raise Broken(f"the gradient of {', '.join(broken)} is not finite; keep what is divided by away from 0")
+        raise Broken(f"the gradient of {', '.join(broken)} is not finite; keep divisors away from 0")
     if idle:
         raise Broken(f"no gradient reaches {', '.join(idle)}; use them in the loss, or let them require none")
     return f"{sum(parameter.requires_grad for parameter in task.parameters())} tensors"
@@ -327,7 +328,8 @@ def measures_name_its_metrics(case: TaskConfig) -> str:
         missing, others = (
             ", ".join(sorted(names)) or "nothing" for names in (measured - measures.keys(), measures.keys() - measured)
         )
-        raise Broken(f"measures lacks {missing}, and names {others} that is not measured; name what compute returns")
+        reason = f"measures lacks {missing}, and names {others} that is not measured"
+        raise Broken(f"{reason}; name the metrics that compute returns")
     return f"{len(measures)} metrics"
 
 
@@ -355,7 +357,7 @@ def targets_are_not_read(case: TaskConfig) -> str:
             task.begin_evaluation()
             outputs.append(task.evaluation_output(rows))
     if torch.isnan(outputs[0]).any():
-        raise Broken("the network's output is no number; keep what is divided by away from 0")
+        raise Broken("the network's output is no number; keep divisors away from 0")
     difference = torch.where(outputs[0] == outputs[1], 0.0, (outputs[0] - outputs[1]).abs()).max().item()
     if not is_small(difference, 0.0):
         raise Broken(

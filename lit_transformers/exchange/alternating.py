@@ -48,7 +48,7 @@ def _read_cycle(every: Plain, fields: Fields) -> Plain:
     cycle = next((cycle for cycle in cycles if _types(cycle, depth) == types), None)
     if cycle is None:
         raise ConfigError(
-            f"is {types!r}, and only those can be mapped of which one in so many, from the first on, is full"
+            f"is {types!r}; only lists can be mapped in which every n-th layer, from the first on, is full"
         )
     return cycle
 

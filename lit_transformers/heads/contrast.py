@@ -150,7 +150,7 @@ class NgramContrast(Head):
 
 
 class MaskedSymbolsConfig(HiddenSymbolsConfig, kind="masked_symbols"):
-    """Hidden symbols, beside another prediction from the same pass; their nats alone are measured."""
+    """Hidden symbols, with another prediction from the same pass; their nats alone are measured."""
 
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> MaskedSymbols:
         return MaskedSymbols(self, row_network(model, network), RowDescription.of(data, self.kind))

@@ -21,7 +21,7 @@ from lit_transformers.records.measure import Measure, maximized, minimized
 class OneSidedSymbolsConfig(HeadConfig, kind="one_sided_symbols"):
     """Every symbol of a row but special ones is predicted from those before it or, if ``backward``, after it.
 
-    It reads what its task represents in that direction, and is a head of such a task alone (``bilm``).
+    It reads the vectors of its task in that direction, and is a head of such a task alone (``bilm``).
     """
 
     reads: ClassVar[Reads] = RowDescription

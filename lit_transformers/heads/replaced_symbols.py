@@ -31,7 +31,7 @@ Predicts = Literal["replaced", "replaced_at_masks", "symbols", "symbols_at_masks
 
 class DrawnSymbolsConfig(HiddenSymbolsConfig, kind="drawn_symbols"):
     """Hidden symbols are predicted by the generator of a task (``replaced_tokens``), whose reading has them as the part
-    "generator", ``Predictions``. The task counts what they cost."""
+    "generator", ``Predictions``. The task counts their cost."""
 
     parts: ClassVar[tuple[str, ...]] = ("generator",)
 
@@ -45,7 +45,7 @@ class DrawnSymbolsConfig(HiddenSymbolsConfig, kind="drawn_symbols"):
 class ReplacedSymbolsConfig(HeadConfig, kind="replaced_symbols"):
     """predicts: whether each symbol was replaced (ELECTRA); the same at positions that were hidden alone ("ELECTRA
     15%"); the original symbol at these ("Replace MLM"); or that of all positions, from a softmax that is mixed with a
-    copy of what is read ("All-Tokens MLM"; arXiv:2003.10555, section 3.4).
+    copy of the symbol that is read ("All-Tokens MLM"; arXiv:2003.10555, section 3.4).
 
     It reads the parts "drawn" (b, t), the symbols of the rows that the network has read, and "original" (b, t).
     """

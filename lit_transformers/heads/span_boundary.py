@@ -20,11 +20,11 @@ from lit_transformers.records.measure import Measure, minimized
 
 
 class SpanBoundaryConfig(HeadConfig, kind="span_boundary"):
-    """Each symbol of a hidden span is predicted once more, from the last vectors of the two symbols beside the span and
-    its place in it (arXiv:1907.10529, section 3.2).
+    """Each symbol of a hidden span is predicted once more, from the last vectors of the two symbols next to the span
+    and its place in it (arXiv:1907.10529, section 3.2).
 
-    A span is a run of symbols that are predicted, so that what stands beside it is hidden by none: spans that touch
-    are one, as in the authors' code.
+    A span is a run of symbols that are predicted, so that no span hides the symbols next to it: spans that touch are
+    one, as in the authors' code.
     weight: of the mean of this loss, which the paper adds as it is. longest: places of a span that are predicted; those
     further from its beginning are not, as in the authors' code. width: of the vector of each place.
     """

@@ -60,7 +60,7 @@ class LineTexts(NamedTuple):
             plain = [plain.get(name) for name in self.names]
         texts = [plain] if isinstance(plain, str) else plain
         if not isinstance(texts, list) or len(texts) != len(self.names) or not all(isinstance(t, str) for t in texts):
-            raise ConfigError(f"holds something else than what is read, {self.example}")
+            raise ConfigError(f"has another form; give {self.example}")
         try:
             "".join(texts).encode()
         except UnicodeEncodeError:

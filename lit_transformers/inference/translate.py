@@ -113,4 +113,4 @@ def require_languages(wanted: TranslationOptions, trained: Plain) -> None:
             trained_on = (
                 f"from {trained[0]} to {trained[1]}" if trained else "on texts whose languages its data do not name"
             )
-            raise ConfigError(f"{requested} was asked for, and this checkpoint was trained {trained_on}", option)
+            raise ConfigError(f"{requested} was requested, and this checkpoint was trained {trained_on}", option)

@@ -67,7 +67,8 @@ class LightningTrainingConfig(Config):
     steps: updates (the ``max_steps`` of a Trainer; with several optimizers, those of all of them); validate_every:
     updates between validations (None for the end alone); log_every: updates between points of the training curve;
     device: "auto" takes CUDA where there is one; devices: ranks, which train together by DDP; callbacks: of Lightning,
-    beside those that the module configures. tf32 and attention_kernel: as in the training of the library's own runs.
+    in addition to those that the module configures. tf32 and attention_kernel: as in the training of the library's own
+    runs.
     """
 
     steps: Positive = 1000
@@ -88,7 +89,7 @@ OWNED = {
     **dict.fromkeys(("devices", "num_nodes", "strategy", "plugins"), "set training.devices"),
     "callbacks": "set training.callbacks",
     "logger": "runs are sent to Weights & Biases by --wandb",
-    "default_root_dir": "a run has a folder of its own",
+    "default_root_dir": "a run has its own folder",
     **dict.fromkeys(("enable_checkpointing", "model_registry"), "a run writes its own checkpoint"),
     **dict.fromkeys(("fast_dev_run", "barebones"), "python -m ablations check trains one batch"),
     **dict.fromkeys(
@@ -105,7 +106,7 @@ class LightningRunConfig(Config):
 
     trainer: further arguments of Lightning's Trainer, by name. seed: of the weights, of dropout, and of the order and
     the augmentation of the training data, which are the same for all arms of a seed.
-    search: what tuning may try, by path: {"model.init_args.lr": {"low": 1e-4, "high": 1e-1, "log": True}}.
+    search: the values that tuning may try, by path: {"model.init_args.lr": {"low": 1e-4, "high": 1e-1, "log": True}}.
     unused: parameters, or modules of parameters, by name, that may be left without gradient.
     """
 
@@ -135,7 +136,7 @@ class LightningRunConfig(Config):
     def conflicts(self) -> Iterator[str]:
         for name in self.trainer:
             if name in OWNED:
-                raise ConfigError(f"{name} is not an argument of its own here: {OWNED[name]}", f"trainer.{name}")
+                raise ConfigError(f"{name} cannot be set here: {OWNED[name]}", f"trainer.{name}")
         _require_arguments(L.Trainer, self.trainer, "Trainer", "trainer")
         yield from ()
 

@@ -33,7 +33,7 @@ class LSTMConfig(MixerConfig, kind="lstm"):
             streams=True,
             refusals={
                 "bidirectional": "it reads from left to right; the kind bilstm reads both ways",
-                "cross": "it has no queries: what it reads of a sequence is its own state",
+                "cross": "it has no queries: it reads a sequence through its own state",
             },
         )
 
@@ -79,7 +79,7 @@ class BiLSTMConfig(MixerConfig, kind="bilstm"):
             ("bidirectional",),
             refusals={
                 "causal": "it reads from right to left too; the kind lstm does not",
-                "cross": "it has no queries: what it reads of a sequence is its own state",
+                "cross": "it has no queries: it reads a sequence through its own state",
             },
         )
 

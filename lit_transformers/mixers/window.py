@@ -30,9 +30,9 @@ class WindowConfig(QKVConfig, kind="window"):
     dilation: the step between the keys of a window, by which it reaches that much further; 1 is none.
     dilated_heads: how many heads, the last ones, are dilated; None for all (the paper: 2, in upper layers).
     global_tokens: which tokens see all tokens and are seen by all: the first ``global_count``, those the data mark, or
-    one in ``global_count``. global_projections: whether they have their own query, key and value projections for what
-    they see, as in the paper; tokens that see them use the common ones.
-    full_every: one in so many layers, from the first on, has no window and no dilation: its tokens see all tokens
+    one in ``global_count``. global_projections: whether they have their own query, key and value projections for the
+    tokens that they see, as in the paper; tokens that see them use the common ones.
+    full_every: every n-th layer, from the first on, has no window and no dilation: its tokens see all tokens
     (arXiv:2412.13663, section 2.1.2: 3); None: all layers have a window."""
 
     space: ClassVar[Space] = {"window": Interval(16, 256, log=True)}

@@ -34,9 +34,10 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
     embedding_dim: width of that sum, which is then mapped to ``dim`` (arXiv:1909.11942, section 3.1); None for ``dim``.
     transform: the activation of a map with a layer norm between the last layer and the softmax, as in BERT's code; None
     where the softmax reads the last layer. transform_bias: whether that map has a bias.
-    query_stream: what symbols are predicted from in an order of their row. learned: one vector that knows its position
-    alone, a second stream through the same weights (arXiv:1906.08237, section 2.3). content: the stream that reads the
-    symbols, which sees what it is to predict, as its gate says. none: where they are not predicted so.
+    query_stream: the stream from which symbols are predicted in an order of their row. learned: one vector that knows
+    its position alone, a second stream through the same weights (arXiv:1906.08237, section 2.3). content: the stream
+    that reads the symbols, which sees those that it is to predict, as its gate says. none: where symbols are not
+    predicted so.
     causal: whether each symbol sees itself and those before it alone, the left-to-right model of arXiv:1810.04805,
     section 5.1.
     """

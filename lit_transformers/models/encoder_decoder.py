@@ -23,7 +23,7 @@ from lit_transformers.stacks.block import Block
 
 
 class EncoderDecoderConfig(PairModelConfig, kind="encoder_decoder"):
-    """``mixer`` and ``depth`` are the encoder's; the decoder's mixer and cross mixer have fields of their own.
+    """``mixer`` and ``depth`` are the encoder's; the decoder's mixer and cross mixer have separate fields.
 
     decoder_depth: None for as many layers as the encoder has. shared_tokens: whether both sides, if they have the same
     vocabulary, share their embeddings, and the softmax too if ``tokens.tied`` (arXiv:1706.03762, section 3.4).
@@ -55,7 +55,7 @@ class EncoderDecoderConfig(PairModelConfig, kind="encoder_decoder"):
         unequal = [path for path in encoder | decoder if encoder.get(path) != decoder.get(path)]
         if unequal:
             reason = f"stacks that share their layers have one mixer, and decoder_mixer has another {unequal[0]}"
-            yield f"{reason} than mixer; set it to what mixer is, or shared_stacks: false"
+            yield f"{reason} than mixer; give it the value of mixer, or set shared_stacks: false"
 
     def build(self, data: DataDescription) -> EncoderDecoder:
         """Builds the network for the pairs that ``data`` describes. Raises ConfigError if the data have no sources."""

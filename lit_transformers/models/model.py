@@ -28,9 +28,9 @@ from lit_transformers.stacks.carried import Carried
 class ModelConfig(BlockConfig):
     """Base of every model's config; the table MODELS lists the kinds. Each is a family: one file, and one line there.
 
-    What an objective needs of a family is one of the bases in ``lit_transformers/models/capabilities.py``.
+    The capabilities that objectives need of a family are bases in ``lit_transformers/models/capabilities.py``.
     ``gates`` names the family's gates, a mapping from their names to functions of a probe, as "module:attribute". It is
-    read where gates are run, so that what a gate says is no part of the code that a run depends on.
+    read where gates are run, so that the code of gates is no part of the code that a run depends on.
     initial_std: standard deviation of the normal distribution that all linear and embedding weights start from; None
         for one that depends on where a weight is in the network (``lit_transformers/models/initialisation.py``).
     """

@@ -63,7 +63,7 @@ class RunConfig(Config):
         try:
             self.model.override(self.task.evaluation)
         except ConfigError as error:
-            yield f"task.evaluation changes what model does not have: {error}"
+            yield f"task.evaluation changes a field that model does not have: {error}"
         if self.training.precision == "bf16" and self.training.device == "cpu":
             yield "training.precision bf16 needs CUDA, and training.device is cpu"
         if cuda_only(self.training.attention_kernel) and self.training.device == "cpu":
@@ -172,7 +172,7 @@ def _symbols_of(source: WeightSourceConfig, place: str) -> TrainedSymbols | None
     data = source.run.build_data()
     symbols = data.trained_symbols()
     if symbols == TrainedSymbols():
-        reason = "cannot tell what its symbols stand for; say in trained_symbols() of its data what decides them"
+        reason = "does not define its symbols; return from trained_symbols() of its data all that decides them"
         raise ConfigError(reason, f"{place}.run.data")
     return symbols
 

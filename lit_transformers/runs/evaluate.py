@@ -92,8 +92,8 @@ def load(
         description = config.data.description_from(extra)
         if what_is_read(description) != what_is_read(trained.description_from(extra)):
             raise ConfigError(
-                f"the symbols or labels of {config.data.name} are not those that the network was trained on; set back "
-                "what decides them, or train anew",
+                f"the symbols or labels of {config.data.name} are not those that the network was trained on; restore "
+                "the settings that decide them, or train anew",
                 "data",
             )
         require_held(config.task.cost(config.model, description).parameters, machine_memory())
@@ -110,7 +110,7 @@ def require_numbers(task: Task, checkpoint: Path) -> None:
     """Raises ConfigError where weights are not finite, which write no text."""
     for name, weight in task.named_parameters():
         if not weight.isfinite().all():
-            reason = f"{name} holds what is no finite number, so that its training has diverged"
+            reason = f"{name} holds a number that is not finite, so its training has diverged"
             raise ConfigError(f"{reason}; take an earlier checkpoint, or train anew with a lower rate", str(checkpoint))
 
 

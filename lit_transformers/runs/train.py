@@ -162,7 +162,7 @@ def starting_task(config: RunConfig, data: Data, starts: Mapping[str, Path]) -> 
 def reading_lines(data: Data, path: Path) -> Iterator[str]:
     """Yields how the data of a run are read that starts from weights."""
     if data.trained is None:
-        yield f"{path.name} does not say what its symbols stand for; the run's own have to be those of its training"
+        yield f"{path.name} does not define its symbols; the symbols of the run must be those of its training"
     else:
         yield from unknown_lines(data, ["train", data.validated_split], path.name)
 

@@ -19,11 +19,11 @@ from lit_transformers.stacks.feedforward import FeedForwardConfig, TransitionCon
 
 class BlockConfig(Config):
     """One layer. norm: "post" normalises after each residual sum (arXiv:1706.03762), "pre" before each sublayer
-    (arXiv:2002.04745); dropout: applied to each sublayer's output; norm_epsilon: what every layer norm adds to the
-    variance (1e-12 in BERT's code, 1e-5 elsewhere); norm_bias: whether it adds a learned vector too; first_norm: in
-    "pre", whether the mixer of the first layer, and of those that share its weights, reads a norm of its inputs, which
-    repeats one that embeddings have passed (arXiv:2412.13663, section 2.1.1); adapter: what is added to the outputs of
-    sublayers, or of their linear maps."""
+    (arXiv:2002.04745); dropout: applied to each sublayer's output; norm_epsilon: the number that every layer norm adds
+    to the variance (1e-12 in BERT's code, 1e-5 elsewhere); norm_bias: whether it adds a learned vector too; first_norm:
+    in "pre", whether the mixer of the first layer, and of those that share its weights, reads a norm of its inputs,
+    which repeats one that embeddings have passed (arXiv:2412.13663, section 2.1.1); adapter: the part that is added to
+    the outputs of sublayers, or of their linear maps."""
 
     mixer: MixerConfig = AttentionConfig()
     feedforward: TransitionConfig = FeedForwardConfig()

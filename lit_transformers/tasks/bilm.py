@@ -35,7 +35,7 @@ class BiLMConfig(TaskConfig, kind="bilm"):
     """Every symbol of a row is predicted from those before it, and by a second network from those after it.
 
     directions: both: two networks of one config share the embeddings of symbols and the softmax, and nothing else; the
-    loss is the sum of those of both, each the mean over what it predicts. forward: the first network alone, a language
+    loss is the sum of those of both, each the mean over its predictions. forward: the first network alone, a language
     model from left to right.
 
     Nothing is hidden: where the data put [MASK] or another symbol, the original one is read. Special symbols are read

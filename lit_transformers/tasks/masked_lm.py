@@ -32,11 +32,11 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
 
     Where the data ask for the relation of two segments (``data.relation``), it is predicted from the first vector of a
     row through a map with tanh, the pooler of BERT's code. relation_weight: of that loss; the loss of symbols counts 1.
-    detach_relation: whether that loss trains the pooler and its output alone, so that they read what the network has
-    learned from the loss of symbols.
-    span_boundary: whether symbols are predicted from what stands beside their span as well; None: they are not.
+    detach_relation: whether that loss trains the pooler and its output alone, so that they read representations that
+    the network has learned from the loss of symbols.
+    span_boundary: whether symbols are also predicted from the vectors next to their span; None: they are not.
     Where the data replace phrases (``data.noise.kind=replace_phrases``), the task also predicts of each whether it
-    was replaced, from the vectors beside it. phrase_weight: of that loss.
+    was replaced, from the vectors next to it. phrase_weight: of that loss.
     """
 
     reads: ClassVar[type[DataDescription]] = RowDescription
@@ -170,7 +170,7 @@ def two_sided(model: ModelConfig, task: str) -> RowModelConfig:
     reader = require(model, RowModelConfig, f"{task} trains")
     if not reader.first_sees_all:
         raise ConfigError(
-            f"{model.kind} sees what stands before a hidden symbol alone; set model to an encoder that is not causal, "
+            f"{model.kind} sees only the symbols before a hidden one; set model to an encoder that is not causal, "
             "or task to causal_lm or bilm",
             "model",
         )

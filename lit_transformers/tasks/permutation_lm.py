@@ -37,20 +37,22 @@ class PermutationLMConfig(TaskConfig, kind="permutation_lm"):
     before it, as the last of that order: a share 1/K of them is ``data.noise.rate`` (arXiv:1906.08237, section 2.3).
 
     Nothing is hidden: where the data put [MASK] or another symbol, the original one is read. The order is a function of
-    a row's ordinal and of what is chosen in it. Special symbols are never predicted and belong to the context.
+    a row's ordinal and of the symbols chosen in it. Special symbols are never predicted and belong to the context.
 
     order: targets: symbols that are not predicted see each other and are seen by all, as in the authors' code, so that
     only the predicted ones are in order. all: those before them are in order too, as in the paper's equation 5. none:
     a predicted symbol sees those that are not predicted alone, in its segment and in memory, as in masked language
     modelling.
     measured: the order in evaluation; None: as in training. By none the predictions of a masked language model, which
-    see as much, can be compared: of another order, memory holds what was predicted in the segments before.
-    objective: denoising: the symbols are hidden as the data say, and predicted from the stream that reads what hides
-    them, as in masked language modelling (DAE of table 6), in the same segments and with the same memory.
-    segment_length: rows are read in segments of so many symbols, each with what memory holds of those before it, as in
-    Transformer-XL (section 2.4); None: at once, without memory. No state outlives a row, so that rows stay independent.
+    see as much, can be compared: of another order, memory holds the symbols that were
+    predicted in the segments before.
+    objective: denoising: the symbols are hidden as the data say, and predicted from the stream that reads their
+    replacements, as in masked language modelling (DAE of table 6), in the same segments and with the same memory.
+    segment_length: number of symbols in the segments in which rows are read, each with the memory of those before it,
+    as in Transformer-XL (section 2.4); None: at once, without memory. No state outlives a row, so that rows stay
+    independent.
     directions: both: half of the rows, by their ordinals, are read from the last segment to the first, so that memory
-    holds what follows, with distances of the other sign (bidirectional data, section 3.1).
+    holds the segments that follow, with distances of the other sign (bidirectional data, section 3.1).
     relation_weight: of the loss of the relation of two segments, where the data ask for it.
     """
 
@@ -124,7 +126,7 @@ class PermutationLM(Task):
         rows = RowDescription.of(data, config.kind)
         refuse_pairs(rows, config.kind)
         if rows.ordered or rows.restarts:
-            reason = "draws an order of its own for positions as they stand; drop data.attention_masks and data.restart"
+            reason = "draws its own order for positions as they stand; drop data.attention_masks and data.restart"
             raise ConfigError(f"{config.kind} {reason}", "task")
         network = reader.build(data)
         self.network = without_order(network) if config.objective == "denoising" else network

@@ -26,9 +26,9 @@ class PooledTaskConfig(TaskConfig):
     pooling: the vector of the first token, which is the boundary before every row (arXiv:1810.04805, section 3, where
     it is called [CLS]); the mean over all real tokens; or the vector of the last one, the only one that has seen the
     whole row if the network is a language_model. dropout: of that vector.
-    layers: reads the output of so many of the first layers, the others are left out; None for the network's own output.
-    Where ``training.groups`` freeze the network, it is a probe of what a layer represents (Alain and Bengio 2016,
-    arXiv:1610.01644, section 3; Tenney et al. 2019, arXiv:1905.05950).
+    layers: reads the output of the first n layers, and omits the others; None for the network's own output.
+    Where ``training.groups`` freeze the network, it is a probe of the representations of a layer (Alain and Bengio
+    2016, arXiv:1610.01644, section 3; Tenney et al. 2019, arXiv:1905.05950).
     """
 
     reads: ClassVar[type[DataDescription]] = LabelledDescription

@@ -34,7 +34,7 @@ from lit_transformers.training.config import TrainingConfig
 
 
 class SymbolGeneratorConfig(Config):
-    """The network that fills hidden symbols, and how what it draws is made.
+    """The network that fills hidden symbols, and how it draws them.
 
     width: the share of the model's dim and heads; None for all. A quarter to a half serves best (arXiv:2003.10555,
     section 3.2). overrides: of the model besides, as paths below it: {"depth": 3}. tie: which weights are those of the
@@ -64,16 +64,16 @@ class SymbolGeneratorConfig(Config):
 
 
 class ReplacedTokensConfig(TaskConfig, kind="replaced_tokens"):
-    """Hidden symbols are replaced by draws of a generator, and the network is trained beside it.
+    """Hidden symbols are replaced by draws of a generator, and the network is trained together with it.
 
     predicts: whether each symbol was replaced (ELECTRA); the same at positions that were hidden alone ("ELECTRA 15%");
     the original symbol at these ("Replace MLM"); or that of all positions, from a softmax that is mixed with a copy of
-    what is read ("All-Tokens MLM"; arXiv:2003.10555, section 3.4).
+    the symbol that is read ("All-Tokens MLM"; arXiv:2003.10555, section 3.4).
     weight: of the network's loss; the generator's counts 1. The paper has 50 for detection. Where symbols are
     predicted, 1 makes the losses alike.
     A draw that is the original symbol counts as original (section 2). Draws follow from the generator's probabilities,
-    the ordinal of a row, what is hidden in it and the number of the update alone (``counter_based``), so that they are
-    the same on all ranks; in evaluation, from the same numbers at every update.
+    the ordinal of a row, the symbols hidden in it and the number of the update alone (``counter_based``), so that they
+    are the same on all ranks; in evaluation, from the same numbers at every update.
     """
 
     reads: ClassVar[type[DataDescription]] = RowDescription

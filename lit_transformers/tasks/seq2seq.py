@@ -102,7 +102,7 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
         if "bleu" in self.scores and self.words.bleu == "13a" and 2 * len(unspaced) > len(targets):
             return (
                 f"task.bleu_tokenizer: {len(unspaced)} of {len(targets)} targets are written without spaces between "
-                "words, and 13a takes what stands between spaces for words; name data.source.languages, or set "
+                "words, and 13a takes the text between spaces for words; name data.source.languages, or set "
                 "task.bleu_tokenizer=zh, ja-mecab or char"
             )
         return None

@@ -189,11 +189,12 @@ class AverageConfig(Config):
 
 
 class StopConfig(Config):
-    """By which validations a run ends early, or selects its weights. They read the validation split, whatever is
-    measured at the end.
+    """By which validations a run ends early, or selects its weights. They read the validation split, even if another
+    one is measured at the end.
 
-    metric: by its name in records; the objective says whether less or more of it is better. patience: training ends
-    after so many validations in a row without an improvement by more than ``min_delta``; None: it never does.
+    metric: by its name in records; the objective says whether less or more of it is better. patience: number of
+    validations in a row without an improvement by more than ``min_delta`` after which training ends; None: it never
+    ends early.
     """
 
     metric: Annotated[str, Field(pattern=r"^val/.+")] = "val/nats"
@@ -248,16 +249,16 @@ def refuse_checkpoints(callback_type: type[Callback], name: str, path: str) -> N
 class TrainingConfig(Config):
     """The budget of training and how it is spent.
 
-    steps: updates, 0 of a run that only measures what it starts from; accumulate: batches of an update, whose gradient
+    steps: updates, 0 of a run that only measures its starting weights; accumulate: batches of an update, whose gradient
     is the mean over all their targets; average: whether the weights at the end are those of several updates; groups:
-    parameters that learn at another rate, later or not at all; clip: largest norm of the gradient (None for any), of
-    what learns in the update; precision: "bf16" needs CUDA; tf32: round the factors of float32 products, convolutions
-    and LSTMs to 10 bits on CUDA; attention_kernel: the only kernel by which torch may compute
+    parameters that learn at another rate, later or not at all; clip: largest norm of the gradient (None for any), over
+    the parameters that learn in the update; precision: "bf16" needs CUDA; tf32: round the factors of float32 products,
+    convolutions and LSTMs to 10 bits on CUDA; attention_kernel: the only kernel by which torch may compute
     scaled_dot_product_attention ("auto" for all; "efficient" and "cudnn" need CUDA); compile: run the network through
     torch.compile; validate_every: steps between validations (None for the end alone); log_every: steps between points
     of the training curve; device: "auto" takes CUDA where there is one; devices: ranks, which change no batch, so that
-    a run may go on with another number of them; strategy: whether each rank holds the whole network ("ddp") or, between
-    passes, a part of it ("fsdp"), either of which goes on with what the other began; stop: by which validations
+    a run may resume with another number of them; strategy: whether each rank holds the whole network ("ddp") or,
+    between passes, a part of it ("fsdp"), and a run of either may resume as the other; stop: by which validations
     training ends early or weights are selected; keep: whether the last weights are measured and kept, or those of the
     best validation by ``stop``; callbacks: those of others.
     """
@@ -300,7 +301,7 @@ class TrainingConfig(Config):
         if self.average and self.average.places(self.steps).start < 1:
             yield (
                 f"average takes the weights of {self.average.last} updates, every {self.average.every}, and there are "
-                f"{self.steps} in all; set average.last or average.every lower"
+                f"{self.steps} in total; set average.last or average.every lower"
             )
 
     def _selection_conflicts(self) -> Iterator[str]:

@@ -186,7 +186,7 @@ def test_a_causal_encoder_has_one_order_and_predicts_nothing_from_both_sides() -
         LEFT_TO_RIGHT.override({"query_stream": "learned"})
     with pytest.raises(ConfigError, match=r"^model.causal: rows have one order"):
         LEFT_TO_RIGHT.build(replace(DATA, ordered=True))
-    with pytest.raises(ConfigError, match="encoder sees what stands before a hidden symbol alone"):
+    with pytest.raises(ConfigError, match="encoder sees only the symbols before a hidden one"):
         MaskedLMConfig().build(LEFT_TO_RIGHT, DATA, TrainingConfig(device="cpu"))
 
 

@@ -264,9 +264,9 @@ class LosesConfig(_Wrong, kind="loses"):
     [
         (InterleavedConfig, "labels are not fed", "column 'label': the symbol after a token alone tells its tag"),
         (PlacedConfig, "labels are not fed", "column 'label': the place of a token alone tells its tag"),
-        (ShortConfig, "described as they are", "it has 7 tags for 8 symbols; give what TagLabels describes"),
+        (ShortConfig, "described as they are", "it has 7 tags for 8 symbols; give labels that TagLabels describes"),
         (PrintedConfig, "labels are not fed", "the symbol at place 0 alone tells every label; leave labels out"),
-        (BeyondRowConfig, "described as they are", "to 10 in a row of 9 tokens; give what SpanLabels describes"),
+        (BeyondRowConfig, "described as they are", "to 10 in a row of 9 tokens; give labels that SpanLabels describes"),
         (LosesConfig, "described as they are", "an example has no number, and every row needs one"),
     ],
 )

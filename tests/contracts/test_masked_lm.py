@@ -207,7 +207,7 @@ DATA_OF_MORE = RowDescription(
 
 
 def test_what_sees_one_side_alone_is_refused() -> None:
-    with pytest.raises(ConfigError, match="language_model sees what stands before a hidden symbol alone"):
+    with pytest.raises(ConfigError, match="language_model sees only the symbols before a hidden one"):
         masked_lm(LanguageModelConfig(dim=DIM, heads=HEADS, depth=1))
     with pytest.raises(ConfigError, match="transform"):
         BERT.override({"embedding_dim": 6, "transform": None})

@@ -105,7 +105,7 @@ PROVEN_ELSEWHERE = {
     "every field has an effect": "test_fields.py and test_training_fields.py",
     "ranks share the batches of one": "test_any_reader.py",
     "workers make the same batches": "test_any_reader.py",
-    "goes on in the middle": "test_any_reader.py",
+    "resumes in the middle": "test_any_reader.py",
 }
 """Checks that other tests ask of more parts of ours, with more batches."""
 

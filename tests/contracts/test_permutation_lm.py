@@ -346,8 +346,8 @@ def test_what_predicts_in_no_order_is_refused() -> None:
     ("field", "reason"),
     [
         ({"rules": ("agreement",)}, "permutation_lm gives no row a likelihood, .* drop data.evaluation.pairs"),
-        ({"ordered": True}, "permutation_lm draws an order of its own .* drop data.attention_masks"),
-        ({"restarts": True}, "permutation_lm draws an order of its own .* and data.restart"),
+        ({"ordered": True}, "permutation_lm draws its own order .* drop data.attention_masks"),
+        ({"restarts": True}, "permutation_lm draws its own order .* and data.restart"),
     ],
 )
 def test_data_that_it_cannot_obey_are_refused(field: dict[str, Any], reason: str) -> None:

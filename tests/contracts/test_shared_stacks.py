@@ -120,7 +120,7 @@ def test_a_memory_of_the_decoder_alone_is_no_other_mixer() -> None:
     ("changes", "reason"),
     [
         ({"decoder_depth": 3}, "are equally deep; set decoder_depth: null"),
-        ({"decoder_mixer": "window"}, "decoder_mixer has another kind than mixer; set it to what mixer is"),
+        ({"decoder_mixer": "window"}, "decoder_mixer has another kind than mixer; give it the value of mixer"),
         ({"mixer.bias": True}, "decoder_mixer has another bias than mixer"),
     ],
 )

@@ -366,7 +366,7 @@ def test_a_paper_is_read_with_its_summary_and_with_its_abstract_where_asked(tmp_
     assert read_pairs(config) == [Texts("Title\nShort.\n1 Begin Long.", ("Said it.",))]
     assert read_pairs(config.override({"abstract": False})) == [Texts("Title\n1 Begin Long.", ("Said it.",))]
     (tmp_path / "A1/summary/A1.scisummnet_human.txt").unlink()
-    with pytest.raises(DataError, match="A1: no summary beside it"):
+    with pytest.raises(DataError, match="A1: no summary next to it"):
         read_pairs(config)
 
 

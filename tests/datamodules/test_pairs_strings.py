@@ -111,13 +111,13 @@ def test_a_checkpoint_of_strings_describes_them_and_reads_no_text() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tokenizer": "bytes"}, "tokenizer says nothing of strings"),
-        ({"longest_source": 5}, "longest_source says nothing of strings"),
-        ({"overlong": "drop"}, "overlong says nothing of strings"),
-        ({"ratio": 2.0}, "ratio says nothing of strings"),
+        ({"tokenizer": "bytes"}, "tokenizer does not apply to strings"),
+        ({"longest_source": 5}, "longest_source does not apply to strings"),
+        ({"overlong": "drop"}, "overlong does not apply to strings"),
+        ({"ratio": 2.0}, "ratio does not apply to strings"),
         ({"source.generator": "recall"}, r"source: generator recall asks no question .*; copy, reverse, addition do"),
         ({"evaluation.lengths": [200]}, "tokens_per_batch 100 does not hold one pair, of up to 201 tokens a side"),
-        ({"evaluation.lengths": [5], "evaluation.split": "train"}, "evaluation: lengths are asked for in validation"),
+        ({"evaluation.lengths": [5], "evaluation.split": "train"}, "evaluation: lengths are measured in validation"),
     ],
     ids=str,
 )

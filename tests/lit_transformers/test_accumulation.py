@@ -187,7 +187,7 @@ def test_what_is_measured_at_the_end_is_the_mean_and_before_it_the_weights_of_th
     [
         (
             {"average": {"last": 4, "every": 2}},
-            "weights of 4 updates, every 2, and there are 6 in all; set training.av",
+            "weights of 4 updates, every 2, and there are 6 in total; set training.av",
         ),
         (
             {"average": {}, "strategy": "fsdp", "devices": 2},

@@ -229,7 +229,7 @@ def test_weights_that_are_no_numbers_write_nothing(
     torch.save(contents, tmp_path / "diverged.ckpt")
     assert command(str(tmp_path / "diverged.ckpt"), *options) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"{tmp_path / 'diverged.ckpt'}: {name} holds what is no finite number" in line
+    assert f"{tmp_path / 'diverged.ckpt'}: {name} holds a number that is not finite" in line
 
 
 def test_probabilities_that_are_no_numbers_choose_nothing() -> None:

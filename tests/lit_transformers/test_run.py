@@ -197,7 +197,7 @@ def test_evaluation_settings_change_nothing_but_the_evaluation(
     assert longer_memory["metrics"] != read_record(finished)["metrics"]
     base_state, longer_state = weights(finished), weights(tmp_path)
     assert all(torch.equal(base_state[name], longer_state[name]) for name in base_state)
-    with pytest.raises(ConfigError, match=r"task\.evaluation changes what model does not have.*memory"):
+    with pytest.raises(ConfigError, match=r"task\.evaluation changes a field that model does not have.*memory"):
         config.override({"task.evaluation": {"mixer.memmory": 24}})
 
 

@@ -142,10 +142,10 @@ def test_a_wrong_encoding_is_told_with_its_line_after_those_before_it(checkpoint
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        (TranslationOptions(source="bb"), "--from: bb was asked for, and this checkpoint was trained from aa to bb"),
+        (TranslationOptions(source="bb"), "--from: bb was requested, and this checkpoint was trained from aa to bb"),
         (
             TranslationOptions(source="aa", target="cc"),
-            "--to: cc was asked for, and this checkpoint was trained from aa to bb",
+            "--to: cc was requested, and this checkpoint was trained from aa to bb",
         ),
         (
             TranslationOptions(length_penalty=1.0),
@@ -193,7 +193,7 @@ def test_what_writes_summaries_translates_nothing_and_of_unnamed_languages_both_
 @pytest.mark.parametrize(
     ("options", "given", "status", "out", "last"),
     [
-        (["--from", "bb"], b"red\n", 2, b"", "error: --from: bb was asked for"),
+        (["--from", "bb"], b"red\n", 2, b"", "error: --from: bb was requested"),
         (["--overlong", "refuse"], b"red " * 20, 1, b"\n", "refused and left empty"),
         ([], b"red\n\xff\n", 2, b"red\n", "error: line 2: byte 1 is no UTF-8"),
         ([], b"red\n" + b"red " * 21, 2, b"red\n", "error: standard input:2: a line of more than 80 bytes"),

@@ -183,7 +183,7 @@ ROTARY = {"rope_type": "default", "rope_theta": 10.0}
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "layers in no cycle": (
         {"layer_types": ["full_attention", "full_attention", *["sliding_attention"] * 3]},
-        r"layer_types: is \['full_attention', .*only those can be mapped of which one in so many",
+        r"layer_types: is \['full_attention', .*only lists can be mapped in which every n-th layer",
     ),
     "windows alone": ({"layer_types": ["sliding_attention"] * 5}, "layer_types: is"),
     "full attention alone": ({"layer_types": None, "global_attn_every_n_layers": 1}, "full_every: 1 leaves no layer"),
