@@ -52,6 +52,7 @@ quick: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/python -m docs lint
 
 types: $(STAMP)
 	$(BIN)/mypy

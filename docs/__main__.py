@@ -1,4 +1,4 @@
-"""``python -m docs``: builds the site of the documentation, and runs the code blocks of its pages."""
+"""``python -m docs``: builds the site of the documentation, runs the code blocks of its pages, and checks English."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lit_transformers.records.files import write_text
 
 ROOT = Path(__file__).parents[1]
 app = typer.Typer(
-    help="Build the documentation, and run the code blocks of its pages.",
+    help="Build the documentation, run the code blocks of its pages, and check the project's English.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -63,6 +63,18 @@ def outputs(
         with TemporaryDirectory(prefix="docs-") as temporary:
             printed = list(run_page(blocks_of(text, str(page)), folder or Path(temporary)))
         write_text(page, with_output(text, printed))
+
+
+@app.command()
+def lint() -> None:
+    """Check the English of pages, help and messages."""
+    from docs.prose import faults
+
+    found = list(faults(ROOT))
+    for line in found:
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    if found:
+        raise typer.Exit(1)
 
 
 def main() -> int:

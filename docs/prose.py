@@ -1,4 +1,4 @@
-"""The lint of the project's English: banned forms, and the rate of clauses that begin with "what".
+"""The lint of the project's English, ``python -m docs lint``: banned forms, and the rate of clauses with "what".
 
 It reads the pages of the documentation without their code, the docstrings of commands and configs, which ``--help`` and
 ``config`` print, and every string of the code that holds words: messages, plans, reports, pages.
@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["BANNED", "WHAT_CLAUSES", "Finding", "Passage", "findings", "passages", "rate_of_what"]
+__all__ = ["BANNED", "WHAT_CLAUSES", "Finding", "Passage", "faults", "findings", "passages", "rate_of_what"]
 
 PACKAGES = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "claims", "benchmarks", "docs")
 """The packages whose strings a person may read."""
+EXEMPT = Path("docs", "prose.py")
+"""The module that lists the banned forms."""
 WHAT_CLAUSES = 2.5
 """The most clauses with "what" in a thousand words of the pages, and of the strings."""
 BANNED: Mapping[str, str] = {
@@ -64,7 +66,8 @@ def passages(root: Path) -> Iterator[Passage]:
         yield from _of_page(page.relative_to(root), page.read_text(encoding="utf-8"))
     for package in PACKAGES:
         for module in sorted((root / package).rglob("*.py")):
-            yield from _of_module(module.relative_to(root), module.read_text(encoding="utf-8"))
+            if (file := module.relative_to(root)) != EXEMPT:
+                yield from _of_module(file, module.read_text(encoding="utf-8"))
 
 
 def findings(read: Sequence[Passage]) -> Iterator[Finding]:
@@ -81,6 +84,17 @@ def rate_of_what(read: Sequence[Passage]) -> float:
     words = sum(len(_WORD.findall(passage.text)) for passage in read)
     clauses = sum(len(_WHAT.findall(passage.text)) for passage in read)
     return 1000 * clauses / max(1, words)
+
+
+def faults(root: Path) -> Iterator[str]:
+    """Yields a line for every banned form of the checkout at ``root``, and one for its pages, or the strings of its
+    code, if these have more clauses with "what" than WHAT_CLAUSES."""
+    read = list(passages(root))
+    yield from map(str, findings(read))
+    for name, suffix in (("pages", ".md"), ("strings", ".py")):
+        rate = rate_of_what([passage for passage in read if passage.file.suffix == suffix])
+        if rate > WHAT_CLAUSES:
+            yield f'{name}: {rate:.2f} clauses with "what" in a thousand words; at most {WHAT_CLAUSES}'
 
 
 def _of_page(file: Path, text: str) -> Iterator[Passage]:

@@ -76,7 +76,7 @@ class TextData(Data):
             if (encode_document(self.tokenizer, document) == self.tokenizer.unknown).any():
                 return (
                     f"data.source: {self.config.source.kind} is drawn from symbols that the network was not trained "
-                    "on; set back the fields that decide them, or train anew"
+                    "on; restore the fields that decide them, or train anew"
                 )
         return None
 

@@ -107,9 +107,9 @@ def test_lines_of_json_are_texts_that_may_hold_line_ends(tmp_path: Path) -> None
     assert predicted(of(checkpoint, "json"), *lines) == [close(plain)] * 3
     for line, message in (
         ("good film", r'line 1: is no JSON; give \{"text": "..."\}, or --lines text'),
-        ("[1]", "line 1: has another form; give"),
+        ("[1]", r'line 1: has another form; give \{"text": "..."\}'),
         ('"\\ud800"', "line 1: holds a character that UTF-8 cannot write"),
-        ('{"review": "good"}', "line 1: has another form; give"),
+        ('{"review": "good"}', r'line 1: has another form; give \{"text": "..."\}'),
     ):
         with pytest.raises(ValueError, match=message):
             predicted(of(checkpoint, "json"), line)

@@ -286,7 +286,7 @@ def test_symbols_that_stand_for_no_text_are_those_of_training(name: str, tmp_pat
     task, changed, extra = load(checkpoint, allowed)
     known = config.build_data().description.vocabulary
     assert open_data(checkpoint, task, changed, extra).description.vocabulary == known
-    with pytest.raises((ConfigError, DataError), match=r"^data.*(set back|train anew)") as error:
+    with pytest.raises((ConfigError, DataError), match=r"^data.*(restore|train anew)") as error:
         task, changed, extra = load(checkpoint, refused)
         open_data(checkpoint, task, changed, extra)
     assert "\n" not in str(error.value)
