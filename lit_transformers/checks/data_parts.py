@@ -500,6 +500,12 @@ def batches_are_described(case: DataConfig) -> str:
         for flag, mask in (("padded", "padding_mask"), ("source_padded", "source_padding_mask")):
             if not getattr(batch, flag, True) and not getattr(batch, mask).all():
                 raise Broken(f"a batch has padding and says {flag}=False: networks would read it; leave {flag} out")
+        most = getattr(batch, "most_targets", None)
+        if most is not None and (targets := int((batch.targets != IGNORED).sum(dim=1).max())) > most:
+            raise Broken(
+                f"a row of a batch has {targets} targets and most_targets is {most}: a GPU predicts no more; count "
+                "the targets of each row"
+            )
         for name, labels in description.label_columns.items():
             if fault := labels.fault(labels_in(batch, name), batch.padding_mask):
                 raise Broken(f"column {name!r} of a batch: {fault}; lay it out as {type(labels).__name__} describes")

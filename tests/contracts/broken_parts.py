@@ -39,6 +39,7 @@ from datamodules.denoising.symbols import DenoisingSymbols
 from datamodules.pairs.source import Pair, PairsRead
 from datamodules.pairs.strings import StringPairs
 from datamodules.rows.noises import Chosen, PlainRow
+from datamodules.rows.rows import RowData, RowDataConfig
 from datamodules.strings.generators.generator import String
 from datamodules.text.sources import split_by_hash
 from lit_transformers.adapters import BottleneckConfig
@@ -485,16 +486,32 @@ class UnawareConfig(GeneratedDataConfig, kind="unaware"):
 
 class Unaware(GeneratedData):
     def training(self) -> Any:
-        reading = super().training()
-        return reading._replace(open=lambda shard: _Unaware(reading.open(shard)))
+        return changed(super().training(), padded=False)
 
 
-class _Unaware:
-    def __init__(self, batches: Any) -> None:
-        self.batches, self.skip, self.go_to = batches, batches.skip, batches.go_to
+class FrugalConfig(RowDataConfig, kind="frugal"):
+    """Says of every row that it has at most one target."""
+
+    def build(self) -> RowData:
+        return Frugal(self)
+
+
+class Frugal(RowData):
+    def training(self) -> Any:
+        return changed(super().training(), most_targets=1)
+
+
+def changed(reading: Any, **fields: Any) -> Any:
+    """A reading of batches with other values in some fields."""
+    return reading._replace(open=lambda shard: _Changed(reading.open(shard), fields))
+
+
+class _Changed:
+    def __init__(self, batches: Any, fields: Mapping[str, Any]) -> None:
+        self.batches, self.fields, self.skip, self.go_to = batches, fields, batches.skip, batches.go_to
 
     def chunk(self) -> Iterator[Any]:
-        return (batch._replace(padded=False) for batch in self.batches.chunk())
+        return (batch._replace(**self.fields) for batch in self.batches.chunk())
 
 
 class _Deaf:
@@ -579,6 +596,7 @@ FAULTS: Mapping[str, tuple[Any, str, str]] = {
     "tokenizer": (MiscountedConfig, "read from a checkpoint", "return all of it in to_dict"),
     "ranks": (SelfishConfig, "ranks share the batches of one", "deal each batch by Shard.of"),
     "padding": (UnawareConfig(lengths="uniform"), "described as it is", "leave padded out"),
+    "targets of a row": (FrugalConfig(), "described as it is", "count the targets of each row"),
     "cursor": (SelfishConfig, "resumes in the middle", "hold all that decides the next batch in the cursor"),
 }
 """For each fault the config, the check that notices it, and the way out in the line that it prints."""
