@@ -23,6 +23,7 @@ COLUMNS = "tests/contracts/test_label_columns.py::test_"
 DESCRIPTIONS = "tests/lit_transformers/test_descriptions.py::test_"
 MEASURES = "tests/lit_transformers/test_measurement.py::test_"
 GALLERY = "tests/reports/test_report_gallery.py::test_"
+SCREEN = "tests/reports/test_report_screen.py::test_"
 VERDICTS = "tests/reports/test_report_verdicts.py::test_"
 LAUNCH = "tests/sweeps/test_launch.py::test_"
 STORE = "tests/sweeps/test_store.py::test_"
@@ -3029,6 +3030,46 @@ REPORT_FAULTS = (
         "lit_transformers/checks/objective_parts.py",
         "if measured != measures.keys():",
         "if measured - measures.keys():\n        pass\n    if False:",
+        (BROKEN,),
+    ),
+    Fault(
+        "reports",
+        "a screen runs on where rows have no room",
+        "reports/show/screen.py",
+        "if number > 1 and len(lines) + 1 + len(further) + (rest > 1) > most:",
+        "if most < 0:",
+        (f"{SCREEN}what_is_published_fits_a_screen",),
+    ),
+    Fault(
+        "reports",
+        "the band of a bar is the better half of the margin",
+        "reports/show/screen.py",
+        '*([(-self.margin, self.margin, "░")] if self.margin else []),',
+        '*([(0.0, self.margin, "░")] if self.margin else []),',
+        (f"{SCREEN}a_bar_shows_zero_the_margin_and_the_interval_in_their_order",),
+    ),
+    Fault(
+        "reports",
+        "a comparison without a verdict is left out of a screen",
+        "reports/show/screen.py",
+        "if one.verdict is None and one.reason:",
+        "if one.verdict is None and not one.reason:",
+        (f"{SCREEN}what_has_no_verdict_is_named_with_its_reason",),
+    ),
+    Fault(
+        "reports",
+        "the picture of a page draws no seeds",
+        "reports/show/picture.py",
+        "for seed, value in seed_values(findings, comparison).items():",
+        "for seed, value in dict[int, float]().items():",
+        ("tests/reports/test_page_in_chromium.py::test_the_first_screen_has_the_verdicts",),
+    ),
+    Fault(
+        "data",
+        "batches that count too few targets of a row are not noticed",
+        "lit_transformers/checks/data_parts.py",
+        "if most is not None and (targets :=",
+        "if most is None and (targets :=",
         (BROKEN,),
     ),
     Fault(
