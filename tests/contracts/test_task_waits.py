@@ -70,7 +70,7 @@ def uneven(batch: Any) -> Any:
     """Five rows of several lengths with several numbers of targets, one of which is padding alone."""
     batch = tree_map(lambda part: torch.cat([part, part, part[:1]]) if isinstance(part, Tensor) else part, batch)
     padding_mask = torch.arange(9) < torch.tensor([[9], [7], [9], [4], [0]])
-    changed: dict[str, Any] = {"padding_mask": padding_mask}
+    changed: dict[str, Any] = {"padding_mask": padding_mask, "padded": True}
     if "targets" in batch._fields:
         changed["targets"] = batch.targets.masked_fill(~padding_mask, IGNORED)
         changed["targets"][2, :5] = IGNORED

@@ -33,6 +33,8 @@ NUMBERLESS = {
 """Operations that have no numbers to compute."""
 INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}
 """Operations that on CUDA turn a mask into indices, whose number they read at once."""
+SOFTMAX = {aten._softmax, aten._log_softmax}
+SOFTMAX_GRADIENTS = {aten._softmax_backward_data, aten._log_softmax_backward_data}
 
 
 class Values(TorchDispatchMode):
@@ -113,13 +115,22 @@ def filled(func: Any, args: Any, kwargs: dict[str, Any], outputs: Any) -> Any:
     numbers has another one there, and is built anew."""
     here = {name: value for name, value in kwargs.items() if name != "pin_memory"}
     try:
-        computed = func(*tree_map(host_of, args), **tree_map(host_of, here))
+        computed = func(*widened(func, tree_map(host_of, args)), **tree_map(host_of, here))
     except (NotImplementedError, RuntimeError) as error:
         if not isinstance(error, NotImplementedError) and "not implemented for" not in str(error):
             raise
         return outputs
     leaves, form = tree_flatten(outputs)
     return tree_unflatten(list(starmap(with_numbers, zip(leaves, tree_leaves(computed), strict=True))), form)
+
+
+def widened(func: Any, args: Any) -> Any:
+    """The arguments of an operation for a CPU, whose softmax does not turn half precision into float32, nor back."""
+    if func.overloadpacket in SOFTMAX and args[2]:
+        return args[0].float(), args[1], False
+    if func.overloadpacket in SOFTMAX_GRADIENTS:
+        return *args[:3], args[0].dtype
+    return args
 
 
 def with_numbers(output: Any, computed: Any) -> Any:
