@@ -18,6 +18,7 @@ CHANGES: Mapping[str, Mapping[str, str]] = {
         **{f"record.json cost.{name}": READ for name in ("tokens", "train_flops", "planned_tokens")},
         **{f"record.json cost.{name}": NEW for name in ("frozen_parameters", "train_flops_per_token")},
         "record.json measurement.goals.*": NEW,
+        "record.json gates.*.name": "gates are named in plainer words",
         "metrics.csv train/*_nats": CURVE,
     },
     "text-half-loss": {"record.json cost.flops_per_token": PREDICTED},
