@@ -88,13 +88,14 @@ def _rate(plan_runs: list[FinishedRun], runs: Path, needs_cuda: bool, runner: st
     if samples:
         machine = statistics.mode(done.hardware for done in samples)
         rates = [done.rate for done in samples if done.hardware == machine]
-        basis = f"from runs done on {machine}: {len(rates)} of {'this plan' if plan_runs else 'other plans'}"
+        number = "1 run" if len(rates) == 1 else f"{len(rates)} runs"
+        basis = f"from {number} of {'this plan' if plan_runs else 'other plans'} on {machine}"
         return statistics.median(rates), basis
     if needs_cuda and not cuda_devices():
-        basis = f"assuming {ASSUMED_DEVICE} at {ASSUMED_RATE / 1e12:.0f} TFLOP/s: there is no CUDA device here"
+        basis = f"assuming {ASSUMED_DEVICE} at {ASSUMED_RATE / 1e12:.0f} TFLOP/s: no CUDA device here"
         return ASSUMED_RATE, basis
     machine = "this machine's CUDA device" if needs_cuda else processor()
-    basis = f"roughly, for {machine}: no run that is long enough to tell was done here yet"
+    basis = f"rough estimate: no run of {ENOUGH_SECONDS:.0f} s or more has finished on {machine}"
     device = "cuda" if needs_cuda else "cpu"
     here = "torch" in sys.modules  # otherwise the runner's server has imported it, or is about to
     rate = matrix_product_rate(device) if here else call_forked(runner, matrix_product_rate, device)

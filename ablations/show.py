@@ -69,7 +69,7 @@ def study_view(name: str, ablation: Ablation) -> Group:
         lines.append(Text(", ".join([source.title, *([f"arXiv:{source.arxiv}"] if source.arxiv else []), *table])))
     criterion = f"{ablation.metric.name}{f', {ablation.metric.goal}d' if ablation.metric.goal else ''}"
     seeds = _seeds_text(ablation.seeds)
-    lines.append(Text(f"decided by {criterion}; design {ablation.design}; {seeds} seeds unless a scale says else"))
+    lines.append(Text(f"metric {criterion}; design {ablation.design}; {seeds} seeds unless the scale differs"))
     if ablation.metric.margin:
         lines.append(Text(f"equal within {ablation.metric.margin.size:g}: {ablation.metric.margin.reason}"))
     if ablation.match:
@@ -82,7 +82,7 @@ def study_view(name: str, ablation: Ablation) -> Group:
     if baseline_kinds:
         lines.append(Text(f"baseline: {', '.join(baseline_kinds)}"))
     if ablation.preparation:
-        lines.append(Text(f"its arms start from weights that are fetched by: {ablation.preparation}"))
+        lines.append(Text(f"weights that arms start from are fetched by: {ablation.preparation}"))
     lines += [Text(), _levels(ablation), Text(), _scales(ablation)]
     if ablation.published:
         lines += [Text(), _published(ablation)]
@@ -206,7 +206,7 @@ def chain_lines(planned: PlannedStudy) -> Iterator[str]:
             yield f"{plan.labels.alone(arm.name)} starts from {' and '.join(names)}"
     if plan.stages and plan.match is not None:
         whole = "all stages together" if plan.match.chain else "the last stage alone"
-        yield f"matched {plan.match.on} are those of {whole}"
+        yield f"the matched {plan.match.on} cover {whole}"
 
 
 def remaining_work(time_estimate: TimeEstimate, done: set[str], workers: int) -> str:
@@ -214,7 +214,7 @@ def remaining_work(time_estimate: TimeEstimate, done: set[str], workers: int) ->
     remaining = [seconds for key, seconds in time_estimate.seconds.items() if key not in done]
     total = sum(remaining) / min(workers, max(len(remaining), 1))
     worker_count = "1 worker" if workers == 1 else f"{workers} workers"
-    return f"{len(remaining)} runs to do, about {clock(total)} with {worker_count} ({time_estimate.basis})"
+    return f"{len(remaining)} runs left, about {clock(total)} with {worker_count} ({time_estimate.basis})"
 
 
 def gate_table(results: Mapping[str, Sequence[Gate]], labels: ArmLabels) -> Group:
@@ -258,7 +258,7 @@ def preliminary_view(plan: Plan, rows: Sequence[Row]) -> Group:
             "-" if value is None else f"{value:.4g}",
             comparison,
         )
-    heading = f"Preliminary, of seed {seed} alone: no interval and no verdict before the other seeds are through."
+    heading = f"Preliminary, from seed {seed} only. Intervals and verdicts follow with the other seeds."
     return Group(Text(), Text(heading, style="bold"), table, Text())
 
 
@@ -300,7 +300,7 @@ def reproduction_view(published: Study, reproductions: Sequence[Reproduction]) -
     equal = sum(one.is_equal for one in reproductions)
     summary = f"{published.plan.metric.title}; {equal} of {len(reproductions)} equal to the last digit"
     if equal < len(reproductions):
-        summary += "; other processors and versions round otherwise, so do the same at the published commit here"
+        summary += "; other processors and versions round differently; to compare, repeat the published commit here"
     return Group(table, Text(summary))
 
 

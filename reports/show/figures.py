@@ -29,6 +29,7 @@ from reports.show.distances import bits_against_distance, recovered_bits
 from reports.show.effects import draw_effects
 from reports.show.markup import Html
 from reports.show.matrix import accuracies
+from reports.show.sections import excludes_zero
 from reports.show.style import STYLE, VARIABLES
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
     if comparisons := [c for c in findings.shown if c.estimate and c.estimate.interval]:
         caption = "Paired differences with their 95 % intervals."
         caption += " The band is the margin within which two are called equal." if findings.margin else ""
+        if any(one.verdict == "unresolved" and excludes_zero(one) for one in comparisons):
+            caption += " Verdicts allow for all comparisons, so an interval without zero may be unresolved."
         yield Drawing("differences", "Paired differences", caption, differences(findings, comparisons))
     if points := cost_points(findings):
         caption = f"Quality, with one standard deviation over seeds, with cost; {RANKED}"

@@ -17,9 +17,10 @@ from reports.judge.findings import Findings
 from reports.read.measurements import Array
 from reports.show.answer import leading, sentence
 from reports.show.curves import SETTLED, band, curve_title, falls_early, load_curves, progress_title
-from reports.show.markup import Html, details, element, escape, name_of
+from reports.show.markup import Html, details, element, escape, joined, name_of
 from reports.show.names import name_comparisons
 from reports.show.screen import IntervalScale
+from reports.show.sections import excludes_zero
 from reports.show.tables import VERDICT_STYLES, fixed, interval_text
 
 __all__ = [
@@ -79,6 +80,8 @@ def interval_chart(findings: Findings) -> Html:
 
 def _row(findings: Findings, comparison: Comparison, name: str, scale: IntervalScale) -> Html:
     marks, effect = _marks(findings, comparison, scale), escape(_effect(findings, comparison))
+    if means := _means(findings, comparison):
+        effect = joined([effect, element("small", means)])
     doubt, text = _doubt(findings, comparison), sentence(findings, comparison)
     return interval_row(name, marks, effect, comparison.verdict or "none", doubt, text)
 
@@ -105,10 +108,9 @@ def interval_row(name: str, marks: Sequence[Html], effect: Html, verdict: str, n
 
 def _doubt(findings: Findings, comparison: Comparison) -> str:
     """Returns why there is no verdict, or why one is open though the interval of the comparison excludes zero."""
-    interval = comparison.estimate.interval if comparison.estimate else None
     if comparison.verdict is None:
         return comparison.reason or ""
-    if comparison.verdict != "unresolved" or interval is None or interval[0] <= 0 <= interval[1]:
+    if comparison.verdict != "unresolved" or not excludes_zero(comparison):
         return ""
     family = len([one for one in findings.comparisons if one.adjusted is not None])
     return f"p = {comparison.adjusted:.2g} after correction for {family} comparisons" if comparison.adjusted else ""
@@ -122,6 +124,13 @@ def _effect(findings: Findings, comparison: Comparison) -> str:
         return text
     low, high = map(findings.as_printed, estimate.interval)
     return f"{text} ({interval_text(low, high, decimals)})"
+
+
+def _means(findings: Findings, comparison: Comparison) -> str:
+    """Returns the means of the two arms of a contrast; nothing for other comparisons."""
+    means = [findings.study.mean_of(arm) for arm in comparison.weights] if comparison.kind == "contrast" else []
+    known = [fixed(mean, findings.decimals) for mean in means if mean is not None]
+    return f"means {known[0]} and {known[1]}" if len(means) == len(known) == 2 else ""
 
 
 def line_mark(at: str, kind: str, title: str = "") -> Html:

@@ -11,6 +11,7 @@ from rich.text import Text
 from lit_transformers.printing.arm_names import BreakableName
 from reports.judge.comparisons import Comparison
 from reports.judge.costs import cost_ratio
+from reports.judge.fairness import cost_of
 from reports.judge.findings import Findings
 from reports.read.study import Study
 from reports.show.answer import headline, leading
@@ -210,7 +211,9 @@ def _closing(findings: Findings) -> Iterator[str]:
     ratio = "Ratios of" if findings.ratio else "In"
     margin = f" ░ Equal: {findings.margin}." if findings.margin else ""
     better = _BETTER[findings.study.plan.goal]
-    yield f"{ratio} {findings.metric.title}; {better} is better. Cost: FLOPs per token.{margin}"
+    counted = any(cost_of(run, _COSTS[0]) is not None for run in findings.study.runs)
+    cost = "FLOPs per token" if counted else "time"
+    yield f"{ratio} {findings.metric.title}; {better} is better. Cost: {cost}.{margin}"
     by_reason: dict[str, list[str]] = {}
     for one in findings.shown:
         if one.verdict is None and one.reason:

@@ -296,14 +296,15 @@ def differences(findings: Findings, comparisons: Sequence[Comparison], name: str
         for one in comparisons
     )
     notes = [f"Equal: {findings.margin}."] if findings.margin else []
-    if any(one.verdict == "unresolved" and _excludes_zero(one) for one in comparisons):
+    if any(one.verdict == "unresolved" and excludes_zero(one) for one in comparisons):
         notes.append(
             "Intervals are of one comparison each; verdicts allow for all of them (p after Holm's correction)."
         )
     return Table(name, title, columns, rows, tuple(notes), unit)
 
 
-def _excludes_zero(comparison: Comparison) -> bool:
+def excludes_zero(comparison: Comparison) -> bool:
+    """Returns whether the interval of a comparison lies on one side of zero."""
     interval = comparison.estimate.interval if comparison.estimate else None
     return interval is not None and not interval[0] <= 0 <= interval[1]
 

@@ -101,8 +101,8 @@ def test_run_trains_reports_repeats_nothing_and_shows_what_is_finished_without_i
     assert main(["run", str(study), "--runs", str(runs)]) == 0
     first = capsys.readouterr().out
     assert "Does recurrence help?" in first and "recurrence=off positions=relative" in first
-    assert "memory_helps: 6 runs to do, about " in first
-    assert first.count("Preliminary, of seed 0 alone: no interval and no verdict") == 1
+    assert "memory_helps: 6 runs left, about " in first
+    assert first.count("Preliminary, from seed 0 only.") == 1
     assert (runs / "studies/memory_helps/report/report.md").exists()
     code = (
         "import sys; from ablations.__main__ import main\n"
@@ -272,7 +272,7 @@ def test_a_run_that_never_begins_or_finishes_nothing_leaves_the_report_as_it_was
     capsys.readouterr()
     assert main(words) == 1
     output = capsys.readouterr().out
-    assert "not-a-number" in output and "none of its 6 runs has finished, so no report is written" in output
+    assert "not-a-number" in output and "No report: no run of memory_helps has finished." in output
     after = plan_files(tmp_path / "studies/memory_helps")
     of_the_plan = ("plan.json", "floors.json")
     assert {path: text for path, text in after.items() if path.name not in of_the_plan} == {

@@ -64,7 +64,7 @@ def test_quick_looks_change_nothing(tmp_path: Path) -> None:
     for number in range(4):
         finish(tmp_path, f"quick{number}", 2.0, rate=1e9)
     assert estimate(planned(), tmp_path) == expected
-    assert expected.basis == f"roughly, for {processor()}: no run that is long enough to tell was done here yet"
+    assert expected.basis == f"rough estimate: no run of 20 s or more has finished on {processor()}"
 
 
 def test_a_long_run_of_this_machine_tells_how_fast_others_are_and_one_of_another_does_not(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_long_run_of_this_machine_tells_how_fast_others_are_and_one_of_another
     finish(tmp_path, "on a device", 100.0, rate=1e15, hardware=H100)
     result = estimate(planned(), tmp_path)
     assert without_the_rest(result.seconds) == pytest.approx({"a0": 10, "a1": 10, "b0": 20, "b1": 20})
-    assert result.basis == f"from runs done on {processor()}: 1 of other plans"
+    assert result.basis == f"from 1 run of other plans on {processor()}"
 
 
 def test_what_a_run_did_of_its_plan_tells_how_fast_others_are_however_few_tokens_it_read(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_runs_of_the_plan_count_alone_however_short_and_with_what_measuring_took
     finish(tmp_path, "a0", 4.0, rate=FLOPS / 4, measuring=30.0)
     result = estimate(planned(), tmp_path)
     assert result.seconds == pytest.approx({"a0": 34, "a1": 34, "b0": 38, "b1": 38})
-    assert result.basis == f"from runs done on {processor()}: 1 of this plan"
+    assert result.basis == f"from 1 run of this plan on {processor()}"
 
 
 def test_a_run_that_takes_over_its_training_takes_what_it_needs_beside(tmp_path: Path) -> None:
@@ -106,13 +106,13 @@ def test_a_plan_for_a_device_that_is_not_here_names_the_one_it_assumes(tmp_path:
     result = estimate(planned("cuda"), tmp_path)
     assert without_the_rest(result.seconds)["a0"] == pytest.approx(FLOPS / ASSUMED_RATE)
     footer = str(plan_view(planned("cuda"), result, set(), 1).renderables[-1])
-    assert "with 1 worker (assuming one A100 of 40 GB at 31 TFLOP/s: there is no CUDA device here)" in footer
+    assert "with 1 worker (assuming one A100 of 40 GB at 31 TFLOP/s: no CUDA device here)" in footer
 
 
 def test_runs_that_were_done_on_a_device_elsewhere_are_worth_more_than_an_assumption(tmp_path: Path) -> None:
     finish(tmp_path, "there", 100.0, rate=1e14, hardware=H100)
     result = estimate(planned("cuda"), tmp_path)
-    assert result.basis == f"from runs done on {H100}: 1 of other plans"
+    assert result.basis == f"from 1 run of other plans on {H100}"
     assert without_the_rest(result.seconds)["a0"] == pytest.approx(FLOPS / 1e14)
 
 
@@ -122,4 +122,4 @@ def test_of_two_models_of_a_device_the_one_that_is_here_counts(tmp_path: Path, m
     for key in ("there", "there again"):
         finish(tmp_path, key, 100.0, rate=1e14, hardware=H100)
     finish(tmp_path, "here", 100.0, rate=1e12, hardware="T4")
-    assert estimate(planned("cuda"), tmp_path).basis == "from runs done on T4: 1 of other plans"
+    assert estimate(planned("cuda"), tmp_path).basis == "from 1 run of other plans on T4"

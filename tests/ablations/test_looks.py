@@ -103,7 +103,7 @@ def test_time_that_is_up_ends_after_the_look_and_the_same_command_goes_on(
     runs, words = tmp_path / "runs", [str(study), "--runs", str(tmp_path / "runs"), "--until", "decided"]
     finish_runs(study, runs, 6)
     assert main(["run", *words, "--max-hours", "1e-9"]) == 0
-    assert "time is up; run the same command to go on" in capsys.readouterr().out
+    assert "Time is up. Run the same command to resume." in capsys.readouterr().out
     assert present(runs)[1]["taken"] == [2]
     assert main(["run", *words, "--max-hours", "1"]) == 0
     assert present(runs)[1]["taken"] == [2, 4, 6]

@@ -28,6 +28,8 @@ SEEN_ELSEWHERE = {
     "devices": "test_two_ranks.py",
     "strategy": "who holds the weights, not what they are: tests/sweeps/test_torchrun.py",
     "precision": "refused without CUDA: test_run.py; its numbers need a device",
+    "tf32": "rounds on CUDA alone: test_arithmetic.py",
+    "attention_kernel": "which kernel of torch computes attention: test_arithmetic.py",
     "stop": "test_selection.py",
     "keep": "test_selection.py",
     "callbacks": "test_selection.py",

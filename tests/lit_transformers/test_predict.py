@@ -138,7 +138,7 @@ def test_two_texts_are_read_as_two_segments_of_training(tmp_path: Path) -> None:
         assert [*result["probabilities"].values()] == pytest.approx(probabilities, abs=1e-5)
     first, second = lines[0].split("\t")
     assert predicted(of(checkpoint, "json"), json.dumps({"first": first, "second": second})) == [close(results[0])]
-    with pytest.raises(ValueError, match=r"line 1: holds .*, two texts with a tab between them"):
+    with pytest.raises(ValueError, match=r"line 1: has another form; give two texts with a tab between them"):
         predicted(of(checkpoint), first)
 
 

@@ -331,7 +331,7 @@ def test_without_a_key_a_run_says_so_in_one_line_and_goes_on(
     record = fit(config, tmp_path, wandb_config=OFFLINE._replace(mode="online"))
     assert record["outcome"] == "finished"
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "W&B" in line]
-    assert "No API key configured" in line and "written offline" in line
+    assert "No API key configured" in line and "logged offline" in line
     assert curves(files(tmp_path)[0]) == written_curves(tmp_path)
 
 
@@ -345,7 +345,7 @@ def test_without_a_network_a_run_says_so_in_one_line_and_goes_on(
         record = fit(config, tmp_path, wandb_config=OFFLINE._replace(mode="online"))
     assert record["outcome"] == "finished"
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "W&B" in line]
-    assert "written offline" in line
+    assert "logged offline" in line
     assert curves(files(tmp_path)[0]) == written_curves(tmp_path)
     assert server.requested_paths, "it never tried"
 

@@ -149,7 +149,7 @@ def test_what_each_search_found_is_a_table_that_results_carry(tmp_path: Path) ->
     assert [cell.value for cell in rows[ON][1:6]] == [20, 7, 1, 3_000_000, 2.5]
     assert rows[OFF][6].value == "none finished" and rows[OFF][5].value is None
     page = (tmp_path / "out" / "page.html").read_text()
-    assert "Tuned values" in page and "what is compared was measured on test" in page
+    assert "Tuned values" in page and "the comparison was measured on test" in page
 
 
 def test_people_see_main_effects_and_the_largest_interactions_and_the_csv_holds_all(tmp_path: Path) -> None:

@@ -419,11 +419,23 @@ def joined(batches: list[Any]) -> Any:
     for name in batches[0]._fields:
         values = [getattr(batch, name) for batch in batches]
         if not isinstance(values[0], Tensor):
-            columns[name] = sum(values, start=()) if isinstance(values[0], tuple) else values[-1]
+            columns[name] = joined_plain(name, values)
             continue
         longest = max(value.size(1) for value in values) if values[0].dim() > 1 else 0
         columns[name] = torch.cat([padded(value, longest, PADDING.get(name, 0)) for value in values])
+    for flag, mask in (("padded", "padding_mask"), ("source_padded", "source_padding_mask")):
+        if flag in columns:
+            columns[flag] = not bool(columns[mask].all())
     return type(batches[0])(**columns)
+
+
+def joined_plain(name: str, values: list[Any]) -> Any:
+    """What is no tensor of several batches: tuples of all, the number that holds of all rows, or the last value."""
+    if isinstance(values[0], tuple):
+        return sum(values, start=())
+    if isinstance(values[0], int):
+        return min(values) if name == "unbroken" else max(values)
+    return values[-1]
 
 
 def padded(column: Tensor, length: int, padding: int) -> Tensor:

@@ -162,7 +162,9 @@ class TestOnACluster:
             path.unlink()
             with (
                 when(path.exists, running.head_node.kill_gcs_server),
-                pytest.raises(ConfigError, match="the cluster has ended; run the same command to go on"),
+                pytest.raises(
+                    ConfigError, match=r"the cluster has ended \(its head is gone\); run the same command to resume"
+                ),
             ):
                 go(runs, run_tickets, running.address)
         wait_for(lambda: not workers_of(runs))

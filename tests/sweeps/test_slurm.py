@@ -125,7 +125,7 @@ class TestOnACluster:
         count = f"import pathlib; print(len(list(pathlib.Path({str(runs)!r}).glob('*/record.json'))), flush=True)"
         with in_the_middle(runs, run_tickets[0], lambda job: os.kill(os.getpid(), signal.SIGINT)):
             summary, output = go(runs, run_tickets, report=(sys.executable, "-c", count))
-        assert summary.stopped_by == signal.SIGINT and "the jobs go on" in output
+        assert summary.stopped_by == signal.SIGINT and "the jobs continue" in output
         assert "submitted 3 runs to SLURM" in output
         before, queue = jobs(runs), slurm._queue
 
