@@ -63,7 +63,9 @@ def interval_chart(findings: Findings) -> Html:
     shown = [one for one in ordered if one.estimate is not None]
     if not shown:
         return Html()
-    names, scale = name_comparisons(findings.study.plan, shown), IntervalScale.of(shown).wider()
+    names, scale = name_comparisons(findings.study.plan, shown), IntervalScale.of(shown)
+    seeds = [value for one in shown for value in seed_values(findings, one).values()]
+    scale = scale._replace(low=min(scale.low, *seeds), high=max(scale.high, *seeds)).wider()
     rows = [_row(findings, one, names.levels[one.name], scale) for one in shown]
     further = f"{len(rows) - MOST_ROWS} more comparisons"
     return element(

@@ -3058,6 +3058,14 @@ REPORT_FAULTS = (
     ),
     Fault(
         "reports",
+        "seeds of the picture lie beyond its scale",
+        "reports/show/picture.py",
+        "scale._replace(low=min(scale.low, *seeds), high=max(scale.high, *seeds)).wider()",
+        "scale.wider()",
+        ("tests/reports/test_report_html.py::test_every_mark_of_the_picture_is_within_its_strip",),
+    ),
+    Fault(
+        "reports",
         "the picture of a page draws no seeds",
         "reports/show/picture.py",
         "for seed, value in seed_values(findings, comparison).items():",
