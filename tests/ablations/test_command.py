@@ -124,7 +124,7 @@ def test_plan_tells_runs_costs_and_time_and_trains_nothing(
     monkeypatch.setattr(out, "width", 200)
     assert main(["plan", str(study), "--runs", str(tmp_path / "runs")]) == 0
     output = capsys.readouterr().out
-    assert "1.04 k" in output and "2.56 k" in output and "6 runs to do" in output
+    assert "1.04 k" in output and "2.56 k" in output and "6 runs left" in output
     assert "left out, no time: recurrence=off positions=absolute" in output
     assert not list((tmp_path / "runs").glob("*/record.json"))
 

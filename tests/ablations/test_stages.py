@@ -122,7 +122,7 @@ def test_costs_are_of_the_last_stage_and_of_the_whole_chain_and_both_are_printed
     with out.capture() as capture:
         out.print(plan_view(plan, times, set(), 1))
     text = " ".join(capture.get().split())
-    assert "18 runs to do" in text, "those of all stages"
+    assert "18 runs left" in text, "those of all stages"
     assert "stage 2: the run in source of baseline" in text and "memory starts from stage 1 and stage 2" in text
 
 

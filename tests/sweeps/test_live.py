@@ -101,4 +101,4 @@ def test_a_first_comparison_is_of_the_seed_that_most_arms_have() -> None:
     console = Console(file=StringIO(), width=80)
     with console.capture() as captured:
         console.print(preliminary_view(plan, arms))
-    assert "of seed 1 alone" in captured.get() and "-0.25" in captured.get()
+    assert "from seed 1 only" in captured.get() and "-0.25" in captured.get()
