@@ -20,7 +20,7 @@ help:
 	@echo "make test   all tests, the slow proofs included"
 	@echo "make quick  the tests that take seconds"
 	@echo "make check  lint, types and all tests: what has to pass before a change lands"
-	@echo "make ghost  what the suite does on a GPU, on a machine without one: installs 5.5 GB into .ghost/, then takes half an hour;"
+	@echo "make ghost  what the suite does on a GPU, on a machine without one: installs 6.4 GB into .ghost/, then takes ten minutes;"
 	@echo "            LIT_GHOST=/path/to/venv uses an environment that exists"
 	@echo "make docs   the site of the documentation, into site/: open site/index.html; some minutes for the gallery"
 	@echo "make claims which numbers of README and docs are older than the code; measures those again, for an hour or so"

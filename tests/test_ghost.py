@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.ghost import __main__ as ghost
+from tests.ghost import build as building
 from tests.ghost.__main__ import Result, differences, record, sweep
-from tests.ghost.build import NoGhostError, build, environment
+from tests.ghost.build import NoGhostError, build, environment, install
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +68,20 @@ def test_what_is_expected_is_compared_and_recorded_case_by_case(
     assert differences([Result("c", "y=1", [])], whole=False) == ["+ c: y=1"]
     record([Result("b", "y=5", [])], whole=False)
     assert (tmp_path / "expected.txt").read_text() == "a: y=2: of 3\nb: y=5\n"
+
+
+def test_without_its_python_the_environment_is_refused_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shim = tmp_path / "python3.12"
+    shim.write_text("#!/bin/sh\nexit 127\n")
+    shim.chmod(0o755)
+    monkeypatch.delenv("LIT_GHOST", raising=False)
+    monkeypatch.setattr(building, "FOLDER", tmp_path / "ghost")
+    for python in (str(tmp_path / "absent"), str(shim)):
+        monkeypatch.setattr(building, "PYTHON", python)
+        with pytest.raises(
+            NoGhostError, match=r"does not run here: install it, or name an environment .* by LIT_GHOST"
+        ):
+            install()
+    assert not (tmp_path / "ghost").exists()

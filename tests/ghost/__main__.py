@@ -1,6 +1,6 @@
 """The suite on a ghost of a GPU: a CUDA build of torch whose driver does nothing. See ``tests/ghost/README.md``.
 
-    python -m tests.ghost install             the environment, 5.5 GB, where there is none
+    python -m tests.ghost install             the environment, 6.4 GB, where there is none
     python -m tests.ghost check               run all cases; print a diff, with places, where they are not as expected
     python -m tests.ghost check --only lstm   run the cases whose names match
     python -m tests.ghost check --quick       run the few cases that the tests run

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -28,15 +29,19 @@ def environment() -> Path:
     """The environment with a CUDA build of torch. Raises NoGhostError where there is none."""
     venv = Path(os.environ.get("LIT_GHOST") or FOLDER / "venv").absolute()
     if not (venv / "bin" / "python").exists():
-        raise NoGhostError(f"no environment of the ghost in {venv}: `make ghost` makes it (5.5 GB)")
+        raise NoGhostError(f"no environment of the ghost in {venv}: `make ghost` makes it (6.4 GB)")
     return venv
 
 
 def install() -> None:
-    """Makes the environment in ``FOLDER`` where LIT_GHOST names none: 5.5 GB, some minutes. The suite itself is not
-    installed there; the checkout is on PYTHONPATH."""
+    """Makes the environment in ``FOLDER`` where LIT_GHOST names none: 6.4 GB, some minutes. The suite itself is not
+    installed there; the checkout is on PYTHONPATH. Raises NoGhostError without the Python of the expected results."""
     if "LIT_GHOST" in os.environ or (FOLDER / "installed").exists():
         return
+    if shutil.which(PYTHON) is None or subprocess.run([PYTHON, "--version"], capture_output=True).returncode:
+        raise NoGhostError(
+            f"{PYTHON} does not run here: install it, or name an environment with torch 2.11 by LIT_GHOST"
+        )
     subprocess.run([PYTHON, "-m", "venv", FOLDER / "venv"], check=True)
     pip = [FOLDER / "venv" / "bin" / "python", "-m", "pip"]
     subprocess.run([*pip, "install", "--quiet", *REQUIREMENTS], check=True)

@@ -4056,6 +4056,14 @@ LAUNCH_DEVICES = "tests/sweeps/test_launch.py::test_"
 DEVICE_FAULTS = (
     Fault(
         "devices",
+        "a ghost without its Python is a traceback",
+        "tests/ghost/build.py",
+        'if shutil.which(PYTHON) is None or subprocess.run([PYTHON, "--version"], capture_output=True).returncode:',
+        "if shutil.which(PYTHON) is None:",
+        ("tests/test_ghost.py::test_without_its_python_the_environment_is_refused_with_the_way_out",),
+    ),
+    Fault(
+        "devices",
         "convolutions and LSTMs use TF32 where products do not",
         "lit_transformers/precision.py",
         "products.allow_tf32 = cudnn.allow_tf32 = is_allowed",
