@@ -88,7 +88,7 @@ def write_report(
 
 
 def write_study(study: Study, directory: Path, unmatched: bool = False, public: bool = False) -> Findings:
-    """Writes the results and the report of a study that has been read, and returns what was found of it.
+    """Writes the results and the report of a study that has been read, and returns its findings.
 
     public: as a publication: report.md alone, and commands that name no folder of this machine. Raises OSError where
     the folder cannot be written.

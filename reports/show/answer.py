@@ -11,13 +11,14 @@ from reports.judge.findings import Findings
 from reports.judge.known import LEAST
 from reports.show.names import name_comparisons
 from reports.show.sections import seeds_needed
-from reports.show.tables import fixed, interval_text
+from reports.show.tables import fixed, fixed_with_sign, interval_text
 
 __all__ = [
     "answer",
     "costs_text",
     "effect_text",
     "headline",
+    "interval_of",
     "leading",
     "look_line",
     "seeds_or_infinity",
@@ -216,7 +217,7 @@ def effect_text(findings: Findings, comparison: Comparison) -> str:
     compares by ratio, its ratio, then the interval and the unit; nothing without an estimate."""
     if comparison.estimate is None:
         return ""
-    interval = _interval_text(findings, comparison)
+    interval = interval_of(findings, comparison)
     return (
         f"{_signed(findings, comparison.estimate.difference)}{f' ({interval})' if interval else ''} {_unit(findings)}"
     )
@@ -224,15 +225,15 @@ def effect_text(findings: Findings, comparison: Comparison) -> str:
 
 def _signed(findings: Findings, difference: float) -> str:
     """Returns a difference with its sign or, where the metric compares by ratio, the ratio."""
-    text = fixed(findings.as_printed(difference), findings.difference_decimals)
-    return f"+{text}" if not findings.ratio and difference > 0 and text.strip("0.") else text
+    write = fixed if findings.ratio else fixed_with_sign
+    return write(findings.as_printed(difference), findings.difference_decimals)
 
 
 def _unit(findings: Findings) -> str:
     return f"{'times the ' if findings.ratio else ''}{findings.metric.title}"
 
 
-def _interval_text(findings: Findings, comparison: Comparison) -> str:
+def interval_of(findings: Findings, comparison: Comparison) -> str:
     """Returns the ends of the interval as text, or nothing without one."""
     if comparison.estimate is None or comparison.estimate.interval is None:
         return ""
@@ -282,7 +283,7 @@ def _change_with_interval(findings: Findings, comparison: Comparison) -> str:
     """Returns the difference with its sign and unit, its interval and the number of seeds."""
     estimate = comparison.estimate
     assert estimate is not None
-    interval = _interval_text(findings, comparison)
+    interval = interval_of(findings, comparison)
     certainty = f"{estimate.seeds} seed{'s' if estimate.seeds > 1 else ''}"
     certainty = f"95 % interval {interval}, {certainty}" if interval else certainty
     return f"{_signed(findings, estimate.difference)} {_unit(findings)} ({certainty})"

@@ -26,7 +26,7 @@ from reports.judge.systems import UNSOURCED
 from reports.show.answer import costs_text, effect_text, seeds_or_infinity, why_no_answer
 from reports.show.remarks import remark_text
 from reports.show.sections import seeds_needed
-from reports.show.tables import Cell, Column, Table, fixed, interval_text
+from reports.show.tables import Cell, Column, Table, fixed_with_sign, interval_text
 
 TITLE = "Gallery of published studies"
 NOTHING_DECIDED = "Nothing is decided yet."
@@ -228,8 +228,7 @@ def percent_text(effect: RelativeEffect) -> str:
     """Returns an effect in per cent with its sign and its interval, to two digits of the interval's half-width."""
     width = effect.interval.high - effect.interval.low if effect.interval else abs(effect.ours)
     decimals = min(2, max(0, 1 - math.floor(math.log10(width / 2)))) if width else 2
-    text = fixed(effect.ours, decimals)
-    text = f"+{text}" if effect.ours > 0 and text.strip("0.") else text
+    text = fixed_with_sign(effect.ours, decimals)
     return f"{text} % ({interval_text(*effect.interval, decimals)})" if effect.interval else f"{text} %"
 
 

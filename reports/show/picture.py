@@ -15,13 +15,13 @@ from lit_transformers.printing.amounts import count
 from reports.judge.comparisons import Comparison
 from reports.judge.findings import Findings
 from reports.read.measurements import Array
-from reports.show.answer import leading, sentence
+from reports.show.answer import interval_of, leading, sentence
 from reports.show.curves import SETTLED, band, curve_title, falls_early, load_curves, progress_title
 from reports.show.markup import Html, details, element, escape, joined, name_of
 from reports.show.names import name_comparisons
 from reports.show.screen import IntervalScale
 from reports.show.sections import excludes_zero
-from reports.show.tables import VERDICT_STYLES, fixed, interval_text
+from reports.show.tables import VERDICT_STYLES, fixed
 
 __all__ = [
     "MOST_ROWS",
@@ -119,13 +119,12 @@ def _doubt(findings: Findings, comparison: Comparison) -> str:
 
 
 def _effect(findings: Findings, comparison: Comparison) -> str:
-    estimate, decimals = comparison.estimate, findings.difference_decimals
+    estimate = comparison.estimate
     assert estimate is not None
-    text = fixed(findings.as_printed(estimate.difference), decimals)
+    text = fixed(findings.as_printed(estimate.difference), findings.difference_decimals)
     if estimate.interval is None:
         return text
-    low, high = map(findings.as_printed, estimate.interval)
-    return f"{text} ({interval_text(low, high, decimals)})"
+    return f"{text} ({interval_of(findings, comparison)})"
 
 
 def _means(findings: Findings, comparison: Comparison) -> str:
@@ -158,7 +157,7 @@ def _marks(findings: Findings, comparison: Comparison, scale: IntervalScale) -> 
     at, write = scale.percent, _writer(findings)
     marks: list[Html] = []
     if scale.margin:
-        band_width = f"{float(at(scale.margin)[:-1]) - float(at(-scale.margin)[:-1]):.2f}%"
+        band_width = f"{100 * (scale.share(scale.margin) - scale.share(-scale.margin)):.2f}%"
         marks.append(element("rect", x=at(-scale.margin), width=band_width, y="0", height="100%", class_="margin"))
     marks.append(line_mark(at(0.0), "zero"))
     if estimate.interval:
@@ -180,7 +179,7 @@ def _axis(findings: Findings, scale: IntervalScale) -> Html:
     low, high = (f"{findings.as_printed(end):.3g}" for end in (scale.low, scale.high))
     no_difference = "1" if findings.ratio else "0"
     ends = [element("span", low, style="left:0"), element("span", high, style="right:0")]
-    zero = float(scale.percent(0.0)[:-1])
+    zero = 100 * scale.share(0.0)
     if _ROOM < zero < 100 - _ROOM:
         ends.insert(1, element("span", no_difference, style=f"left:{zero:.2f}%", class_="middle"))
     return element("div", element("span"), element("span", *ends, class_="ends"), class_="row axis", aria_hidden="true")

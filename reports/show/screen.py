@@ -14,9 +14,9 @@ from reports.judge.costs import cost_ratio
 from reports.judge.fairness import cost_of
 from reports.judge.findings import Findings
 from reports.read.study import Study
-from reports.show.answer import headline, leading
+from reports.show.answer import headline, interval_of, leading
 from reports.show.names import name_comparisons
-from reports.show.tables import VERDICT_STYLES, fixed, interval_text
+from reports.show.tables import VERDICT_STYLES, fixed
 
 __all__ = ["LINES", "IntervalScale", "cost_multiple", "screen"]
 
@@ -58,9 +58,13 @@ class IntervalScale(NamedTuple):
         room = 0.04 * (self.high - self.low)
         return self._replace(low=self.low - room, high=self.high + room)
 
+    def share(self, value: float) -> float:
+        """Returns where a value lies, from 0 at the low end of the scale to 1 at the high one."""
+        return (value - self.low) / (self.high - self.low or 1.0)
+
     def percent(self, value: float) -> str:
-        """Returns where a value lies from the low end of the scale to the high one, as SVG writes it."""
-        return f"{100 * (value - self.low) / (self.high - self.low or 1.0):.2f}%"
+        """Returns where a value lies, as SVG writes it."""
+        return f"{100 * self.share(value):.2f}%"
 
     def bar(self, comparison: Comparison | None, width: int) -> Text:
         """Returns the interval of a comparison as characters, with its estimate, zero and the margin as a band."""
@@ -80,7 +84,7 @@ class IntervalScale(NamedTuple):
         return Text("".join(characters), VERDICT_STYLES.get(comparison.verdict or "", ""))
 
     def _place(self, value: float, width: int) -> int:
-        return round((value - self.low) / (self.high - self.low or 1.0) * (width - 1))
+        return round(self.share(value) * (width - 1))
 
 
 class _Row(NamedTuple):
@@ -162,10 +166,8 @@ def _effect(findings: Findings, comparison: Comparison | None) -> tuple[str, ...
     """Returns the difference of a comparison and its interval as texts, which are empty without a comparison."""
     if comparison is None or comparison.estimate is None:
         return ("",) * len(_EFFECT)
-    decimals, interval = findings.difference_decimals, comparison.estimate.interval
-    low, high = map(findings.as_printed, interval) if interval else (None, None)
-    change = fixed(findings.as_printed(comparison.estimate.difference), decimals)
-    return change, interval_text(low, high, decimals).replace(" to ", ", ")
+    change = fixed(findings.as_printed(comparison.estimate.difference), findings.difference_decimals)
+    return change, interval_of(findings, comparison).replace(" to ", ", ") or "-"
 
 
 def cost_multiple(study: Study, arms: Sequence[str]) -> str:

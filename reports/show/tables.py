@@ -138,6 +138,12 @@ def fixed(value: float, decimals: int) -> str:
     return text.removeprefix("-") if not text.strip("-0.,") else text
 
 
+def fixed_with_sign(value: float, decimals: int) -> str:
+    """Returns a number as ``fixed`` does, with a plus where it is above zero as printed."""
+    text = fixed(value, decimals)
+    return f"+{text}" if value > 0 and text.strip("0.") else text
+
+
 def _bytes(value: float) -> str:
     text = scaled(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
     return text if text.endswith("B") else f"{text} B"

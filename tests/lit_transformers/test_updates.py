@@ -15,7 +15,7 @@ import pytest
 import torch
 from forked import Forked
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
-from sampler.promises import Joined, weights_of
+from sampler.promises import Joined, joined, weights_of
 from sampler.trained import differences, stopped, trained
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -134,11 +134,7 @@ def built(case: Case, **training: Any) -> Task:
 def rows_of(case: Case, count: int = 6) -> Any:
     """A batch of rows of unequal lengths with unequal numbers of targets, of which one has none."""
     config = TaskConfig.from_dict(case.task)
-    pairs = [config.random_batch(case.data) for _ in range(count // 2)]
-    columns = {name: [getattr(batch, name) for batch in pairs] for name in pairs[0]._fields}
-    batch = type(pairs[0])(
-        *(torch.cat(parts) if isinstance(parts[0], Tensor) else joined_plain(parts) for parts in columns.values())
-    )
+    batch = joined([config.random_batch(case.data) for _ in range(count // 2)])
     for name in ("example", "document"):
         if name in batch._fields:
             numbers = torch.arange(count)
@@ -163,13 +159,6 @@ def rows_of(case: Case, count: int = 6) -> Any:
             column[[WITHOUT_TARGETS, 0]] = IGNORED
             batch = batch._replace(**{name: column})
     return batch
-
-
-def joined_plain(parts: Sequence[Any]) -> Any:
-    """What is no tensor, of several batches: tuples of all, the largest number or flag, or the value of the first."""
-    if isinstance(parts[0], tuple):
-        return sum(parts, start=())
-    return max(parts) if isinstance(parts[0], int) else parts[0]
 
 
 def cut(batch: Any, sizes: Sequence[int]) -> list[Any]:
@@ -289,17 +278,10 @@ def by_hand(task: Task, updates: Sequence[Sequence[Any]]) -> Task:
     optimizer, schedule = task.training_config.learn(task)
     for batches in updates:
         optimizer.zero_grad()
-        task.training_step(together(batches), 0)["loss"].backward()
+        task.training_step(joined(batches), 0)["loss"].backward()
         optimizer.step()
         schedule.step()
     return task
-
-
-def together(batches: Sequence[Any]) -> Any:
-    columns = zip(*batches, strict=True)
-    return type(batches[0])(
-        *(torch.cat(parts) if isinstance(parts[0], Tensor) else joined_plain(parts) for parts in columns)
-    )
 
 
 def groups(batches: Sequence[Any], epochs: int = 2) -> list[Sequence[Any]]:
@@ -458,7 +440,7 @@ def gradients_of_ranks(folder: Path) -> None:
         task, batch = built(case), rows_of(case)
         own = cut(batch, (2, 1, 1, 2))[2 * rank : 2 * rank + 2]  # of which the second rank has the one without targets
         for begin in (True, False):
-            parts = own if begin else [together(own)]
+            parts = own if begin else [joined(own)]
             found[f"{name} {begin}"], _ = gradients(task, parts, begin)
     for values in found.values():
         for gradient in values.values():

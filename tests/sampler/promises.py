@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -413,7 +413,7 @@ PADDING = {"targets": IGNORED, "phrases": IGNORED}
 """What stands behind the end of a row, by the name of the column; elsewhere 0."""
 
 
-def joined(batches: list[Any]) -> Any:
+def joined(batches: Sequence[Any]) -> Any:
     """The rows of several batches of one kind as one batch."""
     columns = {}
     for name in batches[0]._fields:
@@ -430,7 +430,8 @@ def joined(batches: list[Any]) -> Any:
 
 
 def joined_plain(name: str, values: list[Any]) -> Any:
-    """What is no tensor of several batches: tuples of all, the number that holds of all rows, or the last value."""
+    """A field of several batches that is not a tensor: all tuples in one, the number that is true of all rows, or the
+    last value."""
     if isinstance(values[0], tuple):
         return sum(values, start=())
     if isinstance(values[0], int):
