@@ -80,9 +80,9 @@ class Context(NamedTuple):
     causal               no token sees a later one
     padding_mask         (b, t) True at real tokens of x, False at padding; None where all are real
     padding_last         padding stands at the end of every row
-    unbroken             at least so many of the tokens that the state remembers are real, and of the sequence that x
-                         continues: the latest ones, in every row. A plain number, so that no device has to be waited
-                         for; the state says which of the others are
+    unbroken             the number of latest tokens in the state that are known to be real, and of the sequence that x
+                         continues, in every row. A plain number, so that the host does not wait for a device; the state
+                         says which of the others are
     source               (b, s, d) what a cross mixer reads, one for each row or for each of equal runs of rows; None
                          for self mixing
     source_padding_mask  (b, s) True at real tokens of the source, False at padding; None where all are real

@@ -1,4 +1,4 @@
-"""The goals of a call on a GPU, and whether what was measured meets them."""
+"""The goals of a call on a GPU, and whether the measurements meet them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_SHARING = 1.5
 
 
 class Goal(NamedTuple):
-    """A goal, what was measured of it, and whether that meets it; None where it was not measured."""
+    """A goal, its measurement, and whether the measurement meets it; None where it was not measured."""
 
     text: str
     measured: str

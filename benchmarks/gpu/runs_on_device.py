@@ -73,7 +73,7 @@ def run_together(configs: Sequence[RunConfig], folders: Sequence[Path], killed_a
 
 
 def numbers_of(folder: Path) -> dict[str, Any] | None:
-    """Returns what a run measured: its speed, its memory, its kernels of attention; None where it has not finished."""
+    """Returns the speed, the memory and the kernels of attention of a run; None where it has not finished."""
     record = load_record(folder / RECORD) if (folder / RECORD).exists() else None
     if record is None or record.outcome != "finished":
         return None

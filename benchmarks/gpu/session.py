@@ -115,7 +115,7 @@ def selected(all_jobs: Sequence[KitJob], parts: Sequence[str], names: Sequence[s
 
 
 def too_large_to_return(out: Path) -> Iterator[str]:
-    """Yields a line for what a loan does not return of the folder of results."""
+    """Yields a line for each limit of a loan that the files of the folder of results exceed."""
     files = sorted(path for path in out.iterdir() if path.is_file())
     if len(files) > MOST_FILES:
         yield f"{len(files)} files in {out.name}, and {MOST_FILES} are returned: pack some of them"

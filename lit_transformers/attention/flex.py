@@ -26,7 +26,7 @@ KERNELS = 32
 
 
 class Kernel(NamedTuple):
-    """What a kernel is compiled for: another one is compiled where any of it differs.
+    """The shapes and types that a kernel is compiled for: another one is compiled where any of it differs.
 
     pattern: its class, and its fields with shapes in place of tensors; shape: rows, heads, queries, keys, channels of
     keys and of values; layouts and learning: strides of queries, keys and values, and whether they have gradients;

@@ -175,12 +175,12 @@ class Pattern(ABC):
 
     @property
     def of_rows(self) -> bool:
-        """Hook: whether rows of the batch differ in what they see."""
+        """Hook: whether rows of the batch see different keys."""
         return False
 
     @property
     def of_heads(self) -> bool:
-        """Hook: whether heads differ in what they see."""
+        """Hook: whether heads see different keys."""
         return False
 
     @property
@@ -189,9 +189,9 @@ class Pattern(ABC):
         return 1
 
     def extended(self, rows: int, length: int) -> Pattern | None:
-        """Hook: returns the pattern with what it holds of rows and of keys padded to more of them, so that it may be
-        evaluated there; None where it cannot be, which is the default of patterns that are not static. Keys that exist
-        are seen by the same queries as before."""
+        """Hook: returns the pattern with its tensors padded to more rows and keys, so that it may be evaluated
+        there; None where it cannot be, which is the default of patterns that are not static. Keys that exist are seen
+        by the same queries as before."""
         return self if self.static else None
 
     def outline(self, tiling: Tiling, static: Callable[[Pattern], Outline]) -> Outline | None:

@@ -36,7 +36,7 @@ class ReplacedPhrasesConfig(HeadConfig, kind="replaced_phrases"):
 
 
 class Detected(NamedTuple):
-    """What is predicted of phrases: the ``nats`` of each, 0 where there is none, whether it is ``correct``, and their
+    """The predictions of phrases: the ``nats`` of each, 0 where there is none, whether it is ``correct``, and their
     ``positions`` among (b, p)."""
 
     nats: Float[Tensor, " n"]

@@ -68,7 +68,7 @@ class PredictedPositions(NamedTuple):
 
 
 def at_predictions(scored: Bool[Tensor, "b t"], most: int | None = None) -> Int[Tensor, "b m"]:
-    """Returns the positions of what is predicted, in their order, and after them positions of other symbols, so that
+    """Returns the positions of predictions, in order, and after them positions of other symbols, so that
     rows have equally many: on a CPU as many as the row that has the most of them, on a device ``most``."""
     if reads_at_once(scored):
         count = int(scored.sum(dim=1).max())

@@ -139,7 +139,7 @@ class ReplacedSymbols(Head):
         return (batch.targets != IGNORED if self.predicts.endswith("at_masks") else batch.padding_mask).sum()
 
     def predictions(self, reading: Representation, positions: PredictedPositions) -> Predictions:
-        """Returns what is predicted at positions of the rows that the network has read."""
+        """Returns the predictions at positions of the rows that the network has read."""
         drawn, original = reading.parts["drawn"], positions.of_rows(reading.parts["original"])
         drawn, vectors = positions.of_rows(drawn), positions.of_rows(reading.hidden)
         if not self.predicts.startswith("replaced"):

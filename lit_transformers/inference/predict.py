@@ -102,7 +102,7 @@ class Predictor(LineWriter):
     def predictions(
         self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool
     ) -> Iterator[Mapping[str, Any]]:
-        """Yields what is predicted of every row, by name. ``padded``: whether any symbol is padding."""
+        """Yields the predictions of every row, by name. ``padded``: whether any symbol is padding."""
 
     def texts(self, line: str) -> tuple[str, ...]:
         return self.line_texts.of(line)

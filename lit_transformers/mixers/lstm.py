@@ -16,7 +16,7 @@ from lit_transformers.host import reads_at_once
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, OutputProjection, Promises, Shape
 
 SHUT = 1e4
-"""What is added to a gate to shut it: its sigmoid is then zero, and one less is one, in half precision too."""
+"""A number that is added to a gate to shut it: its sigmoid is then zero, and one less is one, in half precision too."""
 ALIGNED = 8
 """Channels by which inputs are widened, of which one is used: products of matrices are slow where widths are odd."""
 

@@ -119,8 +119,8 @@ class Window(QKVMixer):
         return [*bands] if marks is None else [Marked(band, marks, causal, columns) for band in bands]
 
     def columns(self, marks: Bool[Tensor, "b s"] | None, ctx: Context, remembered: int) -> tuple[int, ...]:
-        """Returns the keys that are global in any row, after so many keys of memory. The host waits for a device where
-        memory or the data mark them, and where it does not know the positions of the segment."""
+        """Returns the keys that are global in any row, after ``remembered`` ones of memory. The host waits for a
+        device where memory or the data mark them, and where it does not know the positions of the segment."""
         if marks is None or self.global_tokens is None:
             return ()
         known = None if remembered else self.global_tokens.columns(ctx)

@@ -40,8 +40,8 @@ class CausalNetwork(Network):
     ) -> ModelOutput:
         """Maps symbols (b, t) after those that ``state`` remembers to hidden (b, t, d). ``padding_mask`` is True at
         real symbols and False at padding, which is at the end of a row; None where all are real. keep_layers: return
-        all layers' outputs. unbroken: of what ``state`` remembers, at least so many of the latest symbols of every row
-        are real and of the row's own text (``TextBatch.unbroken``); attention over no others needs no mask."""
+        all layers' outputs. unbroken: the number of latest symbols in ``state`` that are known to be real and
+        of the row's own text, in every row (``TextBatch.unbroken``). Attention to these alone needs no mask."""
 
     @abstractmethod
     def read_layer(self, hidden: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
@@ -66,7 +66,7 @@ class OrderedRows(NamedTuple):
     segments      (b, t) the number of each symbol's segment, from 0; None where a row is one segment
     reused        how many symbols, from the first on, memory takes; None: all
     backward      symbols stand in reverse, and what is remembered follows them in the text
-    unbroken      at least so many of the latest symbols that are remembered are real
+    unbroken      the number of latest symbols in the state that are known to be real
     """
 
     symbols: Int[Tensor, "b t"]

@@ -1,4 +1,4 @@
-"""How the numbers of a run are computed on its device, within a block: TF32, and the kernel of attention."""
+"""The arithmetic of a run on its device: TF32, and the kernel of attention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ArithmeticConfig", "arithmetic"]
 
 
 class ArithmeticConfig(Protocol):
-    """The fields of the config of training that decide it."""
+    """The fields of ``TrainingConfig`` that set TF32 and the kernel of attention."""
 
     @property
     def tf32(self) -> bool: ...
@@ -24,6 +24,6 @@ class ArithmeticConfig(Protocol):
 
 @contextmanager
 def arithmetic(training: ArithmeticConfig) -> Iterator[None]:
-    """Computes within the block as the config says. What was set before is set again afterwards."""
+    """Sets TF32 and the kernel of attention within the block, and restores the earlier settings after it."""
     with tf32(training.tf32), attention_kernel(training.attention_kernel):
         yield

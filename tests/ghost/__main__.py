@@ -4,7 +4,7 @@
     python -m tests.ghost check               run all cases; print a diff, with places, where they are not as expected
     python -m tests.ghost check --only lstm   run the cases whose names match
     python -m tests.ghost check --quick       run the few cases that the tests run
-    python -m tests.ghost record              write what is expected anew; --only or --quick for some
+    python -m tests.ghost record              record the expected results anew; --only or --quick for some
     python -m tests.ghost contracts           the contract of torch.compile, on the environment's torch and the CPU
     python -m tests.ghost run -- COMMAND      a command that sees the ghost; its python is the environment's
 
@@ -71,13 +71,13 @@ def result_of(name: str, found: dict[str, Any], places: list[str]) -> Result:
 
 
 def expected() -> dict[str, str]:
-    """What is pinned of each case, by its name."""
+    """The expected result of each case, by its name."""
     return dict(line.split(": ", 1) for line in EXPECTED.read_text(encoding="utf-8").splitlines())
 
 
 def differences(results: Sequence[Result], whole: bool) -> list[str]:
-    """The lines of a diff between what is expected of the cases and what was seen, with the places where the host
-    waited. whole: all cases have run, so that what is expected of others is of none."""
+    """The lines of a diff between expected and actual results of the cases, with the places where the host
+    waited. whole: all cases have run, so that further expected results belong to no case."""
     pinned, lines = expected(), []
     for result in results:
         before = pinned.get(result.name)
@@ -89,7 +89,7 @@ def differences(results: Sequence[Result], whole: bool) -> list[str]:
 
 
 def record(results: Sequence[Result], whole: bool) -> None:
-    """Writes what was seen as what is expected, and keeps what is expected of cases that have not run."""
+    """Records the results as the expected ones, and keeps the expected results of cases that have not run."""
     kept = {} if whole or not EXPECTED.exists() else expected()
     kept |= {result.name: result.text for result in results}
     EXPECTED.write_text("".join(f"{name}: {kept[name]}\n" for name in sorted(kept)), encoding="utf-8")

@@ -1,6 +1,6 @@
 """What the ghost runs: every mixer, encoding, task, optimizer and precision, and networks under ``torch.compile``.
 
-A case returns what is pinned of it, by name. Its text has no number that depends on the machine.
+A case returns its results, by name. Its text has no number that depends on the machine.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m tests.ghost run -- python -m tests.ghost.sweep --only PATTERN
 
-``python -m tests.ghost check`` starts it, and compares the lines with what is expected.
+``python -m tests.ghost check`` starts it, and compares the lines with the expected ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SECONDS = 600
 
 
 class Outcome(NamedTuple):
-    """found: what is pinned of a case; places: where the host waited for the device, and how often."""
+    """found: the results of a case; places: where the host waited for the device, and how often."""
 
     name: str
     found: Mapping[str, str]
