@@ -237,6 +237,7 @@ class LabelledDescription(DataDescription):
 
     labels   what the labels of the column "label" are: of rows, such as classes, or of tokens or spans
     columns  what the labels of further columns are, by the names of these
+    segments how many texts a row may have: 1 or 2
     """
 
     kind = "labelled"
@@ -244,6 +245,7 @@ class LabelledDescription(DataDescription):
 
     labels: Labels
     columns: Mapping[str, Labels] = field(default_factory=dict, hash=False)
+    segments: int = 1
 
     def __post_init__(self) -> None:
         for name in self.columns:
@@ -431,6 +433,8 @@ class LabelledBatch(NamedTuple):
     example       (b,)   ordinal of the example within its split
     cursor and padded as in TextBatch
     columns       (b, ...) the further columns of labels by name, as ``LabelledDescription.columns`` says; None without
+    segments      (b, t) 0 in the first text with its special symbols, 1 in the second with its [SEP], 0 at padding;
+                  None where every row is one text
     """
 
     inputs: Int[Tensor, "b t"]
@@ -441,6 +445,7 @@ class LabelledBatch(NamedTuple):
     cursor: str | None
     columns: Mapping[str, Tensor] | None = None
     padded: bool = True
+    segments: Int[Tensor, "b t"] | None = None
 
 
 class PairBatch(NamedTuple):

@@ -29,13 +29,15 @@ class Example(NamedTuple):
     last, or several spans with their classes; None where the example has none.
 
     marked: positions of marked symbols, or None where none are marked. columns: the labels of further columns, by their
-    names in the description; without one that the example has not.
+    names in the description; without one that the example has not. second: the place of the first symbol of the second
+    text; None where there is one text.
     """
 
     symbols: npt.NDArray[np.int64]
     label: Any
     marked: tuple[int, ...] | None = None
     columns: Mapping[str, Any] | None = None
+    second: int | None = None
 
     @property
     def labels(self) -> dict[str, Any]:

@@ -156,7 +156,7 @@ class LabelledData(Data):
         description = self.description
         least = description.length if self.config.padding == "fixed" else 0
         boundary, columns = description.vocabulary.boundary, description.label_columns
-        return RowShape(self.rows(batch_size), self.config.window, boundary, least, columns)
+        return RowShape(self.rows(batch_size), self.config.window, boundary, least, columns, description.segments)
 
     def _reading(self, split: Split, shape: RowShape, order: Callable[[], Endless | Once]) -> Reading:
         open_rows = partial(_open, self.examples, split, shape, order)
@@ -165,13 +165,15 @@ class LabelledData(Data):
 
 class RowShape(NamedTuple):
     """rows: of a batch over all ranks. window: number of batches that are sorted together. boundary: the symbol that a
-    row begins with. least: the minimum length of a row. columns: what the columns of labels hold."""
+    row begins with. least: the minimum length of a row. columns: what the columns of labels hold. segments: the most
+    texts of a row."""
 
     rows: int
     window: int
     boundary: int
     least: int
     columns: Mapping[str, Labels]
+    segments: int = 1
 
 
 def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -> LabelledBatch:
@@ -179,11 +181,13 @@ def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -
     count = max(len(examples), 1)
     longest = max([shape.least, 1, *(len(example.symbols) + 1 for _, example in examples)])
     inputs, padding_mask = np.zeros((count, longest), np.int64), np.zeros((count, longest), np.bool_)
-    marked = np.zeros((count, longest), np.bool_)
+    marked, segments = np.zeros((count, longest), np.bool_), np.zeros((count, longest), np.int64)
     for row, (_, example) in enumerate(examples):
         length = len(example.symbols) + 1
         inputs[row, 0], inputs[row, 1:length], padding_mask[row, :length] = shape.boundary, example.symbols, True
         marked[row, [place + 1 for place in example.marked or ()]] = True
+        if example.second is not None:
+            segments[row, example.second + 1 : length] = 1
     labels = {name: column_of(name, kind, examples, longest) for name, kind in shape.columns.items()}
     return LabelledBatch(
         torch.from_numpy(inputs),
@@ -194,6 +198,7 @@ def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -
         cursor,
         labels or None,
         padded=not padding_mask.all(),
+        segments=torch.from_numpy(segments) if shape.segments > 1 else None,
     )
 
 

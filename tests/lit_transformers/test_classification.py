@@ -28,7 +28,8 @@ from lit_transformers.heads.pooled import ClassLabel, ClassLabelConfig, pooled
 from lit_transformers.models.encoder import Encoder
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load
-from lit_transformers.tasks.pooled import PooledTask, marks
+from lit_transformers.tasks.labelled import marks
+from lit_transformers.tasks.pooled import PooledTask
 
 ENCODER = {"kind": "encoder", "dim": 16, "heads": 2, "depth": 2, "positions": "sinusoidal"}
 CAUSAL = ENCODER | {"kind": "language_model"}
