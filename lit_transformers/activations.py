@@ -8,7 +8,7 @@ from torch import nn
 
 __all__ = ["Activation", "activation"]
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "identity"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "identity"]
 
 
 def activation(name: Activation) -> nn.Module:
@@ -24,5 +24,7 @@ def activation(name: Activation) -> nn.Module:
             return nn.SiLU()
         case "sigmoid":
             return nn.Sigmoid()
+        case "tanh":
+            return nn.Tanh()
         case "identity":
             return nn.Identity()

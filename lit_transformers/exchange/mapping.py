@@ -72,6 +72,7 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
     "sigmoid": "sigmoid",
+    "tanh": "tanh",
     "linear": "identity",
 }
 """The names of activations in transformers and ours; of several for one of ours, the first is written."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lit_transformers.batch import PairDescription, RowDescription
+from lit_transformers.batch import LabelledDescription, PairDescription, RowDescription
 from lit_transformers.config import ConfigError, Plain
-from lit_transformers.runs.trained_symbols import TrainedSymbols
+from lit_transformers.runs.trained_symbols import TrainedSymbols, separator_of
 from lit_transformers.training.checkpoints import read
 
 __all__ = ["symbol_numbers", "write_tokenizer"]
@@ -70,6 +70,8 @@ def symbol_numbers(checkpoint: Path) -> dict[str, Plain]:
             numbers = {"bos": boundary, "cls": boundary, "eos": separator, "sep": separator, "mask": mask}
         case PairDescription():
             numbers = {"eos": boundary, "decoder_start": boundary, "pad": boundary}
+        case LabelledDescription() if (separator := separator_of(saved.get("tokenizer"))) is not None:
+            numbers = {"bos": boundary, "cls": boundary, "eos": separator, "sep": separator}
         case _:
             numbers = {"bos": boundary, "cls": boundary, "eos": boundary}
     numbers |= {} if padding is None else {"pad": padding}

@@ -20,6 +20,7 @@ from lit_transformers.exchange.convert import (
     write_config,
     write_tensors,
 )
+from lit_transformers.exchange.fine_tuned import FineTunedHead, fine_tuned_head
 from lit_transformers.exchange.folders import (
     copy_tokenizer,
     fresh_folder,
@@ -178,17 +179,20 @@ def export_weights(source: Path, directory: Path, architecture_name: str | None 
 
     architecture_name: the architecture to write; by default that of the import, or else the first one that has the
     network's parts. RoBERTa has to be named, since it reads symbol 1 as padding. Adapters of low rank are merged into
-    the maps that they are beside. Raises ConfigError, in one line and
-    with nothing written, where something cannot be mapped.
+    the maps that they adapt. The head of a fine-tuned network is written where the architecture has one that computes
+    the same. Raises ConfigError, in one line and with nothing written, where something cannot be mapped.
     """
-    weights = weights_of(source)
+    weights, head = weights_of(source), fine_tuned_head_of(source)
     named = architecture_name or weights.architecture or None
     try:
         names = [named] if named else candidates(weights.model)
         weights, lines = without_adapters(weights)
-        fields, tensors, notes = written(weights, names)
+        fields, tensors, notes = written(of_network(weights, head), names)
     except ConfigError as error:
         raise ConfigError(str(error), str(source)) from None
+    if head is not None:
+        fields, tensors, more = head.added(fields, tensors, weights.tensors)
+        notes = [*notes, *more]
     with fresh_folder(directory) as fresh:
         write_folder(fresh, fields, tensors)
         notes = [*lines, *notes, *add_tokenizer(source, fresh, fields["vocab_size"], weights)]
@@ -210,6 +214,20 @@ def add_tokenizer(source: Path, folder: Path, symbols: int, weights: StartingWei
     ends = family_of(weights.model).task.reads is PairDescription
     line = write_tokenizer(weights.symbols, folder, symbols, ends)
     return [*notes, *([line] if line else [])]
+
+
+def fine_tuned_head_of(source: Path) -> FineTunedHead | None:
+    """Returns the head that a run was fine-tuned for; None for an import, a file of weights, and other runs."""
+    return fine_tuned_head(source) if source.is_file() and source.suffix != ".safetensors" else None
+
+
+def of_network(weights: StartingWeights, head: FineTunedHead | None) -> StartingWeights:
+    """Returns the weights of the layers that a head reads, without its own."""
+    if head is None:
+        return weights
+    model = weights.model if head.depth is None else weights.model.override({"depth": head.depth})
+    tensors = {name: tensor for name, tensor in weights.tensors.items() if not name.startswith(head.prefix)}
+    return weights._replace(model=model, tensors=tensors)
 
 
 def candidates(model: ModelConfig) -> list[str]:

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_transformers.activations import Activation, activation
 from lit_transformers.batch import LABEL, ClassLabels, DataDescription, LabelledBatch, LabelledDescription, NumberLabels
 from lit_transformers.config import ConfigError, Dropout, Fraction
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
@@ -29,12 +30,14 @@ class PooledHeadConfig(HeadConfig):
 
     pooling: the vector of the first token, which is the boundary before every row (arXiv:1810.04805, section 3, where
     it is called [CLS]); the mean over all real tokens; or the vector of the last one, the only one that has seen the
-    whole row if the network is a language_model. dropout: of that vector.
+    whole row if the network is a language_model. hidden: the activation of a linear map of that vector to one as wide,
+    such as tanh, BERT's pooler; None for no such map. dropout: of the vector that is read.
     """
 
     reads: ClassVar[Reads] = LabelledDescription
 
     pooling: Pooling = "first"
+    hidden: Activation | None = None
     dropout: Annotated[Fraction, Dropout] = 0.0
 
     def outputs(self, data: DataDescription) -> int:
@@ -43,11 +46,13 @@ class PooledHeadConfig(HeadConfig):
 
 
 class PooledHead(Head):
-    """One vector of each row, dropout, and a linear layer."""
+    """One vector of each row, a hidden map where there is one, dropout, and a linear layer."""
 
     def __init__(self, config: PooledHeadConfig, dim: int, outputs: int) -> None:
         super().__init__(config)
         self.pooling = config.pooling
+        self.hidden = nn.Linear(dim, dim) if config.hidden else nn.Identity()
+        self.activation = activation(config.hidden or "identity")
         self.map = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(dim, outputs))
 
     @abstractmethod
@@ -64,8 +69,8 @@ class PooledHead(Head):
 
     def outputs(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b o"]:
         """Returns the outputs for each sequence."""
-        outputs: Tensor = self.map(pooled(reading.hidden, batch.padding_mask, self.pooling))
-        return full_precision(outputs)
+        vector = pooled(reading.hidden, batch.padding_mask, self.pooling)
+        return full_precision(self.map(self.activation(self.hidden(vector))))
 
     def targets(self, batch: LabelledBatch) -> Int[Tensor, ""]:
         return batch.padding_mask.any(dim=1).sum()
@@ -80,7 +85,7 @@ class PooledHead(Head):
         return torch.stack([column.double() for column in columns], dim=1)
 
     def flops(self, length: int) -> float:
-        return 2 * sum(parameter.numel() for parameter in self.map.parameters() if parameter.dim() > 1)
+        return 2 * sum(parameter.numel() for parameter in self.parameters() if parameter.dim() > 1)
 
 
 class ClassLabelConfig(PooledHeadConfig, kind="class_label"):

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from datamodules import Data, DataConfig, DataError, Split, TrainedSymbols, tokenizer_conflicts, with_errors_of
-from datamodules.core.tokenizers import tokenizer_of_folder
+from datamodules.core.tokenizers import tokenizer_from_dict, tokenizer_of_folder
+from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import DataDescription, LabelledDescription, Labels, PairDescription, Vocabulary
 from lit_transformers.config import ConfigError, Plain
 
 __all__ = [
     "TrainedSymbols",
     "read_with",
+    "separator_of",
     "symbols_of_checkpoint",
     "symbols_of_folder",
     "tokenizers_for",
@@ -56,6 +58,11 @@ def symbols_of_folder(folder: Path, size: int) -> tuple[TrainedSymbols | None, s
         reason = f"its {tokenizer.vocabulary.size:,} symbols are not those of the network, {size:,}"
         return None, f"tokenizer: {reason}, so a run has to name its own"
     return TrainedSymbols(tokenizer.to_dict()), ""
+
+
+def separator_of(tokenizer: Plain) -> int | None:
+    """Returns the symbol that ends each text of a row, given a tokenizer as plain data; None without a tokenizer."""
+    return None if tokenizer is None else RowSymbols.of(tokenizer_from_dict(tokenizer)).separator
 
 
 def read_with(

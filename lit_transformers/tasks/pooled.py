@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, cast
 from jaxtyping import Float
 from torch import Tensor
 
+from lit_transformers.activations import Activation
 from lit_transformers.batch import DataDescription, LabelledBatch
 from lit_transformers.config import ConfigError, Dropout, Fraction
 from lit_transformers.heads.head import HeadConfig
@@ -23,10 +24,13 @@ class PooledTaskConfig(LabelledTaskConfig):
 
     pooling: the vector of the first token, which is the boundary before every row (arXiv:1810.04805, section 3, where
     it is called [CLS]); the mean over all real tokens; or the vector of the last one, the only one that has seen the
-    whole row if the network is a language_model. dropout: of that vector.
+    whole row if the network is a language_model. hidden: the activation of a linear map of that vector to one as wide,
+    such as tanh, BERT's pooler, which starts from the released pooler where heads start from released weights; None for
+    no such map. dropout: of the vector that is read.
     """
 
     pooling: Pooling = "first"
+    hidden: Activation | None = None
     dropout: Annotated[Fraction, Dropout] = 0.0
 
     def head(self) -> PooledHeadConfig:
@@ -41,7 +45,10 @@ class PooledTask(LabelledTask):
     """Trains and measures a network with a head on one vector of each row."""
 
     config: PooledTaskConfig
-    former_names: ClassVar[Mapping[str, str]] = {"head.": "heads.label.map."}
+    former_names: ClassVar[Mapping[str, str]] = {
+        "head.": "heads.label.map.",
+        "heads.relation.map.0.": "heads.label.hidden.",
+    }
 
     def __init__(
         self,
