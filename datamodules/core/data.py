@@ -180,6 +180,11 @@ class Data(L.LightningDataModule, ABC):
         """A fingerprint of the source's content, whatever part of it is used."""
 
     @property
+    def licences(self) -> Mapping[str, str]:
+        """Hook: the licences of its texts, by the names of their corpora. By default none is known."""
+        return {}
+
+    @property
     @abstractmethod
     def description(self) -> DataDescription:
         """The properties of the data that a task needs."""

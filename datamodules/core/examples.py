@@ -115,6 +115,11 @@ class ExamplesConfig(Config):
         """Hook: the longest row with its boundary; it is that of the description."""
         return self.description.length
 
+    @property
+    def licences(self) -> Mapping[str, str]:
+        """Hook: the licences of the examples, by the names of their corpora. By default none is known."""
+        return {}
+
     def described(self, trained: TrainedSymbols) -> LabelledDescription:
         """Hook: returns the description of examples that are read with the symbols and labels of a trained network. By
         default they have their own."""

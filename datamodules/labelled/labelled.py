@@ -109,6 +109,10 @@ class LabelledData(Data):
     def content(self) -> str:
         return self.examples.content
 
+    @property
+    def licences(self) -> Mapping[str, str]:
+        return self.config.source.licences
+
     @cached_property
     def description(self) -> LabelledDescription:
         return self.config.source.described(self.trained_symbols())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from lit_transformers.config import Plain, nearest
 
 __all__ = ["LabelledRecordsConfig"]
 
-LATER = ("tokenizer", "length", "shortest", "examples")
+LATER = ("licence", "tokenizer", "length", "shortest", "examples")
 """The fields that decide what is read of a stored text."""
 
 
@@ -28,9 +28,11 @@ class LabelledRecordsConfig(TextExamplesConfig, RecordsConfig, kind="labelled_te
             with spaces
     label   the column of its label, likewise
     labels  the classes, in order, as they are written in the files
+    licence of the texts, which exported weights name; None where it is not known
     """
 
     labels: tuple[str, ...]
+    licence: str | None = None
     text: Column = "text"
     label: Column = "label"
 
@@ -38,6 +40,10 @@ class LabelledRecordsConfig(TextExamplesConfig, RecordsConfig, kind="labelled_te
         yield from self.conflicts_of(text=self.text, label=self.label)
         if len({*self.labels}) < len(self.labels) or not 2 <= len(self.labels) <= 256:
             yield f"labels are 2 to 256 different ones, not {list(self.labels)}"
+
+    @property
+    def licences(self) -> Mapping[str, str]:
+        return {} if self.licence is None else {Path(self.path).name: self.licence}
 
     @property
     def classes(self) -> tuple[str, ...]:

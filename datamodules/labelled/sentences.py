@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -27,11 +27,13 @@ Name = Literal["sst2", "cola", "trec", "imdb"]
 class CorpusLayout(NamedTuple):
     """Where a corpus has its examples.
 
-    path: by default. files: that of each split; of a zip, the files in it. labels: the classes, in order. fields: the
-    columns of a label and of a text, where tabs divide lines; None for other lines.
+    path: by default. licence: of its texts, as far as one is stated. files: that of each split; of a zip, the files in
+    it. labels: the classes, in order. fields: the columns of a label and of a text, where tabs divide lines; None for
+    other lines.
     """
 
     path: str
+    licence: str
     files: dict[Split, str]
     labels: tuple[str, ...]
     fields: tuple[int, int] | None = None
@@ -41,10 +43,16 @@ class CorpusLayout(NamedTuple):
 
 LAYOUTS: dict[Name, CorpusLayout] = {
     "sst2": CorpusLayout(
-        "sst2-glue", {"train": "train.tsv.xz", "validation": "dev.tsv.xz"}, ("0", "1"), (1, 0), has_header=True
+        "sst2-glue",
+        "none stated (Stanford, research)",
+        {"train": "train.tsv.xz", "validation": "dev.tsv.xz"},
+        ("0", "1"),
+        (1, 0),
+        has_header=True,
     ),
     "cola": CorpusLayout(
         "cola/cola_public.zip",
+        "fair use in research (arXiv:1805.12471)",
         {
             "train": "cola_public/raw/in_domain_train.tsv",
             "validation": "cola_public/raw/in_domain_dev.tsv",
@@ -55,11 +63,17 @@ LAYOUTS: dict[Name, CorpusLayout] = {
     ),
     "trec": CorpusLayout(
         "trec-qc/qc.zip",
+        "none stated (University of Illinois, research)",
         {"train": "qc/train.txt", "validation": "qc/test.txt"},
         ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"),
         encoding="latin-1",
     ),
-    "imdb": CorpusLayout("imdb", {"train": "imdb.train.jsonl.xz", "validation": "imdb.test.jsonl.xz"}, ("neg", "pos")),
+    "imdb": CorpusLayout(
+        "imdb",
+        "none stated (Stanford, research)",
+        {"train": "imdb.train.jsonl.xz", "validation": "imdb.test.jsonl.xz"},
+        ("neg", "pos"),
+    ),
 }
 
 
@@ -88,6 +102,10 @@ class SentencesConfig(TextExamplesConfig, kind="sentences"):
     @property
     def built_tokenizer(self) -> Tokenizer:
         return _tokenizer(self.tokenizer, self.learned_from)
+
+    @property
+    def licences(self) -> Mapping[str, str]:
+        return {self.corpus: LAYOUTS[self.corpus].licence}
 
     @property
     def classes(self) -> tuple[str, ...]:

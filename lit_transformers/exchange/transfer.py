@@ -29,6 +29,7 @@ from lit_transformers.exchange.folders import (
     read_fields,
     write_folder,
 )
+from lit_transformers.exchange.licences import licence_of_folder, write_licences
 from lit_transformers.exchange.mapping import Family
 from lit_transformers.exchange.original_fields import outgoing_fields
 from lit_transformers.exchange.tokenizer_files import symbol_numbers, write_tokenizer
@@ -117,6 +118,9 @@ def imported(folder: Path, architecture_name: str | None = None) -> tuple[Starti
     symbols, _ = symbols_of_folder(folder, symbols_of(fields))
     kept = {**fields, "model_type": architecture.name}
     weights = StartingWeights(model, architecture.name, tensors, kept, symbols)
+    if (licence := licence_of_folder(folder)) is not None:
+        name = f"weights {fields.get('_name_or_path') or folder.resolve().name}"
+        weights, notes = weights._replace(licences={name: licence}), [*notes, f"licence: {licence}"]
     return weights, [*notes, *architecture.notes]
 
 
@@ -195,6 +199,7 @@ def export_weights(source: Path, directory: Path, architecture_name: str | None 
         notes = [*notes, *more]
     with fresh_folder(directory) as fresh:
         write_folder(fresh, fields, tensors)
+        write_licences(fresh, weights.licences)
         notes = [*lines, *notes, *add_tokenizer(source, fresh, fields["vocab_size"], weights)]
     parameters = sum(tensor.numel() for tensor in tensors.values())
     return Exchanged(f"{fields['model_type']} ({fields['architectures'][0]})", parameters, notes)

@@ -41,6 +41,7 @@ from lit_transformers.training.checkpoints import CODE, read
 from lit_transformers.training.ranks import is_first_rank
 
 __all__ = [
+    "LICENCES",
     "WEIGHTS",
     "StartingWeights",
     "differences",
@@ -57,6 +58,8 @@ __all__ = [
 
 HEADER = "lit_transformers"
 """The key under which a file of weights holds the config of their network, as JSON."""
+LICENCES = "licences"
+"""The key in it of the licences of what the weights were made of, by the names of these."""
 TABLE = "network.tokens.table.weight"
 """The tensor with a row for each symbol."""
 WEIGHTS = "weights.safetensors"
@@ -70,7 +73,7 @@ class StartingWeights(NamedTuple):
     those of a run. tensors: the weights by their names in a task, each distinct one at least once. fields: those of the
     config.json that they came with, or the numbers of their symbols alone, by the names of such fields. symbols: what
     symbols and labels stand for; None where it is not known. place: where they are from, for messages. notes: a line
-    for each part that was not in what they were made of."""
+    for each part that was not in what they were made of. licences: of what they were made of, by its name."""
 
     model: ModelConfig
     architecture: str
@@ -79,6 +82,7 @@ class StartingWeights(NamedTuple):
     symbols: TrainedSymbols | None = None
     place: str = ""
     notes: tuple[str, ...] = ()
+    licences: Mapping[str, str] = MappingProxyType({})
 
 
 def locate_weights(path: str, field: str) -> Path:
@@ -110,7 +114,8 @@ def read_weights(path: Path, whole: bool = True) -> StartingWeights:
         if whole and warning is not None and is_first_rank():
             print(warning, file=sys.stderr, flush=True)
         symbols = symbols_of_checkpoint(contents, str(path))
-        return StartingWeights(model, "", tensors, symbols=symbols, place=str(path))
+        licences = contents[HEADER].get(LICENCES, {})
+        return StartingWeights(model, "", tensors, symbols=symbols, place=str(path), licences=licences)
     try:
         with safe_open(path, "pt") as file:
             header = json.loads((file.metadata() or {})[HEADER])
@@ -119,8 +124,8 @@ def read_weights(path: Path, whole: bool = True) -> StartingWeights:
             size = file.get_slice(TABLE).get_shape()[0] if TABLE in names else 0
         model, fields = ModelConfig.from_dict(header["model"]), header.get("fields", {})
         stored = _symbols_in(header, path, size)
-        notes = tuple(header.get("notes", ()))
-        return StartingWeights(model, str(header["architecture"]), tensors, fields, stored, str(path), notes)
+        notes, licences = tuple(header.get("notes", ())), header.get(LICENCES, {})
+        return StartingWeights(model, str(header["architecture"]), tensors, fields, stored, str(path), notes, licences)
     except ConfigError:
         raise
     except KeyError:
@@ -134,7 +139,7 @@ def write_weights(path: Path, weights: StartingWeights) -> None:
     """Writes weights with the config of their network."""
     symbols = None if weights.symbols is None else weights.symbols.to_dict()
     described = {"architecture": weights.architecture, "model": weights.model.to_dict(), "symbols": symbols}
-    optional = {"fields": dict(weights.fields), "notes": list(weights.notes)}
+    optional = {"fields": dict(weights.fields), "notes": list(weights.notes), LICENCES: dict(weights.licences)}
     header = json.dumps(described | {name: value for name, value in optional.items() if value})
     tensors = {name: tensor.contiguous() for name, tensor in weights.tensors.items()}
     replace_file(path, lambda fresh: save_file(tensors, fresh, {HEADER: header}))

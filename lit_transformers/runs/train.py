@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -27,7 +27,7 @@ from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.document_losses import write_documents, write_outputs
 from lit_transformers.runs.metrics import stopping_goal
 from lit_transformers.runs.observe import observe
-from lit_transformers.runs.starting_weights import read_weights, start_from
+from lit_transformers.runs.starting_weights import LICENCES, read_weights, start_from
 from lit_transformers.runs.trained_symbols import unknown_lines
 from lit_transformers.runs.weight_reuse import offer, take_over, takes_over
 from lit_transformers.tasks import Task
@@ -67,7 +67,7 @@ def train(
     receive what the task logs. starts: the files of the weights that training starts from, by the parts of ``start``.
     """
     L.seed_everything(config.seed, workers=True, verbose=False)
-    held = contents(config, data, training_key)
+    held = {**contents(config, data, training_key), LICENCES: licences_of(data, starts.values())}
     donor = take_over(directory, training_key, CHECKPOINT, held) if takes_over(config) else None
     task, started_from = starting_task(config, data, starts)
     task.reports_training = bool(loggers)
@@ -216,6 +216,13 @@ def contents(config: RunConfig, data: Data, training_key: str) -> dict[str, Plai
     """Returns the plain data that a checkpoint needs to be used without the data, and its training key."""
     stamps = stamps_of_plugins(config.override({"training.callbacks": ()}))
     return {"config": config.to_dict(), TRAINING: training_key, CODE: stamps, **data.checkpoint_metadata()}
+
+
+def licences_of(data: Data, starts: Iterable[Path]) -> dict[str, Plain]:
+    """Returns the licences of the weights that training starts from and of its data, by the names of these; without
+    those that nobody states."""
+    licences = {name: of for path in starts for name, of in read_weights(path, whole=False).licences.items()}
+    return {**licences, **{f"data {name}": of for name, of in data.licences.items()}}
 
 
 def usable(path: Path) -> Path | None:

@@ -1,0 +1,53 @@
+"""The licences of weights and of the data that trained them: read from a folder, and written with what is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+__all__ = ["licence_of_folder", "write_licences"]
+
+CARD = "README.md"
+TEXTS = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "LICENCE.txt", "COPYING")
+"""The names of files that hold the text of a licence."""
+SEVERAL = "other"
+"""What the hub calls the licence of a model to which several apply."""
+
+
+def licence_of_folder(folder: Path) -> str | None:
+    """Returns the licence that a folder of Hugging Face states, in the head of its model card or as the first line of a
+    licence's text; None where it states none."""
+    if (card := _read(folder / CARD)).startswith("---"):
+        try:
+            head = yaml.safe_load(card.split("---", 2)[1])
+        except (yaml.YAMLError, IndexError):
+            head = None
+        if isinstance(head, Mapping) and isinstance(head.get("license"), str):
+            return str(head["license"])
+    texts = (_read(folder / name) for name in TEXTS)
+    return next((line.strip() for text in texts for line in text.splitlines() if line.strip()), None)
+
+
+def write_licences(folder: Path, licences: Mapping[str, str]) -> None:
+    """Writes the model card of an exported folder, with the licence of everything that its weights are made of; none
+    where nothing is known."""
+    if not licences:
+        return
+    known = {*licences.values()}
+    rows = "\n".join(f"| {name} | {licence} |" for name, licence in licences.items())
+    text = (
+        f"---\nlicense: {known.pop() if len(known) == 1 else SEVERAL}\nlibrary_name: transformers\n---\n\n"
+        "Exported by lit-transformers. The licences of the weights that training started from and of its data:\n\n"
+        f"| Part | Licence |\n| --- | --- |\n{rows}\n"
+    )
+    (folder / CARD).write_text(text, encoding="utf-8")
+
+
+def _read(file: Path) -> str:
+    """Returns the text of a file; nothing where there is none."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
