@@ -19,6 +19,7 @@ from lit_transformers.startup.quick_imports import quick_imports
 
 if TYPE_CHECKING:
     from lit_transformers.inference.lines import LineWriter
+    from lit_transformers.template.fine_tuning import Purpose
 
 app = typer.Typer(
     help="Train, evaluate and use one model at a time, and exchange weights with other libraries.",
@@ -451,15 +452,55 @@ def check_plugin(
 @app.command()
 def init(
     directory: Annotated[Path, typer.Argument(help="A folder, new or without these files.")] = Path(),
+    classify: Annotated[
+        str | None, typer.Option(help="Predict the class of texts in this table.", metavar="FILE")
+    ] = None,
+    score: Annotated[str | None, typer.Option(help="Predict a number of texts in this table.", metavar="FILE")] = None,
+    tag: Annotated[
+        str | None, typer.Option(help="Predict a tag of each word, by this CoNLL file.", metavar="FILE")
+    ] = None,
+    answer: Annotated[
+        str | None,
+        typer.Option(help="Predict answers in passages, by this file in the format of SQuAD.", metavar="FILE"),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="Start from this folder in the format of transformers, or model on the Hugging Face hub.",
+            metavar="PATH|NAME",
+            show_default="a small network",
+        ),
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Column of the text.", show_default="by its name")] = None,
+    second: Annotated[str | None, typer.Option(help="Column of the second text of a pair.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column of the label.", show_default="by its name")] = None,
 ) -> None:
-    """Write a small project: a mixer, a data set, a study, a test, and a README.
+    """Write a small project: a mixer, a data set, a study, a test, and a README. Or, given your own data, write the
+    run.yaml that fine-tunes a network on them.
+
+    A table is CSV, TSV, JSON lines, JSON or parquet with names of columns. A tenth of a file is held out for validation
+    and a tenth for the test; a folder is split by the names of its files (train, validation, test).
 
     Example: python -m lit_transformers init my_project
-    """
-    from lit_transformers.template import write_project
 
-    for path in write_project(directory):
-        print(path)
+    Example: python -m lit_transformers init reviews --classify reviews.csv --weights models/bert
+    """
+    purposes: dict[Purpose, str | None] = {"classify": classify, "score": score, "tag": tag, "answer": answer}
+    given = {purpose: data for purpose, data in purposes.items() if data is not None}
+    if len(given) > 1:
+        raise typer.BadParameter(f"choose one of {', '.join(f'--{purpose}' for purpose in given)}")
+    if not given:
+        from lit_transformers.template import write_project
+
+        for path in write_project(directory):
+            print(path)
+        return
+    with quick_imports():
+        from lit_transformers.template.fine_tuning import Columns, write_fine_tuning
+    for purpose, data in given.items():
+        for line in write_fine_tuning(purpose, data, directory, weights, Columns(text, second, label)):
+            print(line)
+    print(f"next: {program_name('lit_transformers')} fit {directory / 'run.yaml'}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

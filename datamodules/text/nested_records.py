@@ -104,6 +104,11 @@ class RecordsConfig(Config):
         yield from nothing_left(self.validation, self.test)
         yield from column_conflicts(**columns, records=self.records or "_")
 
+    def all_records(self) -> Iterator[FileRecord]:
+        """Yields all records of the files; the rows of a table by the names of its columns. Raises DataError."""
+        for path, name in files_of(self.path, is_records, Counter()):
+            yield from self._read(path, name, ("",), Counter())
+
     def indexed(
         self, key: Plain, columns: Sequence[Column], text_of: Callable[[FileRecord, list[list[str]], Path], Text]
     ) -> IndexedCorpus:

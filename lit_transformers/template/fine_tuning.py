@@ -1,0 +1,324 @@
+"""The config of a run that fine-tunes a network on one's own data, which ``init --classify FILE`` and others write."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import yaml
+from datamodules.labelled.conll import ConllConfig
+from datamodules.labelled.questions import QuestionsConfig
+
+from datamodules import DataError
+from datamodules.core.reading import locate
+from datamodules.core.tokenizers import Tokenizer, tokenizer_of_folder
+from datamodules.text.nested_records import RecordsConfig
+from lit_transformers.config import ConfigError, Plain, nearest
+from lit_transformers.exchange.folders import local_folder
+from lit_transformers.exchange.transfer import imported
+from lit_transformers.models.capabilities import RowModelConfig
+from lit_transformers.runs.starting_weights import StartingWeights
+
+__all__ = ["Columns", "Purpose", "write_fine_tuning"]
+
+Purpose = Literal["classify", "score", "tag", "answer"]
+"""What is predicted: a class or a number of a text or of two, a tag of each word, or the answer in a passage."""
+
+TEXT_NAMES = ("text", "sentence", "review", "question", "title", "content", "body", "document", "premise", "first")
+SECOND_NAMES = ("second", "sentence2", "text2", "hypothesis", "text_b", "sentence_b")
+LABEL_NAMES = ("label", "class", "category", "sentiment", "target", "score", "rating", "topic", "intent", "stars", "y")
+"""The names that columns often have, the most usual first."""
+MOST_CLASSES = 256
+READ = 20_000
+"""The most examples that are read to choose lengths."""
+BATCH, FEWEST_UPDATES, MOST_PASSES = 32, 200, 20
+SMALL: dict[str, Plain] = {
+    "kind": "encoder",
+    "dim": 128,
+    "heads": 4,
+    "depth": 2,
+    "dropout": 0.1,
+    "positions": "learned",
+    "segments": 2,
+}
+"""A network that is trained from nothing, where no weights are named."""
+
+
+class Columns(NamedTuple):
+    """The columns of a table that somebody has named; None for those that are to be found."""
+
+    text: str | None = None
+    second: str | None = None
+    label: str | None = None
+
+
+FOUND = Columns()
+"""Columns that are found by their names."""
+
+
+class OwnData(NamedTuple):
+    """What is known of somebody's data: the source as a run's config has it, the examples of training, the tokens of a
+    long row, and a line for each choice."""
+
+    source: dict[str, Plain]
+    examples: int
+    length: int
+    lines: list[str]
+
+
+class Started(NamedTuple):
+    """What training starts from: the network as plain data, its tokenizer and the longest row that it reads, and the
+    fields ``start`` and ``data.source.tokenizer`` of the run."""
+
+    model: dict[str, Plain]
+    tokenizer: Tokenizer | None
+    longest: int
+    start: dict[str, Plain]
+    symbols: dict[str, Plain]
+    rate: float
+    has_pooler: bool
+
+
+def write_fine_tuning(
+    purpose: Purpose, data: str, directory: Path, weights: str | None = None, columns: Columns = FOUND
+) -> list[str]:
+    """Writes ``run.yaml`` into a folder and returns a line for each choice.
+
+    data: the file or folder. weights: a folder of Hugging Face, or a name on its hub; None for a small network that is
+    trained from nothing. Raises ConfigError where the file is there already, or a column cannot be found, and DataError
+    where the data cannot be read.
+    """
+    target = directory / "run.yaml"
+    if target.exists():
+        raise ConfigError("is there already; choose another folder", str(target))
+    started = start_of(weights)
+    path = str(locate(data, purpose).resolve())
+    known = READERS[purpose](path, started, columns)
+    plain = run_of(purpose, known, started)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        target.write_text(text_of(purpose, data, target, plain), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", str(target)) from None
+    training: Any = plain["training"]
+    passes = training["steps"] * BATCH / known.examples
+    return [*known.lines, f"{known.examples:,} examples of training, {training['steps']} updates, {passes:.1f} passes"]
+
+
+def start_of(weights: str | None) -> Started:
+    """Returns what training starts from. Raises ConfigError where the weights are no encoder with a tokenizer."""
+    if weights is None:
+        return Started(SMALL, None, 512, {}, {"kind": "wordpiece", "size": 8000}, 1e-3, False)
+    folder = local_folder(weights)
+    network, _ = imported(folder)
+    tokenizer = tokenizer_of_folder(folder)
+    if not isinstance(network.model, RowModelConfig):
+        raise ConfigError(f"is a {network.architecture}; name an encoder such as BERT", weights)
+    if tokenizer is None:
+        raise ConfigError("has no tokenizer.json and no vocab.txt that can be read", weights)
+    name = "tokenizer.json" if (folder / "tokenizer.json").is_file() else "vocab.txt"
+    start: dict[str, Plain] = {"network": {"kind": "import", "path": str(folder.resolve())}}
+    has_pooler = "heads.relation.map.0.weight" in network.tensors
+    if has_pooler:
+        start["heads"] = "network"
+    longest = positions_of(network)
+    symbols: dict[str, Plain] = {"kind": "pretrained", "path": str((folder / name).resolve())}
+    rate = 5e-5 * math.sqrt(768 / network.model.dim)
+    return Started(network.model.to_dict(), tokenizer, longest, start, symbols, float(f"{rate:.1e}"), has_pooler)
+
+
+def positions_of(weights: StartingWeights) -> int:
+    """Returns the longest row that a network reads, at most 512 tokens."""
+    longest = weights.model.get("positions.max_length") if weights.model.get("positions") else None
+    return min(512, longest or 512)
+
+
+def run_of(purpose: Purpose, known: OwnData, started: Started) -> dict[str, Plain]:
+    """Returns the run as plain data."""
+    steps = max(FEWEST_UPDATES, 3 * -(-known.examples // BATCH))
+    steps = min(steps, MOST_PASSES * -(-known.examples // BATCH))
+    head: dict[str, Plain] = {"dropout": 0.1}
+    if purpose in ("classify", "score"):
+        head |= {"pooling": "first", "hidden": "tanh"} if started.start else {"pooling": "mean"}
+    kinds = {"classify": "classification", "score": "regression", "tag": "tagging", "answer": "question_answering"}
+    task = {"kind": kinds[purpose]} | (head if purpose != "answer" else {})
+    source = {**known.source, "tokenizer": started.symbols, "length": known.length}
+    return {
+        "task": task,
+        "data": {"kind": "labelled", "source": source, "batch_size": BATCH},
+        "training": {
+            "steps": steps,
+            "optimizer": {"kind": "adamw", "learning_rate": started.rate},
+            "schedule": {"kind": "linear", "warmup": max(1, steps // 10)},
+            "clip": 1.0,
+            "validate_every": max(1, steps // 3),
+        },
+        **({"start": started.start} if started.start else {}),
+        "model": started.model,
+    }
+
+
+def text_of(purpose: Purpose, data: str, target: Path, plain: Mapping[str, Plain]) -> str:
+    """Returns the text of the file, with the commands to use it."""
+    folder = target.parent
+    lines = {"answer": "questions.jsonl > answers.jsonl"}.get(purpose, "lines.txt > predictions.jsonl")
+    flag = " --lines json" if purpose == "answer" else ""
+    head = (
+        f"# Written by: python -m lit_transformers init {folder} --{purpose} {data}\n"
+        f"#\n"
+        f"#     python -m lit_transformers fit {target}\n"
+        f"#     python -m lit_transformers predict {folder}/checkpoint.ckpt{flag} < {lines}\n"
+        f"#     python -m lit_transformers export {folder}/checkpoint.ckpt {folder}/exported\n"
+        f"#\n"
+        f"# python -m lit_transformers config {target} prints every field with its meaning.\n"
+    )
+    return head + yaml.safe_dump(dict(plain), sort_keys=False, allow_unicode=True, width=120)
+
+
+def read_labelled(path: str, started: Started, columns: Columns) -> OwnData:
+    """Returns what is known of a table of texts and classes. Raises DataError where there are no classes."""
+    records = [*islice(_records(path), READ)]
+    found = columns_of(records, columns, path)
+    assert found.text is not None and found.label is not None
+    counts = Counter(str(record[found.label]).strip() for record in records)
+    if not 2 <= len(counts) <= MOST_CLASSES:
+        reason = f"the column {found.label!r} has {len(counts):,} different labels in {len(records):,} records"
+        raise DataError(f"{path}: {reason}; name another column by --label, or predict numbers by --score")
+    labels: list[Plain] = sorted(counts)
+    shown = ", ".join(f"{label} ({counts[str(label)]:,})" for label in labels[:6])
+    lines = [f"classes: {shown}{', ...' if len(labels) > 6 else ''}"]
+    return _known(path, started, records, found, labels, lines)
+
+
+def read_scored(path: str, started: Started, columns: Columns) -> OwnData:
+    """Returns what is known of a table of texts and numbers. Raises DataError for a label that is no number."""
+    records = [*islice(_records(path), READ)]
+    found = columns_of(records, columns, path)
+    try:
+        numbers = [float(record[found.label or ""]) for record in records]
+    except (TypeError, ValueError) as error:
+        reason = f"the column {found.label!r} holds what is no number ({error})"
+        raise DataError(f"{path}: {reason}; name another one by --label, or predict classes by --classify") from None
+    lines = [f"numbers: {min(numbers):g} to {max(numbers):g}, mean {statistics.fmean(numbers):.3g}"]
+    return _known(path, started, records, found, "numbers", lines)
+
+
+def read_tagged(path: str, started: Started, columns: Columns) -> OwnData:
+    """Returns what is known of sentences in columns."""
+    splits = _splits(path)
+    named = {"word": columns.text, "label": columns.label}
+    own: dict[str, Plain] = {name: _column(column) for name, column in named.items() if column is not None}
+    source = ConllConfig.from_dict({"path": path, **splits, **own})
+    corpus = source.corpus()
+    words = [len(text.text.split()) for text in islice(corpus.documents("train"), READ)]
+    length = _rounded(1.6 * _long(words) + 2, started)
+    lines = [f"tags: {', '.join(source.classes[:8])}{', ...' if len(source.classes) > 8 else ''}"]
+    return OwnData({"kind": "conll", "path": path, **splits, **own}, corpus.count("train"), length, lines)
+
+
+def read_answered(path: str, started: Started, columns: Columns) -> OwnData:
+    """Returns what is known of questions on passages."""
+    plain: dict[str, Plain] = {"path": path, "language": None, **_splits(path)}
+    source = QuestionsConfig.from_dict(plain)
+    questions = source.build().count("train")
+    length = _rounded(384, started)
+    stride: dict[str, Plain] = {"stride": max(1, length // 3)}
+    return OwnData({"kind": "questions", **plain, **stride}, questions, length, [])
+
+
+READERS: Mapping[Purpose, Any] = {
+    "classify": read_labelled,
+    "score": read_scored,
+    "tag": read_tagged,
+    "answer": read_answered,
+}
+"""What reads the data of each purpose."""
+
+
+def columns_of(records: Sequence[Mapping[str, Any]], named: Columns, path: str) -> Columns:
+    """Returns the columns of texts and labels: those that are named, or else those with usual names. Raises DataError
+    where there is none."""
+    if not records:
+        raise DataError(f"{path}: holds no record")
+    names = [*records[0]]
+    for option, column in named._asdict().items():
+        if column is not None and column not in names:
+            raise DataError(f"{path}: no column {column!r}; {nearest(column, names)} (set --{option})")
+    free = [name for name in names if name not in named]
+    label = named.label or _usual(free, LABEL_NAMES)
+    text = named.text or _usual([name for name in free if name != label], TEXT_NAMES)
+    for option, column in (("text", text), ("label", label)):
+        if column is None:
+            raise DataError(f"{path}: which column is the {option}? Name one by --{option}: {', '.join(names)}")
+    second = named.second
+    if second is None and named.text is None:
+        second = _usual([name for name in free if name not in (text, label)], SECOND_NAMES)
+    return Columns(text, second, label)
+
+
+def _usual(names: Sequence[str], usual: Sequence[str]) -> str | None:
+    """Returns the first of the names that is usual, whatever its case."""
+    by_case = {name.lower(): name for name in reversed(names)}
+    return next((by_case[name] for name in usual if name in by_case), None)
+
+
+def _records(path: str) -> Iterator[Mapping[str, Any]]:
+    """Yields the records of a table or of JSON lines. Raises DataError for a table without names of columns."""
+    for record in RecordsConfig(path=path).all_records():
+        if not isinstance(record.values, Mapping):
+            raise DataError(f"{record.place}: no names of columns; begin a table with a line of names")
+        yield record.values
+
+
+def _known(
+    path: str,
+    started: Started,
+    records: Sequence[Mapping[str, Any]],
+    columns: Columns,
+    labels: Plain,
+    lines: Sequence[str],
+) -> OwnData:
+    """Returns what is known of labelled texts."""
+    texts = [" ".join(str(record[name]) for name in columns[:2] if name is not None) for record in records]
+    pieces = [_pieces(text, started) for text in texts[:: max(1, len(texts) // 2000)]]
+    length, splits = _rounded(_long(pieces) + 3, started), _splits(path)
+    named = {"text": columns.text, "second": columns.second, "label": columns.label}
+    source = {"kind": "labelled_texts", "path": path, **{k: v for k, v in named.items() if v}, "labels": labels}
+    chosen = ", ".join(f"{name} {json.dumps(column, ensure_ascii=False)}" for name, column in named.items() if column)
+    share = 0.8 if splits["splits"] == "hash" else 1.0
+    more = "" if len(records) < READ else f"; the first {READ:,} records were read"
+    cut = sum(count + 3 > length for count in pieces) / len(pieces)
+    row = f"rows of {length} tokens, which cut {cut:.1%} of the texts"
+    return OwnData({**source, **splits}, round(share * len(records)), length, [f"columns: {chosen}{more}", *lines, row])
+
+
+def _splits(path: str) -> dict[str, Plain]:
+    """Returns how data are split: a folder by the names in it, a file by hash, a tenth for validation and for the
+    test."""
+    return {"splits": "folders"} if Path(path).is_dir() else {"splits": "hash", "validation": 0.1, "test": 0.1}
+
+
+def _column(name: str) -> Plain:
+    """Returns a column by its number, where it is one, or its name."""
+    return int(name) if name.isdigit() else name
+
+
+def _pieces(text: str, started: Started) -> int:
+    """Returns the number of symbols of a text; of one whose tokenizer is not learned yet, a guess by its words."""
+    return round(1.4 * len(text.split())) if started.tokenizer is None else len(started.tokenizer.encode(text.encode()))
+
+
+def _long(lengths: Sequence[int]) -> int:
+    """Returns the length that one in twenty exceeds."""
+    return sorted(lengths)[min(len(lengths) - 1, int(0.95 * len(lengths)))]
+
+
+def _rounded(length: float, started: Started) -> int:
+    """Returns a length rounded up to a multiple of 8, that the network can read."""
+    return min(started.longest, max(16, 8 * math.ceil(length / 8)))
