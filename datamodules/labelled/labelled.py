@@ -154,7 +154,7 @@ class LabelledData(Data):
 
     def _shape(self, batch_size: int) -> RowShape:
         description = self.description
-        least = description.length if self.config.padding == "fixed" else 0
+        least = description.longest_row if self.config.padding == "fixed" else 0
         boundary, columns = description.vocabulary.boundary, description.label_columns
         return RowShape(self.rows(batch_size), self.config.window, boundary, least, columns, description.segments)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -16,26 +16,29 @@ from torch.nn import functional as F
 from lit_transformers.batch import LABEL, ClassLabels, DataDescription, LabelledBatch, LabelledDescription, NumberLabels
 from lit_transformers.config import ConfigError, Dropout, Fraction
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
+from lit_transformers.heads.pooling import PiecePooling, Pooled, Pooling, cut_rows
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
 from lit_transformers.records.measure import Measure, maximized, minimized
 from lit_transformers.scores import confusion, matthews
-
-Pooling = Literal["first", "mean", "last"]
 
 
 class PooledHeadConfig(HeadConfig):
     """Base of the heads with a linear layer on one vector of a row.
 
     pooling: the vector of the first token, which is the boundary before every row (arXiv:1810.04805, section 3, where
-    it is called [CLS]); the mean over all real tokens; or the vector of the last one, the only one that has seen the
-    whole row if the network is a language_model. dropout: of that vector.
+    it is called [CLS]); the mean over all real tokens, or the max of each channel; the vector of the last one, the only
+    one that has seen the whole row if the network is a language_model; or attention, the mean weighted by the softmax
+    of products with a learned query, which begins as the mean. dropout: of that vector.
+    piece_pooling: how the vectors of the pieces of a text become one, where the data cut long texts into pieces: by
+    mean, max or attention (arXiv:1905.05583, section 5.3.1).
     """
 
     reads: ClassVar[Reads] = LabelledDescription
 
     pooling: Pooling = "first"
     dropout: Annotated[Fraction, Dropout] = 0.0
+    piece_pooling: PiecePooling = "mean"
 
     def outputs(self, data: DataDescription) -> int:
         """Returns the number of outputs per sequence. Raises ConfigError for data that it cannot learn from."""
@@ -43,11 +46,14 @@ class PooledHeadConfig(HeadConfig):
 
 
 class PooledHead(Head):
-    """One vector of each row, dropout, and a linear layer."""
+    """One vector of each row, dropout, and a linear layer. data: the description of labelled sequences."""
 
-    def __init__(self, config: PooledHeadConfig, dim: int, outputs: int) -> None:
+    def __init__(self, config: PooledHeadConfig, dim: int, outputs: int, data: DataDescription | None = None) -> None:
         super().__init__(config)
-        self.pooling = config.pooling
+        self.tokens = Pooled(config.pooling, dim)
+        pieces, self.piece_length = (data.pieces, data.length) if isinstance(data, LabelledDescription) else (1, 1)
+        self.pieces = Pooled(config.piece_pooling, dim) if pieces > 1 else None
+        self.most_pieces = pieces
         self.map = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(dim, outputs))
 
     @abstractmethod
@@ -64,8 +70,16 @@ class PooledHead(Head):
 
     def outputs(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b o"]:
         """Returns the outputs for each sequence."""
-        outputs: Tensor = self.map(pooled(reading.hidden, batch.padding_mask, self.pooling))
+        outputs: Tensor = self.map(self.pooled(reading.hidden, batch.padding_mask))
         return full_precision(outputs)
+
+    def pooled(self, hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b d"]:
+        """Returns one vector of each row: of its tokens, or of its pieces, of which each has one of its tokens."""
+        if self.pieces is None:
+            return self.tokens(hidden, padding_mask)
+        rows, real = len(hidden), cut_rows(padding_mask, self.piece_length)
+        vectors = self.tokens(cut_rows(hidden, self.piece_length), real)
+        return self.pieces(vectors.unflatten(0, (rows, -1)), real.any(dim=1).unflatten(0, (rows, -1)))
 
     def targets(self, batch: LabelledBatch) -> Int[Tensor, ""]:
         return batch.padding_mask.any(dim=1).sum()
@@ -80,14 +94,17 @@ class PooledHead(Head):
         return torch.stack([column.double() for column in columns], dim=1)
 
     def flops(self, length: int) -> float:
-        return 2 * sum(parameter.numel() for parameter in self.map.parameters() if parameter.dim() > 1)
+        """As in ``Head.flops``, of one piece where a text has several, with its share of the work for the text."""
+        of_text = 2 * sum(parameter.numel() for parameter in self.map.parameters() if parameter.dim() > 1)
+        of_pieces = 0 if self.pieces is None else self.pieces.flops(self.most_pieces)
+        return self.tokens.flops(length) + (of_text + of_pieces) / self.most_pieces
 
 
 class ClassLabelConfig(PooledHeadConfig, kind="class_label"):
     """A softmax over the classes of the data."""
 
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> ClassLabel:
-        return ClassLabel(self, model.dim, self.outputs(data))
+        return ClassLabel(self, model.dim, self.outputs(data), data)
 
     def measures(self, data: DataDescription) -> Mapping[str, Measure]:
         both_classes = maximized("matthews", per="example") if self.outputs(data) == 2 else {}
@@ -116,8 +133,8 @@ class ClassLabel(PooledHead):
 
     columns: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int, "bytes": int, "correct": int, "label": int}
 
-    def __init__(self, config: PooledHeadConfig, dim: int, classes: int) -> None:
-        super().__init__(config, dim, classes)
+    def __init__(self, config: PooledHeadConfig, dim: int, classes: int, data: DataDescription | None = None) -> None:
+        super().__init__(config, dim, classes, data)
         self.classes = classes
 
     def nats(self, outputs: Float[Tensor, "b c"], batch: LabelledBatch) -> Float[Tensor, " b"]:
@@ -142,7 +159,7 @@ class NumberLabelConfig(PooledHeadConfig, kind="number_label"):
     without its constant. Classes are used as numbers, by their index."""
 
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> NumberLabel:
-        return NumberLabel(self, model.dim, self.outputs(data))
+        return NumberLabel(self, model.dim, self.outputs(data), data)
 
     def measures(self, data: DataDescription) -> Mapping[str, Measure]:
         return minimized("mse", "nats", per="example")
@@ -178,16 +195,3 @@ class NumberLabel(PooledHead):
     def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
         nats, count = math.fsum(sums["nats"]), sum(sums["tokens"])
         return {"mse": math.fsum(sums["squared_error"]) / len(sums["nats"]), "nats": nats / count}
-
-
-def pooled(hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"], pooling: Pooling) -> Float[Tensor, "b d"]:
-    """Returns one vector (b, d) for each row; padding is at the end of a row."""
-    match pooling:
-        case "first":
-            return hidden[:, 0]
-        case "last":
-            last = (padding_mask.sum(dim=1) - 1).clamp(min=0)
-            return hidden[torch.arange(len(hidden), device=hidden.device), last]
-        case "mean":
-            total = hidden.masked_fill(~padding_mask[..., None], 0.0).sum(dim=1)
-            return total / padding_mask.sum(dim=1, keepdim=True).clamp(min=1)

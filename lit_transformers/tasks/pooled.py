@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, cast
 
 from jaxtyping import Float
 from torch import Tensor
 
-from lit_transformers.batch import DataDescription, LabelledBatch
+from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription, Vocabulary
 from lit_transformers.config import ConfigError, Dropout, Fraction
 from lit_transformers.heads.head import HeadConfig
-from lit_transformers.heads.pooled import PooledHead, PooledHeadConfig, Pooling
+from lit_transformers.heads.pooled import PooledHead, PooledHeadConfig
+from lit_transformers.heads.pooling import PiecePooling, Pooling
 from lit_transformers.models.capabilities import RowModelConfig, require
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.labelled import LabelledTask, LabelledTaskConfig
@@ -22,16 +24,29 @@ class PooledTaskConfig(LabelledTaskConfig):
     """Base of the configs of objectives with one prediction per sequence.
 
     pooling: the vector of the first token, which is the boundary before every row (arXiv:1810.04805, section 3, where
-    it is called [CLS]); the mean over all real tokens; or the vector of the last one, the only one that has seen the
-    whole row if the network is a language_model. dropout: of that vector.
+    it is called [CLS]); the mean over all real tokens, or the max of each channel; the vector of the last one, the only
+    one that has seen the whole row if the network is a language_model; or attention, the mean weighted by the softmax
+    of products with a learned query, which begins as the mean. dropout: of that vector.
+    piece_pooling: how the vectors of the pieces of a text become one, where the data cut long texts into pieces: by
+    mean, max or attention (arXiv:1905.05583, section 5.3.1).
     """
 
     pooling: Pooling = "first"
     dropout: Annotated[Fraction, Dropout] = 0.0
+    piece_pooling: PiecePooling = "mean"
 
     def head(self) -> PooledHeadConfig:
         """Returns the head that predicts the label."""
         raise NotImplementedError
+
+    def head_fields(self) -> dict[str, Any]:
+        """Returns the fields that the head has from the task."""
+        return {"pooling": self.pooling, "dropout": self.dropout, "piece_pooling": self.piece_pooling}
+
+    def probe_data(self, vocabulary: Vocabulary, length: int) -> LabelledDescription:
+        return replace(
+            LabelledDescription.for_probe(vocabulary, length), pieces=1 if self.piece_pooling == "mean" else 2
+        )
 
     def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
         return {"label": self.head()}
@@ -53,6 +68,10 @@ class PooledTask(LabelledTask):
         """Raises ConfigError where the model cannot be built or cannot be used for such an objective, or the labels are
         of another kind."""
         require_readable(model, config)
+        description = LabelledDescription.of(data, config.kind)
+        if config.piece_pooling != "mean" and description.pieces == 1:
+            reason = "each text of these data is one piece; drop it, or set data.source.pieces"
+            raise ConfigError(reason, "task.piece_pooling")
         config.head().outputs(config.reads.of(data, config.kind))
         super().__init__(config, model, data, training)
         self.add_heads()

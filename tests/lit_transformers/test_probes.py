@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import lzma
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from datamodules import LabelledDataConfig, RowDataConfig, SentencesConfig, TopicsConfig, WordsConfig
 from datamodules.core.documents import SPLITS
@@ -16,13 +17,15 @@ from datamodules.core.errors import DataError
 from lit_transformers.batch import LabelledBatch
 from lit_transformers.config import ConfigError, MissingFileError
 from lit_transformers.encodings.positions import LearnedConfig
+from lit_transformers.gates.inert_fields import changes_nothing
+from lit_transformers.heads.combined_layers import LayerCombination
 from lit_transformers.models import EncoderConfig
 from lit_transformers.runs import RunConfig, StartConfig, describe, fit, load
 from lit_transformers.runs.keys import run_key
 from lit_transformers.tasks import ClassificationConfig, MaskedLMConfig
 from lit_transformers.tasks.pooled import PooledTask
 from lit_transformers.training.config import TrainingConfig
-from lit_transformers.training.groups import FROZEN_NETWORK
+from lit_transformers.training.groups import FROZEN_NETWORK, roles_of
 
 TOPICS = TopicsConfig(documents=30, sentences=6, content=2, validation=0.3, test=0.2)
 MODEL = EncoderConfig(dim=16, heads=2, depth=3, norm="pre", positions=LearnedConfig())
@@ -173,3 +176,111 @@ def test_what_cannot_be_read_at_a_layer_is_refused(questions: str, tmp_path: Pat
         causal.build_task(causal.data.build())
     with pytest.raises(ConfigError, match="a words tokenizer learns its symbols; set learned_from"):
         SentencesConfig(tokenizer=WordsConfig())
+
+
+def slow_combination(kind: str, layers: list[Tensor], shares: Tensor, scale: float) -> Tensor:
+    rows, tokens, width = layers[0].shape
+    if kind == "concatenation":
+        combined = torch.zeros(rows, tokens, width * len(layers), dtype=torch.float64)
+        for number, layer in enumerate(layers):
+            combined[:, :, number * width : (number + 1) * width] = layer
+        return combined
+    combined = torch.zeros(rows, tokens, width, dtype=torch.float64)
+    for place in torch.cartesian_prod(torch.arange(rows), torch.arange(tokens), torch.arange(width)).tolist():
+        values = [float(layer[tuple(place)]) for layer in layers]
+        match kind:
+            case "mean":
+                combined[tuple(place)] = sum(values) / len(values)
+            case "max":
+                combined[tuple(place)] = max(values)
+            case "scalar_mix":
+                weights = [float(share.exp() / shares.exp().sum()) for share in shares]
+                combined[tuple(place)] = scale * sum(w * v for w, v in zip(weights, values, strict=True))
+    return combined
+
+
+COMBINED = [
+    ("concatenation", (1,), 1),
+    *((kind, layers, left) for kind in get_args(LayerCombination) for layers, left in (((0, 2), 2), ((-1, -3, -4), 3))),
+]
+"""A combination, layers of three, and how many of these are left."""
+
+
+@pytest.mark.parametrize(("kind", "numbers", "left"), COMBINED, ids=str)
+def test_layers_are_combined_as_they_are_within_the_whole_network(
+    questions: str, kind: LayerCombination, numbers: tuple[int, ...], left: int
+) -> None:
+    whole_config = downstream(questions)
+    torch.manual_seed(0)
+    whole = whole_config.build_task(whole_config.data.build()).eval()
+    config = downstream(questions, combined_layers=numbers, layer_combination=kind)
+    task = config.build_task(config.data.build()).eval().double()
+    assert isinstance(task, PooledTask) and isinstance(whole, PooledTask)
+    assert len(task.network.stack.steps()) == left  # type: ignore[union-attr, operator]
+    task.network.load_state_dict(whole.network.state_dict(), strict=False)
+    shares = torch.linspace(-1.0, 2.0, len(numbers), dtype=torch.float64)
+    if kind == "scalar_mix":
+        assert task.combination.mixed is not None and task.combination.scale is not None
+        assert task.combination.mixed.tolist() == [0.0] * len(numbers) and task.combination.scale.tolist() == [1.0]
+        task.combination.mixed.data, task.combination.scale.data = shares, torch.tensor([1.7]).double()
+    batch, outputs = a_batch(config), list[Tensor]()
+    whole.double().network.stack.steps()[0].register_forward_pre_hook(  # type: ignore[union-attr, operator]
+        lambda block, inputs: outputs.append(inputs[0])
+    )
+    for block in whole.network.stack.steps():  # type: ignore[union-attr, operator]
+        block.register_forward_hook(lambda block, inputs, output: outputs.append(output.y))
+    outputs[3:] = [whole.evaluation_reading(batch).hidden]
+    outputs[:] = [output.detach() for output in outputs]
+    chosen = [outputs[number if number >= 0 else 4 + number] for number in numbers]
+    torch.testing.assert_close(task.evaluation_reading(batch).hidden, slow_combination(kind, chosen, shares, 1.7))
+    counted = sum(p.numel() for p in task.parameters() if p.requires_grad)
+    assert describe(config).parameters == counted
+    for parameter in task.parameters():
+        parameter.grad = None
+    task.train().training_step(batch, 0)["loss"].backward()
+    assert not [name for name, p in task.named_parameters() if p.requires_grad and p.grad is None], "ranks would wait"
+
+
+def test_embeddings_alone_are_a_network_without_layers(questions: str) -> None:
+    config = downstream(questions, combined_layers=(0,))
+    task = config.build_task(config.data.build()).eval()
+    batch = a_batch(config)
+    places = task.network.stack.entry.positions.vectors(0, torch.arange(batch.inputs.size(1))[None], torch.float32)
+    embedded = task.network.tokens.embed(batch.inputs) + places
+    torch.testing.assert_close(task.evaluation_reading(batch).hidden, embedded)
+    assert "layers" not in roles_of(task)
+    assert describe(config).flops_per_token < describe(downstream(questions, layers=1)).flops_per_token / 10
+
+
+def test_padding_changes_nothing_of_combined_layers(questions: str) -> None:
+    config = downstream(questions, combined_layers=(0, 1, -1), layer_combination="max")
+    task, batch = config.build_task(config.data.build()).eval().double(), a_batch(config)
+    wider = batch._replace(
+        inputs=F.pad(batch.inputs, (0, 4), value=3), padding_mask=F.pad(batch.padding_mask, (0, 4)), padded=True
+    )
+    torch.testing.assert_close(task.evaluation_output(wider), task.evaluation_output(batch))
+
+
+def test_combined_layers_that_there_are_not_are_refused(questions: str) -> None:
+    for numbers, message in (
+        ((0, 4), "there is no layer 4; there are 0 to 3"),
+        ((-5, 1), "there is no layer -5; there are 0 to 3"),
+        ((3, -1), "layer 3 is there twice; drop one"),
+    ):
+        config = downstream(questions, combined_layers=numbers)
+        with pytest.raises(ConfigError, match=rf"task\.combined_layers: {message}"):
+            config.build_task(config.data.build())
+    with pytest.raises(ConfigError, match="combined_layers takes a part of it"):
+        downstream(questions, combined_layers=(0, 1), evaluation={"dropout": 0.1})
+    with pytest.raises(ConfigError, match="max combines two layers or more"):
+        downstream(questions, combined_layers=(1,), layer_combination="max")
+
+
+@pytest.mark.slow
+def test_no_field_of_combined_layers_is_ignored(questions: str) -> None:
+    arms = [
+        downstream(questions, combined_layers=layers, layer_combination=kind)
+        for layers, kind in (((-1, -2), "mean"), ((-1, -2), "max"), ((-1, -3), "mean"), ((-1, -2), "scalar_mix"))
+    ]
+    assert changes_nothing(arms[0], arms[0])
+    assert not any(changes_nothing(arm, arms[0]) for arm in arms[1:])
