@@ -45,6 +45,18 @@ class PooledHeadConfig(HeadConfig):
         raise NotImplementedError
 
 
+TEACHER = "teacher"
+"""The part of a reading in training that holds a ``Teacher``, where there is one."""
+
+
+class Teacher(NamedTuple):
+    """What heads are to predict besides labels: the outputs (b, o) of each head, and the factor of the mean squared
+    difference from them."""
+
+    outputs: Mapping[PooledHead, Tensor]
+    weight: float
+
+
 class PooledHead(Head):
     """One vector of each row, dropout, and a linear layer. data: the description of labelled sequences."""
 
@@ -85,8 +97,13 @@ class PooledHead(Head):
         return batch.padding_mask.any(dim=1).sum()
 
     def loss(self, reading: Representation, batch: LabelledBatch) -> HeadLoss:
-        nats = self.nats(self.outputs(reading, batch), batch)
-        return HeadLoss.of(nats.masked_fill(~batch.padding_mask.any(dim=1), 0.0))
+        outputs, padding = self.outputs(reading, batch), ~batch.padding_mask.any(dim=1)
+        loss = HeadLoss.of(self.nats(outputs, batch).masked_fill(padding, 0.0))
+        teacher: Teacher | None = reading.parts.get(TEACHER)
+        if teacher is None:
+            return loss
+        distance = (outputs - teacher.outputs[self]).square().mean(dim=1).masked_fill(padding, 0.0).sum()
+        return HeadLoss(loss.total + teacher.weight * distance, loss.nats.detach())
 
     def sums(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b c"]:
         outputs, real = self.outputs(reading, batch), batch.padding_mask.any(dim=1)

@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, cast
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription, Vocabulary
 from lit_transformers.config import ConfigError, Dropout, Fraction
-from lit_transformers.heads.head import HeadConfig
-from lit_transformers.heads.pooled import PooledHead, PooledHeadConfig
+from lit_transformers.heads.head import HeadConfig, Representation
+from lit_transformers.heads.pooled import TEACHER, PooledHead, PooledHeadConfig, Teacher
 from lit_transformers.heads.pooling import PiecePooling, Pooling
 from lit_transformers.models.capabilities import RowModelConfig, require
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.labelled import LabelledTask, LabelledTaskConfig
+from lit_transformers.tasks.self_distillation import PAST, PastWeights, SelfDistillationConfig
 from lit_transformers.training.config import TrainingConfig
 
 
@@ -29,11 +31,13 @@ class PooledTaskConfig(LabelledTaskConfig):
     of products with a learned query, which begins as the mean. dropout: of that vector.
     piece_pooling: how the vectors of the pieces of a text become one, where the data cut long texts into pieces: by
     mean, max or attention (arXiv:1905.05583, section 5.3.1).
+    self_distillation: whether it also learns the outputs of the mean of its last weights; None: the labels alone.
     """
 
     pooling: Pooling = "first"
     dropout: Annotated[Fraction, Dropout] = 0.0
     piece_pooling: PiecePooling = "mean"
+    self_distillation: SelfDistillationConfig | None = None
 
     def head(self) -> PooledHeadConfig:
         """Returns the head that predicts the label."""
@@ -74,7 +78,50 @@ class PooledTask(LabelledTask):
             raise ConfigError(reason, "task.piece_pooling")
         config.head().outputs(config.reads.of(data, config.kind))
         super().__init__(config, model, data, training)
+        if config.self_distillation is not None and self.training_config.strategy == "fsdp":
+            reason = "a teacher has whole weights, of which strategy fsdp leaves each rank a part"
+            raise ConfigError(f"{reason}; set it to null, or training.strategy: ddp", "task.self_distillation")
+        self.past = None if config.self_distillation is None else PastWeights(config.self_distillation.last)
         self.add_heads()
+
+    def training_reading(self, batch: LabelledBatch) -> Representation:
+        parts = {} if (teacher := self.teacher(batch)) is None else {TEACHER: teacher}
+        return self.read(self.network, batch)._replace(parts=parts)
+
+    def teacher(self, batch: LabelledBatch) -> Teacher | None:
+        """Returns what the mean of the last weights makes of a batch; None without self-distillation, and in the first
+        update."""
+        if self.past is None or self.config.self_distillation is None:
+            return None
+        self.past.note(self)
+        if not self.past.is_teacher:
+            return None
+        was_training = self.training
+        with torch.no_grad(), self.past.averaged(self):
+            self.eval()
+            reading = self.read(self.network, batch)
+            heads = [head for head in self.trained_heads.values() if isinstance(head, PooledHead)]
+            outputs = {head: head.outputs(reading, batch) for head in heads}
+        self.train(was_training)
+        return Teacher(outputs, self.config.self_distillation.weight)
+
+    def other_flops(self, length: int) -> float:
+        """Returns those of the teacher's pass, a third of them: it has no backward pass, which takes twice as many."""
+        if self.past is None:
+            return 0
+        of_heads = sum(head.flops(length) for head in self.trained_heads.values() if isinstance(head, PooledHead))
+        return (self.network.flops(length) - self.network.softmax_flops(length) + of_heads) / 3
+
+    def updated(self) -> None:
+        if self.past is not None:
+            self.past.is_updated = True
+
+    def held_weights(self) -> dict[str, Any]:
+        return {} if self.past is None else {PAST: self.past.state()}
+
+    def hold_weights(self, held: Mapping[str, Any]) -> None:
+        if self.past is not None:
+            self.past.restore(held[PAST])
 
     @property
     def label_head(self) -> PooledHead:

@@ -461,6 +461,7 @@ class Task(L.LightningModule, ABC):
         checkpoint[SYMBOLS] = self.trained_symbols
         if self.reports_training:
             checkpoint["tokens"] = self.training_log.tokens()
+        checkpoint.update(self.held_weights())
         for state in checkpoint.get("optimizer_states", ()):
             if self.training_config.strategy == "fsdp":
                 complete_moments(state, self)
@@ -469,6 +470,7 @@ class Task(L.LightningModule, ABC):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.training_log.go_on(checkpoint.get("tokens", 0))
+        self.hold_weights(checkpoint)
         symbols, trainer = checkpoint.get(SYMBOLS), cast("Any", self.trainer)
         if symbols is not None and symbols != self.trained_symbols:
             self.trained_symbols = symbols
@@ -509,6 +511,17 @@ class Task(L.LightningModule, ABC):
         for module in self.modules():
             if isinstance(module, Mixer):
                 module.after_step()
+        self.updated()
+
+    def updated(self) -> None:
+        """Hook: called after every update of the weights."""
+
+    def held_weights(self) -> dict[str, Any]:
+        """Hook: returns weights of earlier updates that the next ones need, for a checkpoint. None by default."""
+        return {}
+
+    def hold_weights(self, held: Mapping[str, Any]) -> None:
+        """Hook: continues with what ``held_weights`` returned."""
 
     def predict_step(self, batch: Any, batch_index: int) -> Sequence[Any]:
         """Returns what is predicted of the examples of a batch that this rank has read: by default the row of each in

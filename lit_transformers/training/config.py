@@ -174,7 +174,8 @@ SCHEDULES = table(ScheduleConfig, ConstantConfig, CosineConfig, LinearDecayConfi
 
 
 class AverageConfig(Config):
-    """The weights at the end are the mean of the last few of training (arXiv:1706.03762, section 6.1: of 5 or 20).
+    """The weights at the end are the mean of the last few of training (arXiv:1706.03762, section 6.1: of 5 or 20). With
+    the weights of all steps, it is the self-ensemble of arXiv:2002.10345.
 
     last: how many weights are averaged; every: updates between two of them, the newest being those of the last update.
     Validations before the end measure the weights that are not averaged.

@@ -181,5 +181,7 @@ def test_every_field_of_long_texts_changes_something(texts: Path) -> None:
 
 def test_pooling_of_pieces_needs_pieces(texts: Path) -> None:
     config = config_of(texts, {"piece_pooling": "max"})
-    with pytest.raises(ConfigError, match="each text of these data is one piece; drop it, or set data.source.pieces"):
+    with pytest.raises(
+        ConfigError, match=r"each text of these data is one piece; drop it, or set data\.source\.pieces"
+    ):
         config.build_task(config.data.build())
