@@ -30,7 +30,7 @@ from lit_transformers.training.stopping import Stop
 CONFIG = RunConfig.from_dict(
     {
         "model": {"kind": "encoder", "dim": 16, "heads": 2, "depth": 2, "positions": "sinusoidal"},
-        "task": {"kind": "classification", "pooling": "mean", "self_distillation": {"last": 2, "weight": 30.0}},
+        "task": {"kind": "classification", "pooling": "mean", "self_distillation": {"last": 2, "weight": 10.0}},
         "data": {
             "kind": "labelled",
             "source": ListOpsConfig(shortest=4, longest=24, train=64, validation=23, test=9).to_dict(),
@@ -42,7 +42,7 @@ CONFIG = RunConfig.from_dict(
             "device": "cpu",
             "clip": None,
             "schedule": "constant",
-            "optimizer": {"kind": "sgd", "learning_rate": 0.5, "momentum": 0.0},
+            "optimizer": {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.0},
         },
     }
 )
@@ -73,19 +73,19 @@ def by_hand(config: RunConfig, accumulate: int) -> dict[str, Tensor]:
                 teacher.load_state_dict({name: sum(step[name] for step in last) / len(last) for name in last[0]})
                 with torch.no_grad():
                     wanted = teacher.label_head.outputs(teacher.read(teacher.network, batch), batch)
-                loss = loss + 30.0 * F.mse_loss(outputs, wanted) * len(batch.labels) / rows
+                loss = loss + 10.0 * F.mse_loss(outputs, wanted) * len(batch.labels) / rows
             loss.backward()
         past.append({name: weight.clone() for name, weight in task.state_dict().items()})
         with torch.no_grad():
             for parameter in task.parameters():
                 if parameter.grad is not None:
-                    parameter -= 0.5 * parameter.grad
+                    parameter -= 0.1 * parameter.grad
     return {name: weight.detach() for name, weight in task.named_parameters()}
 
 
 def fitted(config: RunConfig, directory: Path) -> dict[str, Tensor]:
     directory.mkdir()
-    train(config, config.data.build(), directory, str(directory), Stop())
+    train(config, config.data.build(), directory, f"of {directory.name}", Stop())
     return weights(directory)
 
 
@@ -93,7 +93,7 @@ def fitted(config: RunConfig, directory: Path) -> dict[str, Tensor]:
 def test_it_learns_the_outputs_of_the_mean_of_its_last_weights(accumulate: int, tmp_path: Path) -> None:
     config = CONFIG.override({"training.accumulate": accumulate})
     learned, expected = fitted(config, tmp_path / "run"), by_hand(config, accumulate)
-    torch.testing.assert_close(learned, expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(learned, expected, rtol=1e-4, atol=1e-5)
     alone = fitted(config.override({"task.self_distillation": None}), tmp_path / "alone")
     assert any((alone[name] - learned[name]).abs().max() > 1e-3 for name in learned)
 
@@ -122,7 +122,7 @@ def test_a_stopped_run_resumes_with_its_teacher_as_if_it_had_not_stopped(
 
 def train_here(config: RunConfig, directory: Path) -> None:
     """For ``Forked``."""
-    train(config, config.data.build(), directory, str(directory), Stop())
+    train(config, config.data.build(), directory, f"of {directory.name}", Stop())
 
 
 @pytest.mark.slow
@@ -149,11 +149,8 @@ def test_whole_weights_need_ranks_that_hold_them() -> None:
 @pytest.mark.slow
 def test_no_field_of_self_distillation_is_ignored() -> None:
     assert changes_nothing(CONFIG, CONFIG)
-    for changes in (
-        {"task.self_distillation": None},
-        *({f"task.self_distillation.{k}": 1} for k in ("last", "weight")),
-    ):
-        assert not changes_nothing(CONFIG.override(changes), CONFIG), changes
+    for field, value in (("", None), (".last", 1), (".weight", 1.0)):
+        assert not changes_nothing(CONFIG.override({f"task.self_distillation{field}": value}), CONFIG), field
 
 
 @pytest.mark.slow
