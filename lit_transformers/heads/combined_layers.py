@@ -37,11 +37,10 @@ class CombinedLayers(nn.Module):
         return self.layers == (depth,)
 
     def forward(self, outputs: Sequence[Float[Tensor, "b t d"]]) -> Float[Tensor, "b t w"]:
-        """Combines the outputs of all layers, embeddings first."""
-        read = [outputs[layer] for layer in self.layers]
+        """Combines the outputs of the layers."""
         if self.kind == "concatenation":
-            return torch.cat(read, dim=-1)
-        stacked = torch.stack(read)
+            return outputs[0] if len(outputs) == 1 else torch.cat(tuple(outputs), dim=-1)
+        stacked = torch.stack(tuple(outputs))
         if self.mixed is not None and self.scale is not None:
             shares = (self.scale * self.mixed.softmax(dim=0)).to(stacked.dtype)
             return (shares[:, None, None, None] * stacked).sum(dim=0)

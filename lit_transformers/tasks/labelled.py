@@ -14,8 +14,9 @@ from lit_transformers.config import ConfigError, Positive
 from lit_transformers.heads.combined_layers import CombinedLayers, LayerCombination
 from lit_transformers.heads.head import Representation
 from lit_transformers.heads.pooling import cut_rows, joined_rows
-from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
+from lit_transformers.models.capabilities import LayerOutputs, RowModelConfig, RowNetwork, require
 from lit_transformers.models.model import ModelConfig
+from lit_transformers.tasks.features import FeatureTable
 from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.groups import INSTEAD_OF_FROZEN
@@ -51,8 +52,9 @@ class LabelledTaskConfig(TaskConfig):
             yield f"{self.layer_combination} combines two layers or more; set combined_layers: [-2, -1], or drop it"
 
     def fewest_layers(self) -> int:
-        deepest = max((layer if layer >= 0 else -layer for layer in self.combined_layers), default=1)
-        return max(self.layers or 1, deepest)
+        """Returns as many layers as those that are combined need, counted from below and from above, to be others."""
+        below, above = max((0, *self.combined_layers)), -min((0, *self.combined_layers))
+        return max(self.layers or 1, below + above)
 
     def numbered_layers(self, count: int) -> tuple[int, ...]:
         """Returns the combined layers of a network of ``count`` layers by their numbers from below, the embeddings
@@ -81,7 +83,8 @@ class LabelledTaskConfig(TaskConfig):
 
 
 class LabelledTask(Task):
-    """Trains and measures a network that reads whole rows. Subclasses add their heads."""
+    """Trains and measures a network that reads whole rows. Subclasses add their heads. ``features``: a table of what
+    the network makes of rows, from which these are read where they are in it; None in general."""
 
     config: LabelledTaskConfig
     network: RowNetwork
@@ -100,6 +103,7 @@ class LabelledTask(Task):
         self.network = built(reader, config, data)
         layers = config.numbered_layers(depth_of(self.network))
         self.combination = CombinedLayers(layers, config.layer_combination)
+        self.features: FeatureTable | None = None
         if max(layers) < depth_of(self.network):
             self.network.keep_layers(max(layers))
         for parameter in self.network.prediction_only():
@@ -112,19 +116,29 @@ class LabelledTask(Task):
         return self.model_config.override({"dim": self.combination.width(self.model_config.dim)})
 
     def read(self, network: RowNetwork, batch: LabelledBatch) -> Representation:
-        if self.data.pieces == 1:
-            return self.read_whole(network, batch)
-        reading, length = self.read_whole(network, in_pieces(batch, self.data.length)), batch.inputs.size(1)
-        return reading._replace(hidden=joined_rows(reading.hidden, len(batch.inputs))[:, :length])
+        rows = self.rows_read(batch)
+        cached = self.features.read(rows) if self.features is not None and network is self.network else None
+        if cached is None:
+            read = self.chosen_layers(network, rows)
+        else:
+            read = LayerOutputs(cached.to(self.dtype).chunk(len(self.combination.layers), dim=-1), {})
+        hidden = self.combination(read.layers)
+        if self.data.pieces > 1:
+            hidden = joined_rows(hidden, len(batch.inputs))[:, : batch.inputs.size(1)]
+        return Representation(network, hidden, aux=read.aux)
 
-    def read_whole(self, network: RowNetwork, batch: LabelledBatch) -> Representation:
-        """Runs a network on rows of one piece each."""
-        inputs = batch.inputs, needed_mask(batch), marks(batch), batch.segments
+    def rows_read(self, batch: LabelledBatch) -> LabelledBatch:
+        """Returns the rows that the network reads of a batch: its own, or their pieces."""
+        return batch if self.data.pieces == 1 else in_pieces(batch, self.data.length)
+
+    def chosen_layers(self, network: RowNetwork, rows: LabelledBatch) -> LayerOutputs:
+        """Runs a network on rows of one piece each, and returns the layers that are combined."""
+        inputs = rows.inputs, needed_mask(rows), marks(rows), rows.segments
         if self.combination.last_alone(depth_of(network)):
             output = network.read_row(*inputs)
-            return Representation(network, output.hidden, aux=output.aux)
+            return LayerOutputs((output.hidden,), output.aux)
         read = network.read_layers(*inputs)
-        return Representation(network, self.combination(read.layers), aux=read.aux)
+        return read._replace(layers=tuple(read.layers[layer] for layer in self.combination.layers))
 
 
 def built(reader: RowModelConfig, config: LabelledTaskConfig, data: DataDescription) -> RowNetwork:

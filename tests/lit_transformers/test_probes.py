@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import lzma
 from pathlib import Path
 from typing import Any, get_args
@@ -20,9 +21,13 @@ from lit_transformers.encodings.positions import LearnedConfig
 from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.heads.combined_layers import LayerCombination
 from lit_transformers.models import EncoderConfig
+from lit_transformers.models.encoder import Encoder
 from lit_transformers.runs import RunConfig, StartConfig, describe, fit, load
+from lit_transformers.runs.features import cached_features
 from lit_transformers.runs.keys import run_key
+from lit_transformers.runs.train import starting_task
 from lit_transformers.tasks import ClassificationConfig, MaskedLMConfig
+from lit_transformers.tasks.features import FeatureTable
 from lit_transformers.tasks.pooled import PooledTask
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.groups import FROZEN_NETWORK, roles_of
@@ -284,3 +289,93 @@ def test_no_field_of_combined_layers_is_ignored(questions: str) -> None:
     ]
     assert changes_nothing(arms[0], arms[0])
     assert not any(changes_nothing(arm, arms[0]) for arm in arms[1:])
+
+
+CACHED: dict[str, Any] = PROBE | {"training.cache_features": True}
+
+
+def heads_of(path: Path) -> dict[str, Tensor]:
+    task = load(path / "checkpoint.ckpt")[0]
+    return {name: weight for name, weight in task.state_dict().items() if not name.startswith("network.")}
+
+
+@pytest.mark.parametrize(
+    "task",
+    [{}, {"combined_layers": (0, 2, -1), "layer_combination": "scalar_mix"}, {"pooling": "attention"}],
+    ids=["last", "mix", "attention"],
+)
+def test_a_probe_of_cached_features_is_the_probe_and_reads_the_network_once(
+    pretrained: Path, questions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("LIT_CACHE", str(tmp_path / "cache"))
+    changes = {f"task.{name}": value for name, value in task.items()} | {"training.steps": 15}
+    config = downstream(questions, pretrained).override(changes)
+    plain, cached = (config.override(mode | {"training.validate_every": 7}) for mode in (PROBE, CACHED))
+    expected = fit(plain, tmp_path / "plain")["metrics"]
+    rows: list[int] = []
+    reads = Encoder.forward
+    monkeypatch.setattr(Encoder, "forward", lambda *args, **named: rows.append(len(args[1])) or reads(*args, **named))
+    for name in ("cold", "warm"):
+        rows.clear()
+        assert fit(cached, tmp_path / name)["metrics"] == pytest.approx(expected, rel=1e-6)
+        torch.testing.assert_close(heads_of(tmp_path / name), heads_of(tmp_path / "plain"), rtol=1e-5, atol=1e-6)
+        if name == "cold":
+            computed = sum(rows)
+    assert computed - sum(rows) >= 48, "each row of training once"
+    torch.testing.assert_close(heads_of(tmp_path / "cold"), heads_of(tmp_path / "warm"), rtol=0, atol=0)
+    (table,) = (tmp_path / "cache" / "features").iterdir()
+    with pytest.raises(ConfigError, match="is a cache of other weights; remove the folder"):
+        FeatureTable(table, "others")
+    (table / "values.f32").write_bytes(b"")
+    with pytest.raises(ConfigError, match="is a damaged cache"):
+        FeatureTable(table, json.loads((table / "meta.json").read_text())["weights"])
+
+
+def test_other_weights_layers_and_texts_have_features_of_their_own(
+    pretrained: Path, questions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIT_CACHE", str(tmp_path))
+    config = downstream(questions, pretrained).override(CACHED)
+
+    def folders(config: RunConfig, change: float = 0.0) -> set[str]:
+        data = config.build_data()
+        starts = dict.fromkeys(config.start.sources(), pretrained)
+        task, _ = starting_task(config, data, starts)
+        with torch.no_grad():
+            next(task.network.parameters()).add_(change)
+        before = {path.name for path in (tmp_path / "features").glob("*")}
+        with cached_features(config, task, data):
+            batch = next(iter(data.train_dataloader()))
+            read = task.evaluation_reading(batch).hidden
+            task.features, table = None, task.features  # type: ignore[attr-defined]
+            torch.testing.assert_close(read, task.evaluation_reading(batch).hidden * batch.padding_mask[..., None])
+            task.features = table  # type: ignore[attr-defined]
+        assert task.features is None  # type: ignore[attr-defined]
+        return {path.name for path in (tmp_path / "features").glob("*")} - before
+
+    assert len(folders(config)) == 1
+    assert not folders(config.override({"task.pooling": "max", "seed": 3}))
+    assert len(folders(config, 0.5)) == 1
+    assert len(folders(config.override({"task.layers": 2}))) == 1
+    assert len(folders(config.override({"data.source.length": 9}))) == 1
+
+
+def test_features_of_what_is_not_frozen_are_refused(pretrained: Path, questions: str, tmp_path: Path) -> None:
+    config = downstream(questions, pretrained)
+    for changes, message in (
+        ({}, "the network learns, so that"),
+        ({"training.groups": [{"parameters": ["layer 1"], "frozen": True}]}, "the network learns, so that"),
+        ({"training.groups": [{"parameters": ["network"], "frozen": True}], "model.dropout": 0.1}, "in training mode"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            fit(config.override(changes | {"training.cache_features": True}), tmp_path / str(len(changes)))
+    with pytest.raises(ConfigError, match=r"holds outputs in float32; set training\.precision to 32"):
+        config.override(CACHED | {"training.precision": "bf16"})
+
+
+def test_a_step_on_cached_features_costs_its_head_alone(questions: str) -> None:
+    plain, cached = (describe(downstream(questions).override(mode)) for mode in (PROBE, CACHED))
+    head = 2 * 16 * 2 / 24
+    assert plain.flops_per_token == cached.flops_per_token
+    assert cached.train_flops_per_token == pytest.approx(2 * head) or cached.train_flops_per_token < 3.1 * head
+    assert plain.train_flops_per_token > 100 * cached.train_flops_per_token
