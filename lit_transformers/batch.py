@@ -159,6 +159,12 @@ class DataDescription(ABC):
         return data
 
     @property
+    def longest_row(self) -> int:
+        """Hook: the tokens of the longest training row. By default ``length``; more where a network reads a row in
+        pieces of that length."""
+        return self.length
+
+    @property
     def label_columns(self) -> Mapping[str, Labels]:
         """Hook: what the columns of labels hold, by the names that ``labels_in`` takes. By default the symbol after
         each token, or in its place."""
@@ -233,11 +239,14 @@ class StringDescription(DataDescription):
 @final
 @dataclass(frozen=True, kw_only=True)
 class LabelledDescription(DataDescription):
-    """Describes labelled sequences (LabelledBatch) of up to ``length`` tokens with their boundary.
+    """Describes labelled sequences (LabelledBatch) of up to ``length`` tokens with their boundary, or of as many pieces
+    of that length as ``pieces`` says.
 
     labels   what the labels of the column "label" are: of rows, such as classes, or of tokens or spans
     columns  what the labels of further columns are, by the names of these
     segments how many texts a row may have: 1 or 2
+    pieces   how many pieces of ``length`` tokens a row may have, which a network reads one by one. Each begins with the
+             boundary, and all but the last are full
     """
 
     kind = "labelled"
@@ -246,12 +255,17 @@ class LabelledDescription(DataDescription):
     labels: Labels
     columns: Mapping[str, Labels] = field(default_factory=dict, hash=False)
     segments: int = 1
+    pieces: int = 1
 
     def __post_init__(self) -> None:
         for name in self.columns:
             if name == LABEL or not name.isidentifier():
                 reason = f"{name!r} is no name of a further column; name it as Python names things, and not {LABEL!r}"
                 raise ConfigError(reason, "columns")
+
+    @property
+    def longest_row(self) -> int:
+        return self.length * self.pieces
 
     @property
     def label_columns(self) -> Mapping[str, Labels]:

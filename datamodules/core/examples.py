@@ -46,16 +46,35 @@ class Example(NamedTuple):
 
 
 class TextRows(NamedTuple):
-    """How a text becomes symbols of a row: those of ``tokenizer``, at most the first ``longest``, and then ``end``. The
-    boundary of the vocabulary comes before them."""
+    """How a text becomes symbols of a row: those of ``tokenizer``, at most ``longest``, and then ``end``. The boundary
+    of the vocabulary comes before them.
+
+    head: how many symbols of a longer text are read from its beginning, and the others of ``longest`` from its end;
+    None for all of them. piece: symbols of a piece, where a row may have several, each with the boundary before it and
+    ``end`` after it; 0 where it is one.
+    """
 
     tokenizer: Tokenizer
     longest: int
     end: tuple[int, ...]
+    head: int | None = None
+    piece: int = 0
+
+    def kept(self, symbols: Symbols) -> Symbols:
+        """Returns the symbols of a text that are read."""
+        if self.head is None or len(symbols) <= self.longest:
+            return symbols[: self.longest]
+        return np.concatenate([symbols[: self.head], symbols[len(symbols) - self.longest + self.head :]])
 
     def row(self, symbols: Symbols) -> npt.NDArray[np.int64]:
         """Returns the symbols of a row, given those of a text."""
-        return np.append(symbols[: self.longest], self.end).astype(np.int64)
+        kept = self.kept(symbols)
+        if not self.piece or len(kept) <= self.piece:
+            return np.append(kept, self.end).astype(np.int64)
+        between = [*self.end, self.tokenizer.vocabulary.boundary]
+        first, *others = (kept[start : start + self.piece] for start in range(0, len(kept), self.piece))
+        row = np.concatenate([first, *(part for piece in others for part in (between, piece)), self.end])
+        return row.astype(np.int64)
 
 
 class Examples(ABC):
@@ -113,7 +132,7 @@ class ExamplesConfig(Config):
     @property
     def longest_row(self) -> int:
         """Hook: the longest row with its boundary; it is that of the description."""
-        return self.description.length
+        return self.description.longest_row
 
     @property
     def licences(self) -> Mapping[str, str]:

@@ -156,9 +156,16 @@ class LabelledData(Data):
         order = partial(Once, self.examples.count(split), evaluation.examples)
         return self._reading(split, self._shape(evaluation.batch_size or config.batch_size), order)
 
+    def every_example(self, split: Split) -> Reading:
+        """Returns one pass over all examples of a split, sorted by length."""
+        count, shape = self.examples.count(split), self._shape(self.config.batch_size)
+        whole = shape._replace(window=-(-count // shape.rows))
+        open_rows = partial(_open, self.examples, split, whole, partial(Once, count, None))
+        return Reading(open_rows, Shard(), self.config.workers)
+
     def _shape(self, batch_size: int) -> RowShape:
         description = self.description
-        least = description.length if self.config.padding == "fixed" else 0
+        least = description.longest_row if self.config.padding == "fixed" else 0
         boundary, columns = description.vocabulary.boundary, description.label_columns
         return RowShape(self.rows(batch_size), self.config.window, boundary, least, columns, description.segments)
 

@@ -16,7 +16,7 @@ from lit_transformers.config import Plain, nearest
 
 __all__ = ["LabelledRecordsConfig"]
 
-LATER = ("licence", "tokenizer", "length", "shortest", "examples")
+LATER = ("licence", "tokenizer", "length", "keep", "head_share", "pieces", "shortest", "examples")
 """The fields that decide what is read of a stored text."""
 
 
@@ -57,7 +57,8 @@ class LabelledRecordsConfig(TextExamplesConfig, RecordsConfig, kind="labelled_te
         return cached_tokenizer(self.tokenizer, _training_texts(corpus), f"{corpus.fingerprint} texts")
 
     def protocol(self) -> dict[str, Plain]:
-        return {"length": self.length, "shortest": self.shortest, "examples of training": self.examples}
+        shown = {"length": self.length, "shortest": self.shortest, "examples of training": self.examples}
+        return shown | self.reading()
 
     def corpus(self) -> IndexedCorpus:
         """Returns the corpus of the examples, each its label in one byte, then its text. Raises DataError."""

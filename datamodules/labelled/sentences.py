@@ -117,6 +117,7 @@ class SentencesConfig(TextExamplesConfig, kind="sentences"):
             "length": self.length,
             "shortest": self.shortest,
             "examples of training": self.examples,
+            **self.reading(),
         }
 
     def build(self) -> LabelledTexts:

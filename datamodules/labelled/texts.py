@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,9 +17,11 @@ from datamodules.core.trained import TrainedSymbols, require_tokenizer
 from datamodules.core.windows import shuffled
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import ClassLabels, LabelledDescription
-from lit_transformers.config import Plain, Positive, canonical_hash
+from lit_transformers.config import Fraction, Plain, Positive, canonical_hash
 
 __all__ = ["WHOLE", "LabelledTexts", "TextExamplesConfig"]
+
+Keep = Literal["head", "tail", "head_tail"]
 
 WHOLE = 1 << 30
 """A size of pieces so large that no text is cut: each has one label."""
@@ -29,13 +31,21 @@ class TextExamplesConfig(ExamplesConfig):
     """Base of labelled texts, with the symbols that ``rows`` of the same tokenizer have.
 
     tokenizer  of the network that is fine-tuned
-    length     tokens of the longest row, special symbols included; longer texts lose their end
+    length     tokens of the longest row, special symbols included
+    keep       what is read of longer texts: their head, their tail, or the head_tail, a part of each (arXiv:1905.05583,
+               section 5.3.1)
+    head_share the share of a row that head_tail takes from the beginning of a text: 128 of 510 symbols by default
+    pieces     the most rows of that length that a text is cut into, which the network reads one by one; what is longer
+               than all of them is read as ``keep`` says. ``task.piece_pooling`` combines them
     shortest   words of the shortest text that is read, as spaces divide it
     examples   examples of training, chosen at random and the same for all seeds; None for all
     """
 
     tokenizer: TokenizerConfig = BytesConfig()
     length: Annotated[int, Field(ge=8)] = 128
+    keep: Keep = "head"
+    head_share: Fraction = 0.25
+    pieces: Positive = 1
     shortest: Positive = 1
     examples: Positive | None = None
 
@@ -54,7 +64,7 @@ class TextExamplesConfig(ExamplesConfig):
 
     @property
     def longest_row(self) -> int:
-        return self.length
+        return self.length * self.pieces
 
     @property
     def description(self) -> LabelledDescription:
@@ -65,12 +75,21 @@ class TextExamplesConfig(ExamplesConfig):
 
     def rows_of(self, tokenizer: Tokenizer) -> TextRows:
         """Returns how a text becomes a row with the symbols of a tokenizer."""
-        return TextRows(tokenizer, self.length - 2, (RowSymbols.of(tokenizer).separator,))
+        piece = self.length - 2
+        longest, end = self.pieces * piece, (RowSymbols.of(tokenizer).separator,)
+        head = {"head": None, "tail": 0, "head_tail": round(self.head_share * longest)}[self.keep]
+        return TextRows(tokenizer, longest, end, head, piece if self.pieces > 1 else 0)
+
+    def reading(self) -> dict[str, Plain]:
+        """Returns the fields, where they are not the defaults, that decide what is read of longer texts."""
+        share = {"head_share": self.head_share} if self.keep == "head_tail" else {}
+        kept = {} if self.keep == "head" else {"keep": self.keep, **share}
+        return kept | ({} if self.pieces == 1 else {"pieces": self.pieces})
 
     def described(self, trained: TrainedSymbols) -> LabelledDescription:
         symbols = RowSymbols.of(require_tokenizer(trained.tokenizer))
         labels = ClassLabels(count=len(self.classes if trained.labels is None else trained.labels))
-        return LabelledDescription(vocabulary=symbols.vocabulary, length=self.length, labels=labels)
+        return LabelledDescription(vocabulary=symbols.vocabulary, length=self.length, labels=labels, pieces=self.pieces)
 
 
 class LabelledTexts(Examples):
@@ -99,7 +118,8 @@ class LabelledTexts(Examples):
         config, tokenizer = self.config, canonical_hash(key_of(self.tokenizer), 32)
         decisive = [self.content, tokenizer, config.length, config.shortest, config.examples]
         others = [] if self.labels == [*config.classes] else [self.labels]
-        return canonical_hash([*decisive, *others], 32)
+        reading = [config.reading()] if config.reading() else []
+        return canonical_hash([*decisive, *others, *reading], 32)
 
     def trained_symbols(self) -> TrainedSymbols:
         return TrainedSymbols(self.tokenizer.to_dict(), labels=self.labels)
@@ -111,7 +131,8 @@ class LabelledTexts(Examples):
 
     def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
         for ordinal in range(self.count(split)):
-            yield self.tokenizer, self.example(split, ordinal).symbols[: -len(self.rows.end)]
+            text = self.corpus.documents(self._split(split))[self._place(split, ordinal)].text
+            yield self.tokenizer, self.rows.kept(self.tokenizer.encode(text[1:]))
 
     def count(self, split: Split) -> int:
         return len(self._places(self._split(split)))

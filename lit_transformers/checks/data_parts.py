@@ -331,7 +331,7 @@ def examples_are_described(case: ExamplesConfig) -> str:
             place = f"{split}: {name}"
             _symbols_fit(symbols, description.vocabulary, place)
             longest = max(longest, len(symbols) + 1)
-            if len(symbols) + 1 > description.length:
+            if len(symbols) + 1 > description.longest_row:
                 raise Broken(
                     f"{place} has {len(symbols)} symbols and a boundary; description.length is {description.length}; "
                     "make it as long as the longest"
@@ -491,7 +491,7 @@ def batches_are_described(case: DataConfig) -> str:
         raise Broken("the description of a checkpoint is another one; return in metadata all that restored needs")
     for batch in islice(data.training().batches(), BATCHES):
         _symbols_fit(batch.inputs[batch.padding_mask], description.vocabulary, "a batch of training")
-        if batch.inputs.size(1) > description.length:
+        if batch.inputs.size(1) > description.longest_row:
             raise Broken(
                 f"a row has {batch.inputs.size(1)} tokens, and description.length is {description.length}; correct it"
             )

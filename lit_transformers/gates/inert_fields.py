@@ -126,8 +126,9 @@ def observe(config: ComparedRun, sizes: dict[int, int], length: int) -> list[Ten
     """Returns the losses and saved bytes of a few updates, the measurements after them, and the final parameters."""
     size = max(VOCABULARY, config.model.fewest_symbols())
     vocabulary = Vocabulary(size=size, boundary=0, unit="byte", byte_lengths=None)
-    data = config.task.reads.for_probe(vocabulary, length)
-    model = shrink(config.model, length, {}, depth=4, shorten=sizes.__getitem__)
+    data = config.task.probe_data(vocabulary, length)
+    depth = max(4, config.task.fewest_layers())
+    model = shrink(config.model, length, {}, depth=depth, shorten=sizes.__getitem__)
     evaluation = dict(config.task.evaluation)
     evaluated_memories = memories(config.model.override(evaluation))
     evaluation |= {path: sizes[evaluated_memories[path]] for path in evaluation if path in evaluated_memories}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -17,21 +17,24 @@ from lit_transformers.activations import Activation, activation
 from lit_transformers.batch import LABEL, ClassLabels, DataDescription, LabelledBatch, LabelledDescription, NumberLabels
 from lit_transformers.config import ConfigError, Dropout, Fraction
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
+from lit_transformers.heads.pooling import PiecePooling, Pooled, Pooling, cut_rows
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
 from lit_transformers.records.measure import Measure, maximized, minimized
 from lit_transformers.scores import confusion, matthews
-
-Pooling = Literal["first", "mean", "last"]
 
 
 class PooledHeadConfig(HeadConfig):
     """Base of the heads with a linear layer on one vector of a row.
 
     pooling: the vector of the first token, which is the boundary before every row (arXiv:1810.04805, section 3, where
-    it is called [CLS]); the mean over all real tokens; or the vector of the last one, the only one that has seen the
-    whole row if the network is a language_model. hidden: the activation of a linear map of that vector to one as wide,
-    such as tanh, BERT's pooler; None for no such map. dropout: of the vector that is read.
+    it is called [CLS]); the mean over all real tokens, or the max of each channel; the vector of the last one, the only
+    one that has seen the whole row if the network is a language_model; or attention, the mean weighted by the softmax
+    of products with a learned query, which begins as the mean. dropout: of the vector that is read.
+    piece_pooling: how the vectors of the pieces of a text become one, where the data cut long texts into pieces: by
+    mean, max or attention (arXiv:1905.05583, section 5.3.1).
+    hidden: the activation of a linear map of the pooled vector to one as wide, such as tanh, BERT's pooler; None for no
+    such map.
     """
 
     reads: ClassVar[Reads] = LabelledDescription
@@ -39,18 +42,34 @@ class PooledHeadConfig(HeadConfig):
     pooling: Pooling = "first"
     hidden: Activation | None = None
     dropout: Annotated[Fraction, Dropout] = 0.0
+    piece_pooling: PiecePooling = "mean"
 
     def outputs(self, data: DataDescription) -> int:
         """Returns the number of outputs per sequence. Raises ConfigError for data that it cannot learn from."""
         raise NotImplementedError
 
 
-class PooledHead(Head):
-    """One vector of each row, a hidden map where there is one, dropout, and a linear layer."""
+TEACHER = "teacher"
+"""The part of a reading in training that holds a ``Teacher``, where there is one."""
 
-    def __init__(self, config: PooledHeadConfig, dim: int, outputs: int) -> None:
+
+class Teacher(NamedTuple):
+    """What heads are to predict besides labels: the outputs (b, o) of each head, and the factor of the mean squared
+    difference from them."""
+
+    outputs: Mapping[PooledHead, Tensor]
+    weight: float
+
+
+class PooledHead(Head):
+    """One vector of each row, dropout, and a linear layer. data: the description of labelled sequences."""
+
+    def __init__(self, config: PooledHeadConfig, dim: int, outputs: int, data: DataDescription | None = None) -> None:
         super().__init__(config)
-        self.pooling = config.pooling
+        self.tokens = Pooled(config.pooling, dim)
+        pieces, self.piece_length = (data.pieces, data.length) if isinstance(data, LabelledDescription) else (1, 1)
+        self.pieces = Pooled(config.piece_pooling, dim) if pieces > 1 else None
+        self.most_pieces = pieces
         self.hidden = nn.Linear(dim, dim) if config.hidden else nn.Identity()
         self.activation = activation(config.hidden or "identity")
         self.map = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(dim, outputs))
@@ -69,15 +88,28 @@ class PooledHead(Head):
 
     def outputs(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b o"]:
         """Returns the outputs for each sequence."""
-        vector = pooled(reading.hidden, batch.padding_mask, self.pooling)
+        vector = self.pooled(reading.hidden, batch.padding_mask)
         return full_precision(self.map(self.activation(self.hidden(vector))))
+
+    def pooled(self, hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b d"]:
+        """Returns one vector of each row: of its tokens, or of its pieces, of which each has one of its tokens."""
+        if self.pieces is None:
+            return self.tokens(hidden, padding_mask)
+        rows, real = len(hidden), cut_rows(padding_mask, self.piece_length)
+        vectors = self.tokens(cut_rows(hidden, self.piece_length), real)
+        return self.pieces(vectors.unflatten(0, (rows, -1)), real.any(dim=1).unflatten(0, (rows, -1)))
 
     def targets(self, batch: LabelledBatch) -> Int[Tensor, ""]:
         return batch.padding_mask.any(dim=1).sum()
 
     def loss(self, reading: Representation, batch: LabelledBatch) -> HeadLoss:
-        nats = self.nats(self.outputs(reading, batch), batch)
-        return HeadLoss.of(nats.masked_fill(~batch.padding_mask.any(dim=1), 0.0))
+        outputs, padding = self.outputs(reading, batch), ~batch.padding_mask.any(dim=1)
+        loss = HeadLoss.of(self.nats(outputs, batch).masked_fill(padding, 0.0))
+        teacher: Teacher | None = reading.parts.get(TEACHER)
+        if teacher is None:
+            return loss
+        distance = (outputs - teacher.outputs[self]).square().mean(dim=1).masked_fill(padding, 0.0).sum()
+        return HeadLoss(loss.total + teacher.weight * distance, loss.nats.detach())
 
     def sums(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b c"]:
         outputs, real = self.outputs(reading, batch), batch.padding_mask.any(dim=1)
@@ -85,14 +117,18 @@ class PooledHead(Head):
         return torch.stack([column.double() for column in columns], dim=1)
 
     def flops(self, length: int) -> float:
-        return 2 * sum(parameter.numel() for parameter in self.parameters() if parameter.dim() > 1)
+        """As in ``Head.flops``, of one piece where a text has several, with its share of the work for the text."""
+        parameters = (*self.hidden.parameters(), *self.map.parameters())
+        of_text = 2 * sum(parameter.numel() for parameter in parameters if parameter.dim() > 1)
+        of_pieces = 0 if self.pieces is None else self.pieces.flops(self.most_pieces)
+        return self.tokens.flops(length) + (of_text + of_pieces) / self.most_pieces
 
 
 class ClassLabelConfig(PooledHeadConfig, kind="class_label"):
     """A softmax over the classes of the data."""
 
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> ClassLabel:
-        return ClassLabel(self, model.dim, self.outputs(data))
+        return ClassLabel(self, model.dim, self.outputs(data), data)
 
     def measures(self, data: DataDescription) -> Mapping[str, Measure]:
         both_classes = maximized("matthews", per="example") if self.outputs(data) == 2 else {}
@@ -121,8 +157,8 @@ class ClassLabel(PooledHead):
 
     columns: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int, "bytes": int, "correct": int, "label": int}
 
-    def __init__(self, config: PooledHeadConfig, dim: int, classes: int) -> None:
-        super().__init__(config, dim, classes)
+    def __init__(self, config: PooledHeadConfig, dim: int, classes: int, data: DataDescription | None = None) -> None:
+        super().__init__(config, dim, classes, data)
         self.classes = classes
 
     def nats(self, outputs: Float[Tensor, "b c"], batch: LabelledBatch) -> Float[Tensor, " b"]:
@@ -147,7 +183,7 @@ class NumberLabelConfig(PooledHeadConfig, kind="number_label"):
     without its constant. Classes are used as numbers, by their index."""
 
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> NumberLabel:
-        return NumberLabel(self, model.dim, self.outputs(data))
+        return NumberLabel(self, model.dim, self.outputs(data), data)
 
     def measures(self, data: DataDescription) -> Mapping[str, Measure]:
         return minimized("mse", "nats", per="example")
@@ -183,16 +219,3 @@ class NumberLabel(PooledHead):
     def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
         nats, count = math.fsum(sums["nats"]), sum(sums["tokens"])
         return {"mse": math.fsum(sums["squared_error"]) / len(sums["nats"]), "nats": nats / count}
-
-
-def pooled(hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"], pooling: Pooling) -> Float[Tensor, "b d"]:
-    """Returns one vector (b, d) for each row; padding is at the end of a row."""
-    match pooling:
-        case "first":
-            return hidden[:, 0]
-        case "last":
-            last = (padding_mask.sum(dim=1) - 1).clamp(min=0)
-            return hidden[torch.arange(len(hidden), device=hidden.device), last]
-        case "mean":
-            total = hidden.masked_fill(~padding_mask[..., None], 0.0).sum(dim=1)
-            return total / padding_mask.sum(dim=1, keepdim=True).clamp(min=1)

@@ -90,6 +90,20 @@ class OrderedOutput(NamedTuple):
     aux: dict[str, Tensor]
 
 
+class LayerOutputs(NamedTuple):
+    """What each layer makes of rows: layers (b, t, d) from the embeddings, with all that is added to them before the
+    first layer, to the network's own output; and named losses."""
+
+    layers: tuple[Float[Tensor, "b t d"], ...]
+    aux: dict[str, Tensor]
+
+
+def every_layer(output: ModelOutput) -> LayerOutputs:
+    """Returns the outputs of all layers of a network, one at least, that was run with ``keep_layers``."""
+    assert output.embedded is not None
+    return LayerOutputs((output.embedded, *output.layers, output.hidden), output.aux)
+
+
 class RowNetwork(Network):
     """Reads whole rows, which do not depend on each other."""
 
@@ -104,6 +118,17 @@ class RowNetwork(Network):
         """Maps symbols (b, t) to hidden (b, t, d). ``padding_mask`` is True at real symbols and False at padding, which
         is at the end of a row; None where all are real. ``marked`` is True at symbols that the data single out;
         ``segments`` is the number of each symbol's segment, from 0, and None where a row is one segment."""
+
+    def read_layers(
+        self,
+        symbols: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"] | None,
+        marked: Bool[Tensor, "b t"],
+        segments: Int[Tensor, "b t"] | None = None,
+    ) -> LayerOutputs:
+        """Hook: reads symbols as ``read_row`` does, and returns what every layer makes of them. Raises ConfigError
+        where a family shows the last layer alone, which is the default."""
+        raise ConfigError(f"a {type(self).__name__} shows the output of its last layer alone", "task.combined_layers")
 
     def read_ordered(
         self,
@@ -133,8 +158,8 @@ class RowNetwork(Network):
 
     def keep_layers(self, layers: int) -> None:
         """Hook: represents symbols by the output of so many layers from now on, as it is before a norm that follows the
-        last one. Raises ConfigError where there are not more layers, or a family cannot be cut, which is the default.
-        """
+        last one; of none, by their embeddings. Raises ConfigError where there are not more layers, or a family cannot
+        be cut, which is the default."""
         raise ConfigError(f"a {type(self).__name__} cannot be read at a layer", "model")
 
     def read_in_order(self, rows: OrderedRows, state: Any = None) -> OrderedOutput:

@@ -18,7 +18,14 @@ from lit_transformers.config import ConfigError, NonNegative, Positive, Segments
 from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.mixer import Context, Mode, Shape
 from lit_transformers.mixers.qkv import EncodedConfig
-from lit_transformers.models.capabilities import OrderedOutput, OrderedRows, RowModelConfig, RowNetwork
+from lit_transformers.models.capabilities import (
+    LayerOutputs,
+    OrderedOutput,
+    OrderedRows,
+    RowModelConfig,
+    RowNetwork,
+    every_layer,
+)
 from lit_transformers.models.model import ModelOutput
 from lit_transformers.named_tuples import with_fields
 from lit_transformers.stacks import StackInput
@@ -140,9 +147,10 @@ class Encoder(RowNetwork):
         marked: Bool[Tensor, "b t"] | None = None,
         segments: Int[Tensor, "b t"] | None = None,
         order: Int[Tensor, "b t"] | None = None,
+        keep_layers: bool = False,
     ) -> ModelOutput:
-        """Maps symbols (b, t) to hidden (b, t, d). The other arguments are those of ``read_row`` and
-        ``read_ordered``."""
+        """Maps symbols (b, t) to hidden (b, t, d). keep_layers: return all layers' outputs. The other arguments are
+        those of ``read_row`` and ``read_ordered``."""
         x = self.embed(symbols, segments)
         if self.extra is not None:
             rows, extra = symbols.size(0), self.extra.weight.size(0)
@@ -166,8 +174,10 @@ class Encoder(RowNetwork):
             start=None if self.restarts else 0,
             padding_last=True,
         )
-        output = self.stack(x, ctx)
-        return ModelOutput(self.norm(output.y)[:, x.size(1) - symbols.size(1) :], None, dict(output.aux))
+        output, extra = self.stack(x, ctx, keep_hidden=keep_layers), x.size(1) - symbols.size(1)
+        layers = tuple(layer[:, extra:] for layer in output.hidden)
+        embedded = None if output.entered is None else output.entered[:, extra:]
+        return ModelOutput(self.norm(output.y)[:, extra:], None, dict(output.aux), layers, embedded=embedded)
 
     def read_row(
         self,
@@ -178,6 +188,16 @@ class Encoder(RowNetwork):
     ) -> ModelOutput:
         output: ModelOutput = self(symbols, padding_mask, marked, segments)
         return output
+
+    def read_layers(
+        self,
+        symbols: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"] | None,
+        marked: Bool[Tensor, "b t"],
+        segments: Int[Tensor, "b t"] | None = None,
+    ) -> LayerOutputs:
+        output: ModelOutput = self(symbols, padding_mask, marked, segments, keep_layers=True)
+        return every_layer(output)
 
     def read_ordered(
         self,

@@ -9,7 +9,14 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
 from lit_transformers.mixer import Context
-from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, RowModelConfig, RowNetwork
+from lit_transformers.models.capabilities import (
+    CausalModelConfig,
+    CausalNetwork,
+    LayerOutputs,
+    RowModelConfig,
+    RowNetwork,
+    every_layer,
+)
 from lit_transformers.models.model import ModelOutput, positions_of
 from lit_transformers.named_tuples import with_fields
 from lit_transformers.stacks.carried import Carried, leaves_state, read_until_full
@@ -55,7 +62,8 @@ class LanguageModel(CausalNetwork, RowNetwork):
         output = self.stack(self.tokens.embed(symbols), ctx, None if state is None else state["layers"], keep_layers)
         length = start + (symbols.size(1) if padding_mask is None else padding_mask.sum(dim=1))
         hidden = self.dropout(self.norm(output.y))
-        return ModelOutput(hidden, {"length": length, "layers": output.state}, dict(output.aux), output.hidden)
+        states = {"length": length, "layers": output.state}
+        return ModelOutput(hidden, states, dict(output.aux), output.hidden, embedded=output.entered)
 
     def read_layer(self, hidden: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         y: Tensor = self.dropout(self.norm(hidden))
@@ -70,6 +78,16 @@ class LanguageModel(CausalNetwork, RowNetwork):
     ) -> ModelOutput:
         output: ModelOutput = self(symbols, None, padding_mask)
         return output
+
+    def read_layers(
+        self,
+        symbols: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"] | None,
+        marked: Bool[Tensor, "b t"],
+        segments: Int[Tensor, "b t"] | None = None,
+    ) -> LayerOutputs:
+        output: ModelOutput = self(symbols, None, padding_mask, keep_layers=True)
+        return every_layer(output)
 
     def flops(self, length: int, remembered: int = 0, source: int = 0) -> int:
         """As in ``Network.flops``, the softmax included."""

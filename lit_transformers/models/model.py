@@ -164,13 +164,14 @@ class Network(nn.Module, ABC):
 class ModelOutput(NamedTuple):
     """A network's output for a segment. ``aux`` holds named losses, each a mean over its tokens; ``layers`` has the
     outputs of all layers but the last, if requested. ``source_aux`` holds those that are means over the tokens of a
-    source."""
+    source. ``embedded`` is what the first layer reads, of networks that read rows."""
 
     hidden: Float[Tensor, "b t d"]
     state: Any
     aux: dict[str, Tensor]
     layers: tuple[Float[Tensor, "b t d"], ...] = ()
     source_aux: Mapping[str, Tensor] = MappingProxyType({})
+    embedded: Float[Tensor, "b t d"] | None = None
 
 
 def positions_of(

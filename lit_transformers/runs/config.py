@@ -181,7 +181,8 @@ class Description(NamedTuple):
     """The cost of a run, computed without training. ``parameters`` are all that outputs depend on, of which
     ``frozen_parameters`` learn nothing; ``flops_per_token`` is for a forward pass in training, and
     ``train_flops_per_token`` for a step: three times as many, without those that are saved where groups are frozen
-    (``lit_transformers/training/training_flops.py``). Evaluations are not included. ``tokens`` are
+    (``lit_transformers/training/training_flops.py``), and without the forward pass of a network whose features are
+    cached. Evaluations, and the one pass that fills the cache, are not included. ``tokens`` are
     planned: rows are counted as their data plan them."""
 
     parameters: int
@@ -232,7 +233,10 @@ def frozen_and_saved(config: RunConfig, data: DataDescription, cost: ModelCost) 
         frozen = sum(parameters[name].numel() for name in task.groups.frozen)
         continued = config.data.describes is LanguageDescription
         row = RowLength(length, task.network.carried(length).tokens if continued else 0, source)
-        return frozen, flops_without_gradients(task, task.groups, cost.flops_per_token * length, row) / length
+        saved = flops_without_gradients(task, task.groups, cost.flops_per_token * length, row)
+        if config.training.cache_features:
+            saved += row.flops(task.network) - task.network.softmax_flops(length)
+        return frozen, saved / length
 
     return shapes_or_values(lambda: config.measured_task.build(config.model, data, config.training), measured)[1]
 

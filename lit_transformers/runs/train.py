@@ -25,6 +25,7 @@ from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS, OUTPUT
 from lit_transformers.runs.code import stamps_of_plugins
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.document_losses import write_documents, write_outputs
+from lit_transformers.runs.features import cached_features
 from lit_transformers.runs.metrics import stopping_goal
 from lit_transformers.runs.observe import observe
 from lit_transformers.runs.starting_weights import LICENCES, read_weights, start_from
@@ -82,7 +83,8 @@ def train(
         trainer = make_trainer(config.training, directory, [*callbacks, checkpointer], loggers)
         try:
             if config.training.steps:
-                trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
+                with cached_features(config, task, data):
+                    trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
         except Pruned as end:
             end.tokens = reading.count.total()
             if is_first_rank():

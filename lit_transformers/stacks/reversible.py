@@ -68,7 +68,8 @@ class Reversible(Stack):
         hidden = tuple(
             mean((first, second), x.dtype) for first, second in zip(streams[::2], streams[1::2], strict=True)
         )
-        return StackOutput(mean((y1, y2), x.dtype), tuple(forward_pass.states), aux, hidden)
+        y = mean((y1, y2), x.dtype)
+        return StackOutput(y, tuple(forward_pass.states), aux, hidden, x if keep_hidden else None)
 
     def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
         """As in ``Stack.flops``, without recomputation in the backward pass, which costs one more forward pass."""

@@ -43,13 +43,15 @@ class Sequential(Stack):
         hidden: list[Tensor] = []
         aux: dict[str, Tensor] = {}
         positions = self.entry.drawn(ctx)
+        x = entered = self.entry(x, positions, self.first)
         for layer, block in enumerate(self.blocks):
-            x = self.entry(x, positions, self.first + layer)
+            x = self.entry(x, positions, self.first + layer) if layer else x
             output: MixerOutput = block(x, ctx, None if state is None else state[layer])
             x, aux = output.y, add_losses(aux, output.aux)
             states.append(output.state)
             hidden.append(x)
-        return StackOutput(x, tuple(states), aux, tuple(hidden[:-1]) if keep_hidden else ())
+        kept = (tuple(hidden[:-1]), entered) if keep_hidden else ((), None)
+        return StackOutput(x, tuple(states), aux, *kept)
 
     def forward_with_queries(
         self,
@@ -83,7 +85,7 @@ class Sequential(Stack):
 
     def split(self, step: int) -> tuple[Sequential, Sequential]:
         blocks = self.steps()
-        if not 0 < step < len(blocks):
+        if not 0 <= step < len(blocks):
             raise ConfigError(f"a stack of {len(blocks)} layers cannot be divided after {step} of them", "depth")
         upper = Sequential(blocks[step:], self.entry, self.first + step)
         return Sequential(blocks[:step], self.entry, self.first), upper

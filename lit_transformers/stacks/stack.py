@@ -21,12 +21,13 @@ MakeBlock = Callable[[int, int], Block]
 
 class StackOutput(NamedTuple):
     """The output of a stack. ``aux`` holds the sums of its blocks' losses by name; ``hidden`` has every step's output
-    but the last, if requested."""
+    but the last, if requested; ``entered`` is then the input of the first step."""
 
     y: Float[Tensor, "b t d"]
     state: Any
     aux: Mapping[str, Tensor]
     hidden: tuple[Float[Tensor, "b t d"], ...] = ()
+    entered: Float[Tensor, "b t d"] | None = None
 
 
 class StackInput(nn.Module):

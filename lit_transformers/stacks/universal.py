@@ -79,12 +79,13 @@ class Universal(Stack):
         states: list[Any] = []
         hidden: list[Tensor] = []
         aux: dict[str, Tensor] = {}
-        positions = self.entry.drawn(ctx)
+        positions, entered = self.entry.drawn(ctx), x
         so_far = None if self.halting is None else HaltingState.nowhere(x)
         for step in range(self.depth):
             if self.timestep:
                 x = x + sinusoids(torch.full((1, 1), step + 1, device=x.device), self.dim, x.dtype)
             before = self.entry(x, positions, step)
+            entered = before if step == 0 else entered
             output: MixerOutput = self.block(before, ctx, None if state is None else state[step])
             x, aux = output.y, add_losses(aux, output.aux)
             if self.halting is not None and so_far is not None:
@@ -94,7 +95,8 @@ class Universal(Stack):
         if self.halting is not None and so_far is not None:
             x = so_far.y.to(x.dtype)
             aux = add_losses(aux, {"ponder": self.halting.cost(so_far, ctx.padding_mask)})
-        return StackOutput(x, tuple(states), aux, tuple(hidden[:-1]) if keep_hidden else ())
+        kept = (tuple(hidden[:-1]), entered) if keep_hidden else ((), None)
+        return StackOutput(x, tuple(states), aux, *kept)
 
     def steps(self) -> Sequence[Block]:
         return [self.block] * self.depth

@@ -16,7 +16,7 @@ class ClassificationConfig(PooledTaskConfig, kind="classification"):
         return Classification(self, model, data, training)
 
     def head(self) -> PooledHeadConfig:
-        return ClassLabelConfig(pooling=self.pooling, hidden=self.hidden, dropout=self.dropout)
+        return ClassLabelConfig(**self.head_fields())
 
 
 class Classification(PooledTask):

@@ -10,10 +10,13 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription, needed_mask
-from lit_transformers.config import Positive
+from lit_transformers.config import ConfigError, Positive
+from lit_transformers.heads.combined_layers import CombinedLayers, LayerCombination
 from lit_transformers.heads.head import Representation
-from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
+from lit_transformers.heads.pooling import cut_rows, joined_rows
+from lit_transformers.models.capabilities import LayerOutputs, RowModelConfig, RowNetwork, require
 from lit_transformers.models.model import ModelConfig
+from lit_transformers.tasks.features import FeatureTable
 from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.groups import INSTEAD_OF_FROZEN
@@ -25,38 +28,67 @@ class LabelledTaskConfig(TaskConfig):
     layers: reads the output of the first n layers, and omits the others; None for the network's own output.
     Where ``training.groups`` freeze the network, it is a probe of the representations of a layer (Alain and Bengio
     2016, arXiv:1610.01644, section 3; Tenney et al. 2019, arXiv:1905.05950).
+    combined_layers: the layers whose outputs heads read together: 0 for the embeddings with their positions, 1 for the
+    lowest layer, -1 for the last of those that ``layers`` leaves, -2 for the one below it. Layers above them are
+    omitted. Empty: the last layer alone.
+    layer_combination: how these are combined. concatenation, by which heads read vectors that many times as wide; the
+    mean or the max of each channel (arXiv:1905.05583, section 5.3.2); scalar_mix, the mean weighted by a softmax of one
+    learned number a layer, times another one (ELMo, arXiv:1802.05365, equation 1).
     """
 
     reads: ClassVar[type[DataDescription]] = LabelledDescription
     absent: ClassVar[Mapping[str, str]] = {"frozen": INSTEAD_OF_FROZEN}
 
     layers: Positive | None = None
+    combined_layers: tuple[int, ...] = ()
+    layer_combination: LayerCombination = "concatenation"
 
     def conflicts(self) -> Iterator[str]:
-        if self.layers is not None and self.evaluation:
-            yield "evaluation measures another network, and layers takes a part of it; empty evaluation, or drop layers"
+        if (self.layers is not None or self.combined_layers) and self.evaluation:
+            field = "combined_layers" if self.layers is None else "layers"
+            way_out = f"empty evaluation, or drop {field}"
+            yield f"evaluation measures another network, and {field} takes a part of it; {way_out}"
+        if self.layer_combination != "concatenation" and len(self.combined_layers) < 2:
+            yield f"{self.layer_combination} combines two layers or more; set combined_layers: [-2, -1], or drop it"
 
     def fewest_layers(self) -> int:
-        return self.layers or 1
+        """Returns as many layers as those that are combined need, counted from below and from above, to be others."""
+        below, above = max((0, *self.combined_layers)), -min((0, *self.combined_layers))
+        return max(self.layers or 1, below + above)
+
+    def numbered_layers(self, count: int) -> tuple[int, ...]:
+        """Returns the combined layers of a network of ``count`` layers by their numbers from below, the embeddings
+        being 0; the last one alone where none are combined. Raises ConfigError for one that there is not, and for one
+        that is there twice."""
+        numbers = tuple(layer if layer >= 0 else count + 1 + layer for layer in self.combined_layers) or (count,)
+        for layer, number in zip(self.combined_layers, numbers, strict=False):
+            if not 0 <= number <= count:
+                raise ConfigError(f"there is no layer {layer}; there are 0 to {count}", "task.combined_layers")
+            if numbers.count(number) > 1:
+                raise ConfigError(f"layer {number} is there twice; drop one", "task.combined_layers")
+        return numbers
 
     def random_batch(self, data: DataDescription) -> LabelledBatch:
         """Returns two rows of random symbols, each with a random label and a random marked token, and of two texts if
         rows may have two."""
-        inputs = torch.randint(1, data.vocabulary.size, (2, data.length))
         described = LabelledDescription.of(data, self.kind)
-        labels = described.labels.random(2, data.length)
-        columns = {name: kind.random(2, data.length) for name, kind in described.columns.items()}
-        marked = torch.arange(data.length) == torch.randint(data.length, (2, 1))
+        length = described.longest_row
+        inputs = torch.randint(1, data.vocabulary.size, (2, length))
+        labels = described.labels.random(2, length)
+        columns = {name: kind.random(2, length) for name, kind in described.columns.items()}
+        marked = torch.arange(length) == torch.randint(length, (2, 1))
         real, rows = torch.ones_like(marked), torch.arange(2)
-        segments = random_segments(2, data.length) if described.segments > 1 else None
+        segments = random_segments(2, length) if described.segments > 1 else None
         return LabelledBatch(inputs, real, labels, marked, rows, None, columns, padded=False, segments=segments)
 
 
 class LabelledTask(Task):
-    """Trains and measures a network that reads whole rows. Subclasses add their heads."""
+    """Trains and measures a network that reads whole rows. Subclasses add their heads. ``features``: a table of what
+    the network makes of rows, from which these are read where they are in it; None in general."""
 
     config: LabelledTaskConfig
     network: RowNetwork
+    data: LabelledDescription
 
     def __init__(
         self,
@@ -69,15 +101,44 @@ class LabelledTask(Task):
         reader = require(model, RowModelConfig, f"{config.kind} reads")
         super().__init__(config, model, data, training)
         self.network = built(reader, config, data)
+        layers = config.numbered_layers(depth_of(self.network))
+        self.combination = CombinedLayers(layers, config.layer_combination)
+        self.features: FeatureTable | None = None
+        if max(layers) < depth_of(self.network):
+            self.network.keep_layers(max(layers))
         for parameter in self.network.prediction_only():
             parameter.requires_grad_(False)
 
     def unused(self) -> list[nn.Parameter]:
         return [*super().unused(), *self.network.prediction_only()]
 
+    def head_model(self) -> ModelConfig:
+        return self.model_config.override({"dim": self.combination.width(self.model_config.dim)})
+
     def read(self, network: RowNetwork, batch: LabelledBatch) -> Representation:
-        output = network.read_row(batch.inputs, needed_mask(batch), marks(batch), batch.segments)
-        return Representation(network, output.hidden, aux=output.aux)
+        rows = self.rows_read(batch)
+        cached = self.features.read(rows) if self.features is not None and network is self.network else None
+        if cached is None:
+            read = self.chosen_layers(network, rows)
+        else:
+            read = LayerOutputs(cached.to(self.dtype).chunk(len(self.combination.layers), dim=-1), {})
+        hidden = self.combination(read.layers)
+        if self.data.pieces > 1:
+            hidden = joined_rows(hidden, len(batch.inputs))[:, : batch.inputs.size(1)]
+        return Representation(network, hidden, aux=read.aux)
+
+    def rows_read(self, batch: LabelledBatch) -> LabelledBatch:
+        """Returns the rows that the network reads of a batch: its own, or their pieces."""
+        return batch if self.data.pieces == 1 else in_pieces(batch, self.data.length)
+
+    def chosen_layers(self, network: RowNetwork, rows: LabelledBatch) -> LayerOutputs:
+        """Runs a network on rows of one piece each, and returns the layers that are combined."""
+        inputs = rows.inputs, needed_mask(rows), marks(rows), rows.segments
+        if self.combination.last_alone(depth_of(network)):
+            output = network.read_row(*inputs)
+            return LayerOutputs((output.hidden,), output.aux)
+        read = network.read_layers(*inputs)
+        return read._replace(layers=tuple(read.layers[layer] for layer in self.combination.layers))
 
 
 def built(reader: RowModelConfig, config: LabelledTaskConfig, data: DataDescription) -> RowNetwork:
@@ -86,6 +147,23 @@ def built(reader: RowModelConfig, config: LabelledTaskConfig, data: DataDescript
     if config.layers is not None and config.layers != reader.get("depth"):
         network.keep_layers(config.layers)
     return network
+
+
+def in_pieces(batch: LabelledBatch, length: int) -> LabelledBatch:
+    """Returns the pieces of rows as rows of at most ``length`` tokens, those of the first row first. All rows have
+    the same number, of which the last ones may be padding alone."""
+    if batch.inputs.size(1) <= length:
+        return batch
+    inputs, real = cut_rows(batch.inputs, length), cut_rows(batch.padding_mask, length)
+    marked = None if batch.marked is None else cut_rows(batch.marked, length)
+    segments = None if batch.segments is None else cut_rows(batch.segments, length)
+    padded = batch.padded or batch.inputs.size(1) % length > 0
+    return batch._replace(inputs=inputs, padding_mask=real, marked=marked, segments=segments, padded=padded)
+
+
+def depth_of(network: RowNetwork) -> int:
+    """Returns the number of layers of a network, those of all its stacks together."""
+    return sum(map(len, network.layers().values()))
 
 
 def marks(batch: LabelledBatch) -> Bool[Tensor, "b t"]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, cast
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lit_transformers.activations import Activation
-from lit_transformers.batch import DataDescription, LabelledBatch
+from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription, Vocabulary
 from lit_transformers.config import ConfigError, Dropout, Fraction
-from lit_transformers.heads.head import HeadConfig
-from lit_transformers.heads.pooled import PooledHead, PooledHeadConfig, Pooling
+from lit_transformers.heads.head import HeadConfig, Representation
+from lit_transformers.heads.pooled import TEACHER, PooledHead, PooledHeadConfig, Teacher
+from lit_transformers.heads.pooling import PiecePooling, Pooling
 from lit_transformers.models.capabilities import RowModelConfig, require
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.labelled import LabelledTask, LabelledTaskConfig
+from lit_transformers.tasks.self_distillation import PAST, PastWeights, SelfDistillationConfig
 from lit_transformers.training.config import TrainingConfig
 
 
@@ -23,19 +27,35 @@ class PooledTaskConfig(LabelledTaskConfig):
     """Base of the configs of objectives with one prediction per sequence.
 
     pooling: the vector of the first token, which is the boundary before every row (arXiv:1810.04805, section 3, where
-    it is called [CLS]); the mean over all real tokens; or the vector of the last one, the only one that has seen the
-    whole row if the network is a language_model. hidden: the activation of a linear map of that vector to one as wide,
-    such as tanh, BERT's pooler, which starts from the released pooler where heads start from released weights; None for
-    no such map. dropout: of the vector that is read.
+    it is called [CLS]); the mean over all real tokens, or the max of each channel; the vector of the last one, the only
+    one that has seen the whole row if the network is a language_model; or attention, the mean weighted by the softmax
+    of products with a learned query, which begins as the mean. dropout: of the vector that is read.
+    piece_pooling: how the vectors of the pieces of a text become one, where the data cut long texts into pieces: by
+    mean, max or attention (arXiv:1905.05583, section 5.3.1).
+    hidden: the activation of a linear map of the pooled vector to one as wide, such as tanh, BERT's pooler, which
+    starts from the released pooler where heads start from released weights; None for no such map.
+    self_distillation: whether it also learns the outputs of the mean of its last weights; None: the labels alone.
     """
 
     pooling: Pooling = "first"
     hidden: Activation | None = None
     dropout: Annotated[Fraction, Dropout] = 0.0
+    piece_pooling: PiecePooling = "mean"
+    self_distillation: SelfDistillationConfig | None = None
 
     def head(self) -> PooledHeadConfig:
         """Returns the head that predicts the label."""
         raise NotImplementedError
+
+    def head_fields(self) -> dict[str, Any]:
+        """Returns the fields that the head has from the task."""
+        names = ("pooling", "hidden", "dropout", "piece_pooling")
+        return {name: getattr(self, name) for name in names}
+
+    def probe_data(self, vocabulary: Vocabulary, length: int) -> LabelledDescription:
+        return replace(
+            LabelledDescription.for_probe(vocabulary, length), pieces=1 if self.piece_pooling == "mean" else 2
+        )
 
     def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
         return {"label": self.head()}
@@ -60,9 +80,56 @@ class PooledTask(LabelledTask):
         """Raises ConfigError where the model cannot be built or cannot be used for such an objective, or the labels are
         of another kind."""
         require_readable(model, config)
+        description = LabelledDescription.of(data, config.kind)
+        if config.piece_pooling != "mean" and description.pieces == 1:
+            reason = "each text of these data is one piece; drop it, or set data.source.pieces"
+            raise ConfigError(reason, "task.piece_pooling")
         config.head().outputs(config.reads.of(data, config.kind))
         super().__init__(config, model, data, training)
+        if config.self_distillation is not None and self.training_config.strategy == "fsdp":
+            reason = "a teacher has whole weights, of which strategy fsdp leaves each rank a part"
+            raise ConfigError(f"{reason}; set it to null, or training.strategy: ddp", "task.self_distillation")
+        self.past = None if config.self_distillation is None else PastWeights(config.self_distillation.last)
         self.add_heads()
+
+    def training_reading(self, batch: LabelledBatch) -> Representation:
+        parts = {} if (teacher := self.teacher(batch)) is None else {TEACHER: teacher}
+        return self.read(self.network, batch)._replace(parts=parts)
+
+    def teacher(self, batch: LabelledBatch) -> Teacher | None:
+        """Returns what the mean of the last weights makes of a batch; None without self-distillation, and in the first
+        update."""
+        if self.past is None or self.config.self_distillation is None:
+            return None
+        self.past.note(self)
+        if not self.past.is_teacher:
+            return None
+        was_training = self.training
+        with torch.no_grad(), self.past.averaged(self):
+            self.eval()
+            reading = self.read(self.network, batch)
+            heads = [head for head in self.trained_heads.values() if isinstance(head, PooledHead)]
+            outputs = {head: head.outputs(reading, batch) for head in heads}
+        self.train(was_training)
+        return Teacher(outputs, self.config.self_distillation.weight)
+
+    def other_flops(self, length: int) -> float:
+        """Returns those of the teacher's pass, a third of them: it has no backward pass, which takes twice as many."""
+        if self.past is None:
+            return 0
+        of_heads = sum(head.flops(length) for head in self.trained_heads.values() if isinstance(head, PooledHead))
+        return (self.network.flops(length) - self.network.softmax_flops(length) + of_heads) / 3
+
+    def updated(self) -> None:
+        if self.past is not None:
+            self.past.is_updated = True
+
+    def held_weights(self) -> dict[str, Any]:
+        return {} if self.past is None else {PAST: self.past.state()}
+
+    def hold_weights(self, held: Mapping[str, Any]) -> None:
+        if self.past is not None:
+            self.past.restore(held[PAST])
 
     @property
     def label_head(self) -> PooledHead:

@@ -17,7 +17,7 @@ class RegressionConfig(PooledTaskConfig, kind="regression"):
         return Regression(self, model, data, training)
 
     def head(self) -> PooledHeadConfig:
-        return NumberLabelConfig(pooling=self.pooling, hidden=self.hidden, dropout=self.dropout)
+        return NumberLabelConfig(**self.head_fields())
 
 
 class Regression(PooledTask):

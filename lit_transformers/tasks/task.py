@@ -16,7 +16,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.utilities.enums import GradClipAlgorithmType
 from torch import Tensor, nn
 
-from lit_transformers.batch import DataDescription
+from lit_transformers.batch import DataDescription, Vocabulary
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.heads.head import Head, HeadConfig, HeadDict, HeadLoss, Representation
 from lit_transformers.heads.metric import HeadsMetric
@@ -90,6 +90,11 @@ class TaskConfig(Config):
     def random_batch(self, data: DataDescription) -> Any:
         """Returns two rows of ``data.length`` random symbols, for probes."""
         raise NotImplementedError
+
+    def probe_data(self, vocabulary: Vocabulary, length: int) -> DataDescription:
+        """Hook: returns a description of data of random rows of ``length`` tokens, on which fields without effect are
+        searched for. By default the simplest that it reads."""
+        return self.reads.for_probe(vocabulary, length)
 
     def measures(self, data: DataDescription) -> dict[str, Measure]:
         """Hook: returns by the name of each metric that a run on such data has, without its split, what it is a mean
@@ -185,7 +190,7 @@ class Task(L.LightningModule, ABC):
             if missing := [part for part in config.parts if part not in self.parts]:
                 reason = f"{config.kind} reads {missing[0]} of a task, which a {self.config.kind} has not"
                 raise ConfigError(f"{reason}; remove it, or set task to one that has", "task.heads")
-            self.heads[name] = config.build(self.model_config, self.network, self.data)
+            self.heads[name] = config.build(self.head_model(), self.network, self.data)
             if not config.weight:  # ranks wait for the gradient of each parameter that requires one
                 self.heads[name].requires_grad_(False)
         self.require_whole_batches(self.training_config.accumulate, "training.accumulate")
@@ -200,6 +205,11 @@ class Task(L.LightningModule, ABC):
         if whole and accumulated > 1:
             reason = f"compares the rows of a batch, which {accumulated} batches of an update are not; set it to 1, and"
             raise ConfigError(f"the loss {whole[0]} {reason} data.batch_size larger", place)
+
+    def head_model(self) -> ModelConfig:
+        """Hook: returns the config by which heads are built, whose ``dim`` is the width of the vectors that they read.
+        By default that of the network."""
+        return self.model_config
 
     def networks(self) -> list[Network]:
         """Hook: returns the networks that it trains. By default ``network`` alone."""
@@ -451,6 +461,7 @@ class Task(L.LightningModule, ABC):
         checkpoint[SYMBOLS] = self.trained_symbols
         if self.reports_training:
             checkpoint["tokens"] = self.training_log.tokens()
+        checkpoint.update(self.held_weights())
         for state in checkpoint.get("optimizer_states", ()):
             if self.training_config.strategy == "fsdp":
                 complete_moments(state, self)
@@ -459,6 +470,7 @@ class Task(L.LightningModule, ABC):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.training_log.go_on(checkpoint.get("tokens", 0))
+        self.hold_weights(checkpoint)
         symbols, trainer = checkpoint.get(SYMBOLS), cast("Any", self.trainer)
         if symbols is not None and symbols != self.trained_symbols:
             self.trained_symbols = symbols
@@ -499,6 +511,17 @@ class Task(L.LightningModule, ABC):
         for module in self.modules():
             if isinstance(module, Mixer):
                 module.after_step()
+        self.updated()
+
+    def updated(self) -> None:
+        """Hook: called after every update of the weights."""
+
+    def held_weights(self) -> dict[str, Any]:
+        """Hook: returns weights of earlier updates that the next ones need, for a checkpoint. None by default."""
+        return {}
+
+    def hold_weights(self, held: Mapping[str, Any]) -> None:
+        """Hook: continues with what ``held_weights`` returned."""
 
     def predict_step(self, batch: Any, batch_index: int) -> Sequence[Any]:
         """Returns what is predicted of the examples of a batch that this rank has read: by default the row of each in

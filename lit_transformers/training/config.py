@@ -174,7 +174,8 @@ SCHEDULES = table(ScheduleConfig, ConstantConfig, CosineConfig, LinearDecayConfi
 
 
 class AverageConfig(Config):
-    """The weights at the end are the mean of the last few of training (arXiv:1706.03762, section 6.1: of 5 or 20).
+    """The weights at the end are the mean of the last few of training (arXiv:1706.03762, section 6.1: of 5 or 20). With
+    the weights of all steps, it is the self-ensemble of arXiv:2002.10345.
 
     last: how many weights are averaged; every: updates between two of them, the newest being those of the last update.
     Validations before the end measure the weights that are not averaged.
@@ -260,7 +261,11 @@ class TrainingConfig(Config):
     a run may resume with another number of them; strategy: whether each rank holds the whole network ("ddp") or,
     between passes, a part of it ("fsdp"), and a run of either may resume as the other; stop: by which validations
     training ends early or weights are selected; keep: whether the last weights are measured and kept, or those of the
-    best validation by ``stop``; callbacks: those of others.
+    best validation by ``stop``; callbacks: those of others; cache_features: whether the outputs of a network that
+    groups freeze as a whole, in mode eval, are computed once for all rows of training and validation, and read from
+    LIT_CACHE from then on, by all runs of the same weights, texts and layers. This takes 4 bytes for each channel of
+    each token of each layer that is read, and pays where a row is read more than once: in several epochs, seeds or
+    arms.
     """
 
     steps: NonNegative = 1000
@@ -282,9 +287,12 @@ class TrainingConfig(Config):
     stop: StopConfig | None = None
     keep: Literal["last", "best"] = "last"
     callbacks: tuple[CallbackConfig, ...] = ()
+    cache_features: bool = False
 
     def conflicts(self) -> Iterator[str]:
         yield from self._selection_conflicts()
+        if self.cache_features and self.precision != "32":
+            yield "cache_features holds outputs in float32; set precision to 32, or cache_features to false"
         for number, group in enumerate(self.groups):
             if group.from_step >= self.steps:
                 never = f"groups.{number} learns from step {group.from_step} on, and there are {self.steps}"

@@ -24,7 +24,8 @@ from lit_transformers.config import ConfigError
 from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.heads.head import Representation
 from lit_transformers.heads.metric import HeadsMetric
-from lit_transformers.heads.pooled import ClassLabel, ClassLabelConfig, pooled
+from lit_transformers.heads.pooled import ClassLabel, ClassLabelConfig
+from lit_transformers.heads.pooling import Pooled, pooled
 from lit_transformers.models.encoder import Encoder
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load
@@ -100,7 +101,10 @@ def measured_metrics(config: RunConfig, task: PooledTask) -> dict[str, float]:
 BOTH = pytest.mark.parametrize("config", [CONFIG, SUMS], ids=["classification", "regression"])
 READ = pytest.mark.parametrize(
     ("model", "pooling"),
-    [(ENCODER, "first"), (ENCODER, "mean"), (ENCODER, "last"), (CAUSAL, "mean"), (CAUSAL, "last")],
+    [
+        *((ENCODER, pooling) for pooling in ("first", "mean", "last", "max", "attention")),
+        *((CAUSAL, pooling) for pooling in ("mean", "last", "attention")),
+    ],
     ids=lambda value: value if isinstance(value, str) else value["kind"],
 )
 
@@ -147,6 +151,19 @@ def test_a_row_is_pooled_as_the_name_says() -> None:
     torch.testing.assert_close(
         pooled(hidden, padding_mask, "mean"), torch.stack([hidden[0, :3].mean(0), hidden[1].mean(0)])
     )
+    largest = torch.stack([hidden[0, :3].max(0).values, hidden[1].max(0).values])
+    assert torch.equal(pooled(hidden, padding_mask, "max"), largest)
+    attention = Pooled("attention", hidden.size(-1))
+    torch.testing.assert_close(attention(hidden, padding_mask), pooled(hidden, padding_mask, "mean"))
+    attention.query.data = torch.linspace(-1.0, 2.0, hidden.size(-1))  # type: ignore[union-attr]
+    for row, length in ((0, 3), (1, 5)):
+        weights = torch.stack(
+            [(attention.query @ vector / hidden.size(-1) ** 0.5).exp() for vector in hidden[row, :length]]
+        )
+        expected = (weights[:, None] * hidden[row, :length]).sum(0) / weights.sum()
+        torch.testing.assert_close(attention(hidden, padding_mask)[row], expected)
+    nothing = torch.zeros_like(padding_mask)
+    assert not any(Pooled(pooling, hidden.size(-1))(hidden, nothing).any() for pooling in ("mean", "max", "attention"))
 
 
 @BOTH
@@ -308,6 +325,8 @@ def test_data_of_another_kind_are_refused() -> None:
     [
         {"task.pooling": "mean"},
         {"task.pooling": "last"},
+        {"task.pooling": "max"},
+        {"task.pooling": "attention"},
         {"task.dropout": 0.5},
         {"task": "regression"},
         {"task.evaluation": {"positions": None}},

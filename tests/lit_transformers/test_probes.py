@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import lzma
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from datamodules import LabelledDataConfig, RowDataConfig, SentencesConfig, TopicsConfig, WordsConfig
 from datamodules.core.documents import SPLITS
@@ -16,13 +18,19 @@ from datamodules.core.errors import DataError
 from lit_transformers.batch import LabelledBatch
 from lit_transformers.config import ConfigError, MissingFileError
 from lit_transformers.encodings.positions import LearnedConfig
+from lit_transformers.gates.inert_fields import changes_nothing
+from lit_transformers.heads.combined_layers import LayerCombination
 from lit_transformers.models import EncoderConfig
+from lit_transformers.models.encoder import Encoder
 from lit_transformers.runs import RunConfig, StartConfig, describe, fit, load
+from lit_transformers.runs.features import cached_features
 from lit_transformers.runs.keys import run_key
+from lit_transformers.runs.train import starting_task
 from lit_transformers.tasks import ClassificationConfig, MaskedLMConfig
+from lit_transformers.tasks.features import FeatureTable
 from lit_transformers.tasks.pooled import PooledTask
 from lit_transformers.training.config import TrainingConfig
-from lit_transformers.training.groups import FROZEN_NETWORK
+from lit_transformers.training.groups import FROZEN_NETWORK, roles_of
 
 TOPICS = TopicsConfig(documents=30, sentences=6, content=2, validation=0.3, test=0.2)
 MODEL = EncoderConfig(dim=16, heads=2, depth=3, norm="pre", positions=LearnedConfig())
@@ -173,3 +181,201 @@ def test_what_cannot_be_read_at_a_layer_is_refused(questions: str, tmp_path: Pat
         causal.build_task(causal.data.build())
     with pytest.raises(ConfigError, match="a words tokenizer learns its symbols; set learned_from"):
         SentencesConfig(tokenizer=WordsConfig())
+
+
+def slow_combination(kind: str, layers: list[Tensor], shares: Tensor, scale: float) -> Tensor:
+    rows, tokens, width = layers[0].shape
+    if kind == "concatenation":
+        combined = torch.zeros(rows, tokens, width * len(layers), dtype=torch.float64)
+        for number, layer in enumerate(layers):
+            combined[:, :, number * width : (number + 1) * width] = layer
+        return combined
+    combined = torch.zeros(rows, tokens, width, dtype=torch.float64)
+    for place in torch.cartesian_prod(torch.arange(rows), torch.arange(tokens), torch.arange(width)).tolist():
+        values = [float(layer[tuple(place)]) for layer in layers]
+        match kind:
+            case "mean":
+                combined[tuple(place)] = sum(values) / len(values)
+            case "max":
+                combined[tuple(place)] = max(values)
+            case "scalar_mix":
+                weights = [float(share.exp() / shares.exp().sum()) for share in shares]
+                combined[tuple(place)] = scale * sum(w * v for w, v in zip(weights, values, strict=True))
+    return combined
+
+
+COMBINED = [
+    ("concatenation", (1,), 1),
+    *((kind, layers, left) for kind in get_args(LayerCombination) for layers, left in (((0, 2), 2), ((-1, -3, -4), 3))),
+]
+"""A combination, layers of three, and how many of these are left."""
+
+
+@pytest.mark.parametrize(("kind", "numbers", "left"), COMBINED, ids=str)
+def test_layers_are_combined_as_they_are_within_the_whole_network(
+    questions: str, kind: LayerCombination, numbers: tuple[int, ...], left: int
+) -> None:
+    whole_config = downstream(questions)
+    torch.manual_seed(0)
+    whole = whole_config.build_task(whole_config.data.build()).eval()
+    config = downstream(questions, combined_layers=numbers, layer_combination=kind)
+    task = config.build_task(config.data.build()).eval().double()
+    assert isinstance(task, PooledTask) and isinstance(whole, PooledTask)
+    assert len(task.network.stack.steps()) == left  # type: ignore[union-attr, operator]
+    task.network.load_state_dict(whole.network.state_dict(), strict=False)
+    shares = torch.linspace(-1.0, 2.0, len(numbers), dtype=torch.float64)
+    if kind == "scalar_mix":
+        assert task.combination.mixed is not None and task.combination.scale is not None
+        assert task.combination.mixed.tolist() == [0.0] * len(numbers) and task.combination.scale.tolist() == [1.0]
+        task.combination.mixed.data, task.combination.scale.data = shares, torch.tensor([1.7]).double()
+    batch, outputs = a_batch(config), list[Tensor]()
+    whole.double().network.stack.steps()[0].register_forward_pre_hook(  # type: ignore[union-attr, operator]
+        lambda block, inputs: outputs.append(inputs[0])
+    )
+    for block in whole.network.stack.steps():  # type: ignore[union-attr, operator]
+        block.register_forward_hook(lambda block, inputs, output: outputs.append(output.y))
+    outputs[3:] = [whole.evaluation_reading(batch).hidden]
+    outputs[:] = [output.detach() for output in outputs]
+    chosen = [outputs[number if number >= 0 else 4 + number] for number in numbers]
+    torch.testing.assert_close(task.evaluation_reading(batch).hidden, slow_combination(kind, chosen, shares, 1.7))
+    counted = sum(p.numel() for p in task.parameters() if p.requires_grad)
+    assert describe(config).parameters == counted
+    for parameter in task.parameters():
+        parameter.grad = None
+    task.train().training_step(batch, 0)["loss"].backward()
+    assert not [name for name, p in task.named_parameters() if p.requires_grad and p.grad is None], "ranks would wait"
+
+
+def test_embeddings_alone_are_a_network_without_layers(questions: str) -> None:
+    config = downstream(questions, combined_layers=(0,))
+    task = config.build_task(config.data.build()).eval()
+    batch = a_batch(config)
+    places = task.network.stack.entry.positions.vectors(0, torch.arange(batch.inputs.size(1))[None], torch.float32)
+    embedded = task.network.tokens.embed(batch.inputs) + places
+    torch.testing.assert_close(task.evaluation_reading(batch).hidden, embedded)
+    assert "layers" not in roles_of(task)
+    assert describe(config).flops_per_token < describe(downstream(questions, layers=1)).flops_per_token / 10
+
+
+def test_padding_changes_nothing_of_combined_layers(questions: str) -> None:
+    config = downstream(questions, combined_layers=(0, 1, -1), layer_combination="max")
+    task, batch = config.build_task(config.data.build()).eval().double(), a_batch(config)
+    wider = batch._replace(
+        inputs=F.pad(batch.inputs, (0, 4), value=3), padding_mask=F.pad(batch.padding_mask, (0, 4)), padded=True
+    )
+    torch.testing.assert_close(task.evaluation_output(wider), task.evaluation_output(batch))
+
+
+def test_combined_layers_that_there_are_not_are_refused(questions: str) -> None:
+    for numbers, message in (
+        ((0, 4), "there is no layer 4; there are 0 to 3"),
+        ((-5, 1), "there is no layer -5; there are 0 to 3"),
+        ((3, -1), "layer 3 is there twice; drop one"),
+    ):
+        config = downstream(questions, combined_layers=numbers)
+        with pytest.raises(ConfigError, match=rf"task\.combined_layers: {message}"):
+            config.build_task(config.data.build())
+    with pytest.raises(ConfigError, match="combined_layers takes a part of it"):
+        downstream(questions, combined_layers=(0, 1), evaluation={"dropout": 0.1})
+    with pytest.raises(ConfigError, match="max combines two layers or more"):
+        downstream(questions, combined_layers=(1,), layer_combination="max")
+
+
+@pytest.mark.slow
+def test_no_field_of_combined_layers_is_ignored(questions: str) -> None:
+    arms = [
+        downstream(questions, combined_layers=layers, layer_combination=kind)
+        for layers, kind in (((-1, -2), "mean"), ((-1, -2), "max"), ((-1, -3), "mean"), ((-1, -2), "scalar_mix"))
+    ]
+    assert changes_nothing(arms[0], arms[0])
+    assert not any(changes_nothing(arm, arms[0]) for arm in arms[1:])
+
+
+CACHED: dict[str, Any] = PROBE | {"training.cache_features": True}
+
+
+def heads_of(path: Path) -> dict[str, Tensor]:
+    task = load(path / "checkpoint.ckpt")[0]
+    return {name: weight for name, weight in task.state_dict().items() if not name.startswith("network.")}
+
+
+@pytest.mark.parametrize(
+    "task",
+    [{}, {"combined_layers": (0, 2, -1), "layer_combination": "scalar_mix"}, {"pooling": "attention"}],
+    ids=["last", "mix", "attention"],
+)
+def test_a_probe_of_cached_features_is_the_probe_and_reads_the_network_once(
+    pretrained: Path, questions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("LIT_CACHE", str(tmp_path / "cache"))
+    changes = {f"task.{name}": value for name, value in task.items()} | {"training.steps": 15}
+    config = downstream(questions, pretrained).override(changes)
+    plain, cached = (config.override(mode | {"training.validate_every": 7}) for mode in (PROBE, CACHED))
+    expected = fit(plain, tmp_path / "plain")["metrics"]
+    rows: list[int] = []
+    reads = Encoder.forward
+    monkeypatch.setattr(Encoder, "forward", lambda *args, **named: rows.append(len(args[1])) or reads(*args, **named))
+    for name in ("cold", "warm"):
+        rows.clear()
+        assert fit(cached, tmp_path / name)["metrics"] == pytest.approx(expected, rel=1e-6)
+        torch.testing.assert_close(heads_of(tmp_path / name), heads_of(tmp_path / "plain"), rtol=1e-5, atol=1e-6)
+        if name == "cold":
+            computed = sum(rows)
+    assert computed - sum(rows) >= 48, "each row of training once"
+    torch.testing.assert_close(heads_of(tmp_path / "cold"), heads_of(tmp_path / "warm"), rtol=0, atol=0)
+    (table,) = (tmp_path / "cache" / "features").iterdir()
+    with pytest.raises(ConfigError, match="is a cache of other weights; remove the folder"):
+        FeatureTable(table, "others")
+    (table / "values.f32").write_bytes(b"")
+    with pytest.raises(ConfigError, match="is a damaged cache"):
+        FeatureTable(table, json.loads((table / "meta.json").read_text())["weights"])
+
+
+def test_other_weights_layers_and_texts_have_features_of_their_own(
+    pretrained: Path, questions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIT_CACHE", str(tmp_path))
+    config = downstream(questions, pretrained).override(CACHED)
+
+    def folders(config: RunConfig, change: float = 0.0) -> set[str]:
+        data = config.build_data()
+        starts = dict.fromkeys(config.start.sources(), pretrained)
+        task, _ = starting_task(config, data, starts)
+        with torch.no_grad():
+            next(task.network.parameters()).add_(change)
+        before = {path.name for path in (tmp_path / "features").glob("*")}
+        with cached_features(config, task, data):
+            batch = next(iter(data.train_dataloader()))
+            read = task.evaluation_reading(batch).hidden
+            task.features, table = None, task.features  # type: ignore[attr-defined]
+            torch.testing.assert_close(read, task.evaluation_reading(batch).hidden * batch.padding_mask[..., None])
+            task.features = table  # type: ignore[attr-defined]
+        assert task.features is None  # type: ignore[attr-defined]
+        return {path.name for path in (tmp_path / "features").glob("*")} - before
+
+    assert len(folders(config)) == 1
+    assert not folders(config.override({"task.pooling": "max", "seed": 3}))
+    assert len(folders(config, 0.5)) == 1
+    assert len(folders(config.override({"task.layers": 2}))) == 1
+    assert len(folders(config.override({"data.source.length": 9}))) == 1
+
+
+def test_features_of_what_is_not_frozen_are_refused(pretrained: Path, questions: str, tmp_path: Path) -> None:
+    config = downstream(questions, pretrained)
+    for changes, message in (
+        ({}, "the network learns, so that"),
+        ({"training.groups": [{"parameters": ["layer 1"], "frozen": True}]}, "the network learns, so that"),
+        ({"training.groups": [{"parameters": ["network"], "frozen": True}], "model.dropout": 0.1}, "in training mode"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            fit(config.override(changes | {"training.cache_features": True}), tmp_path / str(len(changes)))
+    with pytest.raises(ConfigError, match=r"holds outputs in float32; set training\.precision to 32"):
+        config.override(CACHED | {"training.precision": "bf16"})
+
+
+def test_a_step_on_cached_features_costs_its_head_alone(questions: str) -> None:
+    plain, cached = (describe(downstream(questions).override(mode)) for mode in (PROBE, CACHED))
+    head = 2 * 16 * 2 / 24
+    assert plain.flops_per_token == cached.flops_per_token
+    assert cached.train_flops_per_token == pytest.approx(2 * head) or cached.train_flops_per_token < 3.1 * head
+    assert plain.train_flops_per_token > 100 * cached.train_flops_per_token

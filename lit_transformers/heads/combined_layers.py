@@ -1,0 +1,47 @@
+"""Several layers of a network, combined to the vectors that heads read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+__all__ = ["CombinedLayers", "LayerCombination"]
+
+LayerCombination = Literal["concatenation", "mean", "max", "scalar_mix"]
+
+
+class CombinedLayers(nn.Module):
+    """Combines the outputs of some layers of a network (arXiv:1905.05583, section 5.3.2).
+
+    layers: their numbers, the embeddings being 0. kind: concatenation; the mean or the max of each channel; or
+    scalar_mix, g sum_j softmax(s)_j h_j with a learned number s_j for each layer, at first 0, and a learned g, at
+    first 1 (arXiv:1802.05365, equation 1).
+    """
+
+    def __init__(self, layers: Sequence[int], kind: LayerCombination) -> None:
+        super().__init__()
+        self.layers, self.kind = tuple(layers), kind
+        self.mixed = nn.Parameter(torch.zeros(len(layers))) if kind == "scalar_mix" else None
+        self.scale = nn.Parameter(torch.ones(1)) if kind == "scalar_mix" else None
+
+    def width(self, dim: int) -> int:
+        """Returns the channels of combined vectors, of layers of ``dim`` channels each."""
+        return dim * len(self.layers) if self.kind == "concatenation" else dim
+
+    def last_alone(self, depth: int) -> bool:
+        """Whether the last of ``depth`` layers is all that is read."""
+        return self.layers == (depth,)
+
+    def forward(self, outputs: Sequence[Float[Tensor, "b t d"]]) -> Float[Tensor, "b t w"]:
+        """Combines the outputs of the layers."""
+        if self.kind == "concatenation":
+            return outputs[0] if len(outputs) == 1 else torch.cat(tuple(outputs), dim=-1)
+        stacked = torch.stack(tuple(outputs))
+        if self.mixed is not None and self.scale is not None:
+            shares = (self.scale * self.mixed.softmax(dim=0)).to(stacked.dtype)
+            return (shares[:, None, None, None] * stacked).sum(dim=0)
+        return stacked.amax(dim=0) if self.kind == "max" else stacked.mean(dim=0)

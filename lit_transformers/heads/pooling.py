@@ -1,0 +1,77 @@
+"""One vector of several: of the tokens of a row, or of the pieces of a text."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lit_transformers.precision import full_precision
+
+__all__ = ["PiecePooling", "Pooled", "Pooling", "cut_rows", "joined_rows", "pooled"]
+
+Pooling = Literal["first", "mean", "last", "max", "attention"]
+PiecePooling = Literal["mean", "max", "attention"]
+
+
+class Pooled(nn.Module):
+    """Pools the vectors of each row to one.
+
+    attention: sum_i softmax_i(q . h_i / sqrt(d)) h_i with a learned query q (the attention of arXiv:1703.03130, section
+    2.1, of one hop and without a hidden layer), at first 0, which is the mean.
+    """
+
+    def __init__(self, pooling: Pooling, dim: int) -> None:
+        super().__init__()
+        self.pooling, self.dim = pooling, dim
+        self.query = nn.Parameter(torch.zeros(dim)) if pooling == "attention" else None
+
+    def forward(self, hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b d"]:
+        """Returns one vector (b, d) for each row, zeros for one of padding alone by mean, max and attention.
+        ``padding_mask`` is False at padding, which is at the end of a row."""
+        if self.query is None:
+            return pooled(hidden, padding_mask, self.pooling)
+        scores = full_precision(hidden @ self.query.to(hidden.dtype)) / self.dim**0.5
+        weights = scores.masked_fill(~padding_mask, torch.finfo(scores.dtype).min).softmax(dim=1)
+        weights = weights.masked_fill(~padding_mask, 0.0).to(hidden.dtype)
+        return (weights[:, None] @ hidden.masked_fill(~padding_mask[..., None], 0.0))[:, 0]
+
+    def flops(self, count: int) -> int:
+        """Forward FLOPs of the products with ``count`` vectors of one row."""
+        return 0 if self.query is None else 4 * count * self.dim
+
+
+def pooled(hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"], pooling: Pooling) -> Float[Tensor, "b d"]:
+    """Returns one vector (b, d) for each row, by a pooling that learns nothing; padding is at the end of a row."""
+    match pooling:
+        case "first":
+            return hidden[:, 0]
+        case "last":
+            last = (padding_mask.sum(dim=1) - 1).clamp(min=0)
+            return hidden[torch.arange(len(hidden), device=hidden.device), last]
+        case "mean":
+            total = hidden.masked_fill(~padding_mask[..., None], 0.0).sum(dim=1)
+            return total / padding_mask.sum(dim=1, keepdim=True).clamp(min=1)
+        case "max":
+            largest = hidden.masked_fill(~padding_mask[..., None], float("-inf")).amax(dim=1)
+            return largest.masked_fill(~padding_mask.any(dim=1, keepdim=True), 0.0)
+        case "attention":
+            raise ValueError("attention has a learned query, which Pooled holds")
+
+
+def cut_rows(rows: Shaped[Tensor, "b t *d"], length: int) -> Shaped[Tensor, "p s *d"]:
+    """Cuts rows into pieces of ``length`` tokens, which become rows; zeros, which are padding, fill the last one. A row
+    that is not longer is one piece."""
+    width = rows.size(1)
+    if width <= length:
+        return rows
+    fill = (0, 0) * (rows.dim() - 2) + (0, -width % length)
+    return F.pad(rows, fill).unflatten(1, (-1, length)).flatten(0, 1)
+
+
+def joined_rows(pieces: Shaped[Tensor, "p s *d"], rows: int) -> Shaped[Tensor, "b t *d"]:
+    """Joins pieces to as many rows."""
+    return pieces.unflatten(0, (rows, -1)).flatten(1, 2)

@@ -1,0 +1,114 @@
+"""Features of a frozen network, computed once and kept below LIT_CACHE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from datamodules import Data, LabelledData, cache_folder
+from datamodules.core.index import made_aside
+from lit_transformers.batch import LabelledBatch
+from lit_transformers.config import ConfigError, Plain, canonical_hash
+from lit_transformers.runs.code import code_hash
+from lit_transformers.runs.config import RunConfig
+from lit_transformers.tasks import Task
+from lit_transformers.tasks.features import META, FeatureTable, FeatureWriter, row_keys, weights_digest
+from lit_transformers.tasks.labelled import LabelledTask
+from lit_transformers.training.arithmetic import arithmetic
+
+__all__ = ["cached_features"]
+
+PLACE = "training.cache_features"
+FREEZE = "set training.groups to [{parameters: [network], frozen: true, mode: eval}], or cache_features to false"
+
+
+@contextmanager
+def cached_features(config: RunConfig, task: Task, data: Data) -> Iterator[None]:
+    """Lets a task read what its frozen network makes of rows from a table within the block, where the config says so.
+    The table is made first where there is none.
+
+    Raises ConfigError where the network learns, or drops something in training.
+    """
+    if not config.training.cache_features:
+        yield
+        return
+    if not isinstance(task, LabelledTask) or not isinstance(data, LabelledData):
+        raise ConfigError(f"{config.task.kind} reads no rows of labelled sequences; set it to false", PLACE)
+    require_frozen(task)
+    task.features = table_of(config, task, data)
+    try:
+        yield
+    finally:
+        task.features = None
+
+
+def require_frozen(task: LabelledTask) -> None:
+    """Raises ConfigError where the network of a task learns, or is not in evaluation while its heads are trained."""
+    groups, was_training = task.groups, task.training
+    learning = any(parameter.requires_grad for parameter in task.network.parameters())
+    task.train()
+    dropping = any(module.training for module in task.network.modules())
+    task.train(was_training)
+    if learning or not groups.configs:
+        raise ConfigError(f"the network learns, so that its outputs change; {FREEZE}", PLACE)
+    if dropping:
+        raise ConfigError(f"the network is in training mode, in which it may drop outputs; {FREEZE}", PLACE)
+
+
+def table_of(config: RunConfig, task: LabelledTask, data: LabelledData) -> FeatureTable:
+    """Returns the table of all rows of training and validation, by the weights, the texts, the tokenizer, the layers
+    that are read, the arithmetic and the code."""
+    weights = weights_digest(task.network)
+    fields = config.training
+    decisive: dict[str, Plain] = {
+        "weights": weights,
+        "model": config.model.to_dict(),
+        "layers": list(task.combination.layers),
+        "rows": [data.examples.fingerprint, data.config.evaluation.to_dict(), data.validated_split],
+        "batch": data.config.batch_size,
+        "arithmetic": [fields.tf32, fields.attention_kernel, fields.device],
+        "code": code_hash(config.override({"training.callbacks": ()}), (__name__,)),
+    }
+    folder = cache_folder() / "features" / canonical_hash(decisive, 32)
+    if not (folder / META).exists():
+        with made_aside(folder, META) as temporary:
+            write_table(config, task, data, temporary, weights)
+    return FeatureTable(folder, weights)
+
+
+@torch.no_grad()
+def write_table(config: RunConfig, task: LabelledTask, data: LabelledData, folder: Path, weights: str) -> None:
+    """Computes the features of every row, in an order that depends on the data alone, so that every table of the same
+    rows holds the same numbers."""
+    writer, was_training, home = FeatureWriter(folder, {"weights": weights}), task.training, task.device
+    device = torch.device("cuda" if config.training.device != "cpu" and torch.cuda.is_available() else "cpu")
+    task.to(device).eval()
+    width = 0
+    with arithmetic(config.training):
+        for batch in every_batch(data):
+            rows = task.rows_read(batch)
+            keys = [row for row in row_keys(rows) if not writer.has(row.key)]
+            if not keys:
+                continue
+            vectors = torch.cat(task.chosen_layers(task.network, rows._replace(**moved(rows, device))).layers, dim=-1)
+            width = vectors.size(-1)
+            for row in keys:
+                if not writer.has(row.key):
+                    writer.add(row.key, vectors[row.number, : row.tokens])
+    writer.finish(width)
+    task.to(home).train(was_training)
+
+
+def every_batch(data: LabelledData) -> Iterator[LabelledBatch]:
+    """Yields all rows of training, those of like length together, and then those of validation."""
+    yield from data.every_example("train").batches()
+    yield from data.evaluation(data.validated_split).batches()
+
+
+def moved(batch: LabelledBatch, device: torch.device) -> dict[str, torch.Tensor | None]:
+    """Returns what a network reads of a batch, on a device."""
+    parts = {name: getattr(batch, name) for name in ("inputs", "padding_mask", "marked", "segments")}
+    return {name: None if part is None else part.to(device) for name, part in parts.items()}

@@ -1,0 +1,109 @@
+"""What a frozen network makes of rows, computed once: a memory-mapped table that training reads in its place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lit_transformers.batch import LabelledBatch
+from lit_transformers.config import ConfigError, Plain
+
+__all__ = ["META", "FeatureTable", "FeatureWriter", "row_keys", "weights_digest"]
+
+VALUES, INDEX, META = "values.f32", "index.npz", "meta.json"
+KEY_BYTES = 16
+
+
+def weights_digest(module: nn.Module) -> str:
+    """Returns a hash of all weights and buffers of a module, by name."""
+    hashed = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        hashed.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return hashed.hexdigest()[:32]
+
+
+class Row(NamedTuple):
+    """A row of a batch by what a network reads of it: its key, its number in the batch, and its real tokens."""
+
+    key: bytes
+    number: int
+    tokens: int
+
+
+def row_keys(batch: LabelledBatch) -> Iterator[Row]:
+    """Yields the rows of a batch, those of padding alone excepted. The host waits for the device to know them."""
+    parts = [part for part in (batch.inputs, batch.marked, batch.segments) if part is not None]
+    stacked = torch.stack([part.long() for part in parts], dim=1).cpu().numpy()
+    for number, tokens in enumerate(batch.padding_mask.sum(dim=1).tolist()):
+        if tokens:
+            content = np.ascontiguousarray(stacked[number, :, :tokens])
+            yield Row(hashlib.blake2b(content.tobytes(), digest_size=KEY_BYTES).digest(), number, tokens)
+
+
+class FeatureWriter:
+    """Writes the vectors (t, w) of rows to a folder, those of each row once. meta: what the table was made of."""
+
+    def __init__(self, folder: Path, meta: Mapping[str, Plain]) -> None:
+        self.folder, self.meta = folder, dict(meta)
+        self.file = (folder / VALUES).open("wb")
+        self.starts: dict[bytes, int] = {}
+        self.tokens = 0
+
+    def has(self, key: bytes) -> bool:
+        """Whether a row of that key is written."""
+        return key in self.starts
+
+    def add(self, key: bytes, vectors: Float[Tensor, "t w"]) -> None:
+        """Writes the vectors of the real tokens of a row."""
+        self.starts[key] = self.tokens
+        self.tokens += len(vectors)
+        self.file.write(vectors.detach().float().cpu().contiguous().numpy().tobytes())
+
+    def finish(self, width: int) -> None:
+        """Writes the index."""
+        self.file.close()
+        keys = np.frombuffer(b"".join(self.starts), np.uint8).reshape(-1, KEY_BYTES)
+        starts = np.array([*self.starts.values()], np.int64)
+        np.savez(self.folder / INDEX, keys=keys, starts=starts)
+        (self.folder / META).write_text(json.dumps(self.meta | {"width": width, "tokens": self.tokens}))
+
+
+class FeatureTable:
+    """The vectors of rows in a folder that a ``FeatureWriter`` has written, of which only the parts in use are read.
+
+    weights: the hash of those that are to have made it. Raises ConfigError for a table of others, and for a damaged
+    one.
+    """
+
+    def __init__(self, folder: Path, weights: str) -> None:
+        try:
+            meta = json.loads((folder / META).read_text())
+            index = np.load(folder / INDEX)
+            keys, starts = index["keys"], index["starts"].tolist()
+            self.values = np.memmap(folder / VALUES, np.float32, mode="r", shape=(meta["tokens"], meta["width"]))
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(f"is a damaged cache ({error}); remove the folder", str(folder)) from None
+        if meta["weights"] != weights:
+            raise ConfigError("is a cache of other weights; remove the folder", str(folder))
+        self.starts = dict(zip((key.tobytes() for key in keys), starts, strict=True))
+        self.width: int = meta["width"]
+
+    def read(self, batch: LabelledBatch) -> Float[Tensor, "b t w"] | None:
+        """Returns the vectors of a batch, zeros at padding; None where it has a row that is not in the table."""
+        rows = list(row_keys(batch))
+        if not all(row.key in self.starts for row in rows):
+            return None
+        vectors = np.zeros((*batch.inputs.shape, self.width), np.float32)
+        for row in rows:
+            start = self.starts[row.key]
+            vectors[row.number, : row.tokens] = self.values[start : start + row.tokens]
+        return torch.from_numpy(vectors).to(batch.inputs.device)
