@@ -332,7 +332,7 @@ class Task(L.LightningModule, ABC):
         """The groups of its parameters, of which some are frozen from the moment on that this is read first. Raises
         ConfigError for a role that none has."""
         if self._groups is None:
-            self._groups = ParameterGroups(self, self.training_config.groups)
+            self._groups = self.training_config.groups_of(self)
         return self._groups
 
     def train(self, mode: bool = True) -> Self:

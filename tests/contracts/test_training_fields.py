@@ -34,6 +34,7 @@ SEEN_ELSEWHERE = {
     "keep": "test_selection.py",
     "callbacks": "test_selection.py",
     "groups": "tests/lit_transformers/test_groups.py",
+    "unfreezing": "tests/lit_transformers/test_groups.py",
     "compile": "how a network runs, not what it computes: test_run.py",
 }
 OTHERWISE: dict[str, Any] = {
@@ -45,6 +46,8 @@ OTHERWISE: dict[str, Any] = {
     "momentum": 0.1,
     "warmup": 3,
     "floor": 0.5,
+    "rise": 0.5,
+    "ratio": 4.0,
     "clip": 1e-3,
     "accumulate": 2,
     "average": {"last": 2, "every": 3},
