@@ -83,6 +83,10 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
         """Counts every row as the longest one: lengths are not known before rows are read."""
         return self.batch_size * self.length
 
+    @property
+    def examples_per_batch(self) -> int:
+        return self.batch_size
+
     def rank_conflicts(self, ranks: int) -> Iterator[str]:
         return row_conflicts(ranks, self.batch_size, self.evaluation.batch_size)
 

@@ -93,6 +93,12 @@ class RunConfig(Config):
         return self.training.accumulate * self.data.tokens_per_step
 
     @property
+    def examples_per_step(self) -> int | None:
+        """Number of examples of an update over all ranks; None of data whose speed is not shown by examples."""
+        examples = self.data.examples_per_batch
+        return None if examples is None else self.training.accumulate * examples
+
+    @property
     def measured_task(self) -> TaskConfig:
         """The objective as it is measured on texts in the language of the data's targets. It is not kept in the config,
         so that a change of the data alone is measured in the language of these."""

@@ -105,11 +105,12 @@ def train(
             write_outputs(directory / OUTPUTS, outputs)
         if config.training.validate_every is None and config.training.steps:
             offer(directory, training_key)
-    training_seconds, tokens = checkpointer.spent(), reading.count.total()
+    training_seconds, tokens, examples = checkpointer.spent(), reading.count.total(), config.examples_per_step
     timings = {
         "tokens": tokens,
         "seconds": training_seconds + evaluation_seconds,
         **({"tokens_per_second": tokens / training_seconds} if steps else {}),
+        **({"examples_per_second": steps * examples / training_seconds} if steps and examples else {}),
         "evaluation_tokens_per_second": sum(loss.tokens for loss in losses) / task.evaluation_seconds,
         "trained_by": donor,
     }
