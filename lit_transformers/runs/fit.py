@@ -92,7 +92,15 @@ def fit(
         senders_and_loggers = [*loggers, *senders]
         try:
             metrics, measured, observed = train(
-                config, data, directory, identity.training_key, stopping, keep_every, watching, senders_and_loggers, starts
+                config,
+                data,
+                directory,
+                identity.training_key,
+                stopping,
+                keep_every,
+                watching,
+                senders_and_loggers,
+                starts,
             )
         except Pruned as end:
             end.cost = None if end.tokens is None else spent(description, config, end.step, end.tokens)

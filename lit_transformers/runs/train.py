@@ -72,7 +72,8 @@ def train(
     task, started_from = starting_task(config, data, starts)
     task.reports_training = bool(loggers)
     curves, reading = Curves(config.training.log_every, config.tokens_per_step), TokensRead()
-    checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, held, stopping)
+    keeps = config.training.keep_optimizer
+    checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, held, stopping, keep_optimizer=keeps)
     selection = _selection(config, data)
     data.selection_split = None if selection is None else SELECTED_ON
     acting = list(acting_callbacks(config.training, Bars.read(directory), checkpointer))

@@ -276,13 +276,17 @@ class TrainingConfig(Config):
     top, if they do not all from the start; clip: largest norm of the gradient (None for any), over
     the parameters that learn in the update; precision: "bf16" needs CUDA; tf32: round the factors of float32 products,
     convolutions and LSTMs to 10 bits on CUDA; attention_kernel: the only kernel by which torch may compute
-    scaled_dot_product_attention ("auto" for all; "efficient" and "cudnn" need CUDA); compile: run the network through
+    scaled_dot_product_attention ("auto" for all; "efficient" and "cudnn" need CUDA); recompute: whether each layer keeps
+    its inputs alone and is computed again in the backward pass, which changes no number, saves memory and takes one
+    more forward pass (gradient checkpointing, arXiv:1604.06174); compile: run the network through
     torch.compile; validate_every: steps between validations (None for the end alone); log_every: steps between points
     of the training curve; device: "auto" takes CUDA where there is one; devices: ranks, which change no batch, so that
     a run may resume with another number of them; strategy: whether each rank holds the whole network ("ddp") or,
     between passes, a part of it ("fsdp"), and a run of either may resume as the other; stop: by which validations
     training ends early or weights are selected; keep: whether the last weights are measured and kept, or those of the
-    best validation by ``stop``; callbacks: those of others.
+    best validation by ``stop``; keep_optimizer: whether the checkpoint of a run that has ended holds the state of its
+    optimizer too, from which other trainers can train further (the moments of Adam take twice the room of the weights);
+    callbacks: those of others.
     """
 
     steps: NonNegative = 1000
@@ -296,6 +300,7 @@ class TrainingConfig(Config):
     precision: Literal["32", "bf16"] = "32"
     tf32: bool = False
     attention_kernel: KernelName = "auto"
+    recompute: bool = False
     compile: bool = False
     validate_every: Positive | None = None
     log_every: Positive = 50
@@ -304,6 +309,7 @@ class TrainingConfig(Config):
     strategy: Literal["ddp", "fsdp"] = "ddp"
     stop: StopConfig | None = None
     keep: Literal["last", "best"] = "last"
+    keep_optimizer: bool = False
     callbacks: tuple[CallbackConfig, ...] = ()
 
     def conflicts(self) -> Iterator[str]:
@@ -320,6 +326,8 @@ class TrainingConfig(Config):
             yield "strategy fsdp cuts a network over several devices; set devices too, or strategy to ddp"
         if self.strategy == "fsdp" and self.compile:
             yield "strategy fsdp and compile do not go together; set compile to false"
+        if self.recompute and self.compile:
+            yield "recompute and compile do not go together; set one of both to false"
         if self.strategy == "fsdp" and self.average:
             yield "average takes whole weights, of which strategy fsdp leaves each rank a part; set average to null"
         if self.average and self.average.places(self.steps).start < 1:

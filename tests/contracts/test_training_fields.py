@@ -32,9 +32,11 @@ SEEN_ELSEWHERE = {
     "attention_kernel": "which kernel of torch computes attention: test_arithmetic.py",
     "stop": "test_selection.py",
     "keep": "test_selection.py",
+    "keep_optimizer": "test_checkpoints.py",
     "callbacks": "test_selection.py",
     "groups": "tests/lit_transformers/test_groups.py",
     "unfreezing": "tests/lit_transformers/test_groups.py",
+    "recompute": "test_recomputed_layers.py",
     "compile": "how a network runs, not what it computes: test_run.py",
 }
 OTHERWISE: dict[str, Any] = {
