@@ -147,7 +147,7 @@ class Block(nn.Module):
         x = self.before(branch, x)
         merged, ctx = side_by_side(x, ctx)
         output: MixerOutput = branch.sublayer(merged, ctx, state)
-        return with_fields(output, y=self.after(branch, output.y.reshape(x.shape)))
+        return with_fields(output, y=self.after(branch, output.y.reshape(x.shape), x))
 
     def require_permuted(self, ctx: Context) -> None:
         """Raises ValueError for a context with a pattern where the block was not built to obey one."""
@@ -171,10 +171,10 @@ class Block(nn.Module):
             before = None if state is None else state[branch.name]
             if branch.name == "mixer":
                 inner = with_fields(ctx, source=None, source_padding_mask=None)
-                read = with_fields(queries, vectors=self.before(branch, vectors))
-                output, of_queries = self.mixer.forward_with_queries(self.before(branch, x), read, inner, before)
-                output = with_fields(output, y=self.after(branch, output.y))
-                query_output = MixerOutput(self.after(branch, of_queries))
+                content, read = self.before(branch, x), with_fields(queries, vectors=self.before(branch, vectors))
+                output, of_queries = self.mixer.forward_with_queries(content, read, inner, before)
+                output = with_fields(output, y=self.after(branch, output.y, content))
+                query_output = MixerOutput(self.after(branch, of_queries, read.vectors))
             else:
                 output, query_output = (
                     self.compute(branch, stream, stream_ctx, before)
@@ -189,9 +189,11 @@ class Block(nn.Module):
         """Returns what a sublayer reads of the residual sum."""
         return branch.norm(x) if self.pre else x
 
-    def after(self, branch: Branch, y: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-        """Returns what is added to the residual sum for the output of a sublayer."""
-        return self.dropout(y if branch.adapter is None else y + branch.adapter(y))
+    def after(self, branch: Branch, y: Float[Tensor, "b t d"], x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        """Returns what is added to the residual sum for the output of a sublayer, given what the sublayer has read."""
+        if branch.adapter is not None:
+            y = y + branch.adapter(x if branch.adapter.reads_input else y)
+        return self.dropout(y)
 
     def add(self, branch: Branch, x: Float[Tensor, "b t d"], y: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         """Returns the residual sum after a branch."""

@@ -276,9 +276,9 @@ class TrainingConfig(Config):
     top, if they do not all from the start; clip: largest norm of the gradient (None for any), over
     the parameters that learn in the update; precision: "bf16" needs CUDA; tf32: round the factors of float32 products,
     convolutions and LSTMs to 10 bits on CUDA; attention_kernel: the only kernel by which torch may compute
-    scaled_dot_product_attention ("auto" for all; "efficient" and "cudnn" need CUDA); recompute: whether each layer keeps
-    its inputs alone and is computed again in the backward pass, which changes no number, saves memory and takes one
-    more forward pass (gradient checkpointing, arXiv:1604.06174); compile: run the network through
+    scaled_dot_product_attention ("auto" for all; "efficient" and "cudnn" need CUDA); recompute: whether each layer
+    keeps its inputs alone and is computed again in the backward pass, which changes no number, saves memory and takes
+    one more forward pass (gradient checkpointing, arXiv:1604.06174); compile: run the network through
     torch.compile; validate_every: steps between validations (None for the end alone); log_every: steps between points
     of the training curve; device: "auto" takes CUDA where there is one; devices: ranks, which change no batch, so that
     a run may resume with another number of them; strategy: whether each rank holds the whole network ("ddp") or,

@@ -309,6 +309,7 @@ def test_unfreezing_that_would_never_reach_the_lowest_layer_is_refused_with_the_
 
 
 AVERAGE = {"training.average": {"last": 3, "every": 1}}
+ADAPTED = {"model.adapter": {"kind": "vera", "rank": 4}}
 UNFREEZING = {"training.unfreezing": {"every": 1}, "training.schedule": "slanted_triangular"}
 BEST = {"training.validate_every": 2, "training.stop": {"patience": None}, "training.keep": "best"}
 
@@ -316,8 +317,8 @@ BEST = {"training.validate_every": 2, "training.stop": {"patience": None}, "trai
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "step"),
-    [(AVERAGE, 2), (AVERAGE, 3), (AVERAGE, 4), (BEST, 4), (UNFREEZING, 3)],
-    ids=["average-2", "average-3", "average-4", "best-4", "unfreezing-3"],
+    [(AVERAGE, 2), (AVERAGE, 3), (AVERAGE, 4), (BEST, 4), (UNFREEZING, 3), (ADAPTED, 3)],
+    ids=["average-2", "average-3", "average-4", "best-4", "unfreezing-3", "adapters-3"],
 )
 def test_a_run_with_groups_goes_on_as_if_never_stopped_and_leaves_what_is_frozen(
     changes: dict[str, Any], step: int, tmp_path: Path

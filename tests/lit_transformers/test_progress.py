@@ -40,7 +40,7 @@ def test_a_line_comes_with_every_phase_and_every_tenth() -> None:
 class Shown:
     """A trainer after some updates of labelled rows."""
 
-    is_global_zero, max_steps, callback_metrics = True, 100, {}  # noqa: RUF012
+    is_global_zero, max_steps, callback_metrics = True, 100, {}
 
     def __init__(self, step: int) -> None:
         self.global_step = step
