@@ -237,6 +237,21 @@ def test_a_network_with_merged_adapters_computes_the_same(adapter: AdapterConfig
     torch.testing.assert_close(hidden(plain), hidden(adapted), atol=1e-9, rtol=1e-9)
 
 
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_parallel_adapter_reads_what_the_feed_forward_reads(norm: Any) -> None:
+    """By equation 5 of arXiv:2110.04366, h = FFN(x) + s (W_up relu(W_down x + b) + c), within the residual branch."""
+    adapter = ParallelConfig(width=4, scale=3.0)
+    network = randomised(EncoderConfig(**SIZES, norm=norm, adapter=adapter).build(DATA).double()).eval()
+    block, ctx = network.stack.steps()[0], Context(torch.arange(6).expand(2, 6), causal=False)
+    x = torch.randn(2, 6, 16, dtype=torch.float64)
+    _, branch = block.branches()
+    part, read = block.feedforward_adapter, block.feedforward_norm(x) if norm == "pre" else x
+    added = 3.0 * ((read @ part.down.mT + part.down_bias).relu() @ part.up.mT + part.up_bias)
+    expected = block.feedforward(read, ctx).y + added
+    torch.testing.assert_close(block.compute(branch, x, ctx, None).y, expected, atol=1e-12, rtol=1e-12)
+    assert block.mixer_adapter is None
+
+
 def test_layers_that_share_a_mixer_share_the_adapters_of_its_maps_and_have_bottlenecks_of_their_own() -> None:
     shared = LanguageModelConfig(**SIZES, stack={"kind": "shared", "share": "mixer"})
     low_rank = shared.override({"adapter": ALL_MAPS}).build(DATA).stack.steps()
