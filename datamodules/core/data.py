@@ -77,6 +77,12 @@ class DataConfig(Config):
         raise NotImplementedError
 
     @property
+    def examples_per_batch(self) -> int | None:
+        """Hook: number of examples of a batch over all ranks, by which the speed of training is shown; None where it is
+        shown by tokens, which is the default."""
+        return None
+
+    @property
     def summaries(self) -> bool:
         """Hook: whether targets are known to be summaries of their sources."""
         return False

@@ -25,6 +25,11 @@ from lit_transformers.config import Config, NonNegative, Plain, Positive
 __all__ = ["LabelledData", "LabelledDataConfig", "LabelledEvaluationConfig"]
 
 
+WINDOW = 64
+"""The number of batches that are sorted together where a config names none: of sentences of SST-2 in batches of 32, .96
+of all places hold a token, as against .87 with 16 and .33 without sorting."""
+
+
 class LabelledEvaluationConfig(Config):
     """How a model is evaluated: part of the protocol, so recorded with every number.
 
@@ -45,7 +50,8 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
     source      the examples; the table EXAMPLES lists the kinds
     batch_size  rows over all ranks together
     window      number of batches whose examples are sorted together by length, before the batches are shuffled, so that
-                rows of a batch have about the same length; 1: examples are not sorted
+                rows of a batch have about the same length; 1: examples are not sorted; None: 64, but no more than a
+                pass over the examples of training has
     padding     longest: to the longest row of the batch. fixed: to the longest row of the source
     seed        of the order of examples; the source alone decides their content
     workers     worker processes that make batches; 0: the training process makes them
@@ -55,7 +61,7 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
 
     source: ExamplesConfig = ListOpsConfig()
     batch_size: Positive = 32
-    window: Positive = 16
+    window: Positive | None = None
     padding: Literal["longest", "fixed"] = "longest"
     seed: NonNegative = 0
     workers: NonNegative = 0
@@ -76,6 +82,10 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
     def tokens_per_step(self) -> int:
         """Counts every row as the longest one: lengths are not known before rows are read."""
         return self.batch_size * self.length
+
+    @property
+    def examples_per_batch(self) -> int:
+        return self.batch_size
 
     def rank_conflicts(self, ranks: int) -> Iterator[str]:
         return row_conflicts(ranks, self.batch_size, self.evaluation.batch_size)
@@ -147,27 +157,29 @@ class LabelledData(Data):
         }
 
     def training(self) -> Reading:
-        config = self.config
-        order = partial(Endless, self.examples.count("train"), config.seed)
-        return self._reading("train", self._shape(config.batch_size), order)
+        config, count = self.config, self.examples.count("train")
+        window = min(WINDOW, max(1, count // config.batch_size))
+        return self._reading("train", self._shape(config.batch_size, window), partial(Endless, count, config.seed))
 
     def evaluation(self, split: Split) -> Reading:
         config, evaluation = self.config, self.config.evaluation
         order = partial(Once, self.examples.count(split), evaluation.examples)
-        return self._reading(split, self._shape(evaluation.batch_size or config.batch_size), order)
+        return self._reading(split, self._shape(evaluation.batch_size or config.batch_size, WINDOW), order)
 
     def every_example(self, split: Split) -> Reading:
         """Returns one pass over all examples of a split, sorted by length."""
-        count, shape = self.examples.count(split), self._shape(self.config.batch_size)
-        whole = shape._replace(window=-(-count // shape.rows))
-        open_rows = partial(_open, self.examples, split, whole, partial(Once, count, None))
+        count, rows = self.examples.count(split), self.config.batch_size
+        shape = self._shape(rows, 1)._replace(window=-(-count // self.rows(rows)))
+        open_rows = partial(_open, self.examples, split, shape, partial(Once, count, None))
         return Reading(open_rows, Shard(), self.config.workers)
 
-    def _shape(self, batch_size: int) -> RowShape:
+    def _shape(self, batch_size: int, window: int) -> RowShape:
+        """Returns the shape of batches. window: where the config names none."""
         description = self.description
         least = description.longest_row if self.config.padding == "fixed" else 0
         boundary, columns = description.vocabulary.boundary, description.label_columns
-        return RowShape(self.rows(batch_size), self.config.window, boundary, least, columns, description.segments)
+        window = self.config.window or window
+        return RowShape(self.rows(batch_size), window, boundary, least, columns, description.segments)
 
     def _reading(self, split: Split, shape: RowShape, order: Callable[[], Endless | Once]) -> Reading:
         open_rows = partial(_open, self.examples, split, shape, order)

@@ -1,11 +1,36 @@
-"""Adapters: small parts that blocks put after their sublayers or beside the linear maps of these."""
+"""Adapters: small parts that blocks put after their sublayers, beside them, or into the linear maps of these."""
 
 from lit_transformers.adapters.adapter import AdapterConfig, Sublayer, adapter_names
 from lit_transformers.adapters.bottleneck import BottleneckConfig
+from lit_transformers.adapters.dora import DoRAConfig
+from lit_transformers.adapters.ia3 import IA3Config
 from lit_transformers.adapters.low_rank import LowRankConfig
+from lit_transformers.adapters.parallel import ParallelConfig
+from lit_transformers.adapters.vera import VeRAConfig
 from lit_transformers.config import table
-from lit_transformers.maps import Adapter
+from lit_transformers.maps import Adapter, MapAdapter
 
-ADAPTERS = table(AdapterConfig, BottleneckConfig, LowRankConfig)  # type: ignore[type-abstract]
+ADAPTERS = table(
+    AdapterConfig,  # type: ignore[type-abstract]
+    BottleneckConfig,
+    ParallelConfig,
+    LowRankConfig,
+    DoRAConfig,
+    VeRAConfig,
+    IA3Config,
+)
 
-__all__ = ["ADAPTERS", "Adapter", "AdapterConfig", "BottleneckConfig", "LowRankConfig", "Sublayer", "adapter_names"]
+__all__ = [
+    "ADAPTERS",
+    "Adapter",
+    "AdapterConfig",
+    "BottleneckConfig",
+    "DoRAConfig",
+    "IA3Config",
+    "LowRankConfig",
+    "MapAdapter",
+    "ParallelConfig",
+    "Sublayer",
+    "VeRAConfig",
+    "adapter_names",
+]

@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from lit_transformers.config import Config, ConfigError
-from lit_transformers.maps import Adapter
+from lit_transformers.maps import Adapter, AdapterWeights
 from lit_transformers.mixer import Shape
 
 __all__ = ["AdapterConfig", "Sublayer", "adapter_names"]
@@ -36,7 +36,7 @@ class AdapterConfig(Config, ABC):
         them, by their names in its state dict. Raises ConfigError where there is none, which is the default."""
         raise ConfigError(
             f"a {self.kind} adapter cannot be merged into the weights of the network; export one that was trained with "
-            "low_rank, or without an adapter",
+            "low_rank, dora, vera or ia3, or without an adapter",
             "model.adapter",
         )
 
@@ -47,6 +47,6 @@ def adapter_names(network: nn.Module) -> set[str]:
     return {
         name
         for prefix, module in network.named_modules(remove_duplicate=False)
-        if isinstance(module, Adapter)
+        if isinstance(module, AdapterWeights)
         for name in module.state_dict(prefix=f"{prefix}.")
     }

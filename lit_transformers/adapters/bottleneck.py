@@ -31,22 +31,23 @@ class BottleneckConfig(AdapterConfig, kind="bottleneck"):
 
     def build(self, name: Sublayer, sublayer: nn.Module, shape: Shape) -> Bottleneck | None:
         place = "feedforward" if name == "feedforward" else "mixer"
-        return Bottleneck(self, shape.dim) if self.after in ("both", place) else None
+        return Bottleneck(self.width, self.activation, shape.dim) if self.after in ("both", place) else None
 
 
 @final
 class Bottleneck(Adapter):
-    """W_up act(W_down y + b_down) + b_up of a sublayer's output y, which is added to y.
+    """scale (W_up act(W_down y + b_down) + b_up), which is added to a sublayer's output; y is that output or, where it
+    ``reads_input``, what the sublayer reads.
 
     W_up and the biases start at zero, so that the network starts as it is without; the paper draws all weights with a
     standard deviation of 0.01, with which it starts near that (section 3.6).
     """
 
-    def __init__(self, config: BottleneckConfig, dim: int) -> None:
+    def __init__(self, width: int, name: Activation, dim: int, scale: float = 1.0, reads_input: bool = False) -> None:
         super().__init__()
-        self.down, self.up = nn.Parameter(torch.empty(config.width, dim)), nn.Parameter(torch.empty(dim, config.width))
-        self.down_bias, self.up_bias = nn.Parameter(torch.empty(config.width)), nn.Parameter(torch.empty(dim))
-        self.activation = activation(config.activation)
+        self.down, self.up = nn.Parameter(torch.empty(width, dim)), nn.Parameter(torch.empty(dim, width))
+        self.down_bias, self.up_bias = nn.Parameter(torch.empty(width)), nn.Parameter(torch.empty(dim))
+        self.activation, self.scale, self.reads_input = activation(name), scale, reads_input
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -56,7 +57,8 @@ class Bottleneck(Adapter):
 
     def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
         hidden = self.activation(F.linear(x, self.down, self.down_bias))
-        return F.linear(hidden, self.up, self.up_bias)
+        added = F.linear(hidden, self.up, self.up_bias)
+        return added if self.scale == 1.0 else self.scale * added
 
     def flops(self, vectors: int) -> int:
         return 4 * vectors * self.down.numel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, final
 
 import torch
@@ -10,22 +10,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.adapters.adapter import AdapterConfig, Sublayer
-from lit_transformers.config import ConfigError, Dropout, Fraction, Positive, PositiveFloat, Width
+from lit_transformers.adapters.adapted_maps import MapsConfig
+from lit_transformers.config import Dropout, Fraction, Positive, PositiveFloat, Width
 from lit_transformers.maps import Adapter, LinearMap, MapRole
 from lit_transformers.mixer import Shape
 
 __all__ = ["LowRank", "LowRankConfig"]
 
-OF_FEEDFORWARDS: tuple[MapRole, ...] = ("up", "gate", "down")
-"""The roles of the maps of a feed-forward; all others are those of a mixer."""
-PLACES: Mapping[Sublayer, str] = {"mixer": "mixer", "cross": "cross mixer", "feedforward": "feed-forward"}
 DOWN, UP = ".adapter.down", ".adapter.up"
 """How the names of both matrices beside a map end."""
 
 
 @final
-class LowRankConfig(AdapterConfig, kind="low_rank"):
+class LowRankConfig(MapsConfig, kind="low_rank"):
     """rank: of the product B A that is added to a map. alpha: the product is multiplied by alpha / rank, so that the
     rate of learning suits other ranks too. dropout: of the inputs of A. maps: the maps that have one, by their role
     in a mixer (query, key, value, output), cross mixers included, or in a feed-forward (up, gate, down); the paper
@@ -36,24 +33,8 @@ class LowRankConfig(AdapterConfig, kind="low_rank"):
     dropout: Annotated[Fraction, Dropout] = 0.0
     maps: tuple[MapRole, ...] = ("query", "value")
 
-    def conflicts(self) -> Iterator[str]:
-        if not self.maps:
-            yield "no map is adapted; set maps to some of query, key, value, output, up, gate, down, or adapter: null"
-        if len(set(self.maps)) < len(self.maps):
-            yield f"maps {', '.join(self.maps)} name one twice; drop it"
-
-    def build(self, name: Sublayer, sublayer: nn.Module, shape: Shape) -> None:
-        linears = [module for module in sublayer.modules() if isinstance(module, LinearMap)]
-        is_feedforward = name == "feedforward"
-        for role in (role for role in self.maps if (role in OF_FEEDFORWARDS) == is_feedforward):
-            chosen = [linear for linear in linears if linear.role == role]
-            if not chosen:
-                roles = ", ".join(dict.fromkeys(linear.role for linear in linears)) or "no map with a role"
-                reason = f"the {PLACES[name]}, {type(sublayer).__name__}, has no {role} map but {roles}"
-                raise ConfigError(f"{reason}; name maps that it has, or set adapter to bottleneck", "adapter.maps")
-            for linear in chosen:
-                if linear.adapter is None:  # layers may share a map, and then its adapter
-                    linear.adapter = LowRank(self, linear)
+    def adapter_of(self, linear: LinearMap, shape: Shape) -> LowRank:
+        return LowRank(self, linear)
 
     def merged(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         merged = {name: tensor for name, tensor in tensors.items() if not name.endswith((DOWN, UP))}

@@ -36,9 +36,8 @@ def shown(console: Console) -> Iterator[Report]:
         task = bar.add_task("gates", total=None)
 
         def show(progress: Progress) -> None:
-            bar.update(
-                task, description=progress.phase + _loss(progress), completed=progress.step, total=progress.steps
-            )
+            description = progress.phase + _loss(progress) + _speed(progress)
+            bar.update(task, description=description, completed=progress.step, total=progress.steps)
 
         yield show
 
@@ -60,13 +59,17 @@ class PlainLines:
 
 
 def _line(progress: Progress) -> str:
-    """Formats the progress of a run: step 200/2000 loss 3.2100, 2:05 left."""
+    """Formats the progress of a run: step 200/2000 loss 3.2100, 112 examples a second, 2:05 left."""
     if progress.phase == "evaluate":  # its steps are those of training, all done
         return progress.phase
     name = "step" if progress.phase == "fit" else progress.phase
     time_left = "" if progress.seconds_left is None else f", {clock(progress.seconds_left)} left"
-    return f"{name} {progress.step}/{progress.steps}{_loss(progress)}{time_left}"
+    return f"{name} {progress.step}/{progress.steps}{_loss(progress)}{_speed(progress)}{time_left}"
 
 
 def _loss(progress: Progress) -> str:
     return f" loss {progress.loss:.4f}" if progress.phase == "fit" else ""
+
+
+def _speed(progress: Progress) -> str:
+    return "" if progress.examples_per_second is None else f", {progress.examples_per_second:.0f} examples a second"

@@ -80,7 +80,8 @@ def defining_fields(config: ComparedRun) -> tuple[Any, ...]:
     network may have none, the weights that training starts from, and how results are measured."""
     model, training = config.model, config.training
     selection = (training.stop, training.keep, training.stop and training.validate_every, training.callbacks)
-    budget = (training.steps, training.accumulate, training.average, training.groups, selection)
+    groups = (training.groups, training.unfreezing)
+    budget = (training.steps, training.accumulate, training.average, groups, selection)
     widths = {path: model.get(path) for path in model.widths()}
     return config.data, widths, model.heads, model.depths(), budget, config.start, config.task.protocol()
 
@@ -134,7 +135,7 @@ def observe(config: ComparedRun, sizes: dict[int, int], length: int) -> list[Ten
     evaluation |= {path: sizes[evaluated_memories[path]] for path in evaluation if path in evaluated_memories}
     objective = config.task.override({"evaluation": evaluation})
     batches = BATCHES if length <= LONG else BATCHES // 2
-    training = config.training.override({"groups": ()})
+    training = config.training.override({"groups": (), "unfreezing": None})
     with seeded():
         task = objective.build(model, data, training)
         optimizer, schedule = training.learn(task)

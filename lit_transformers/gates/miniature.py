@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription, PairDescription, Vocabulary
 from lit_transformers.config import ConfigError, Cycle, Dropout, Groups, HeadWidth, Length, Memory, TableLength, Width
-from lit_transformers.maps import Adapter
+from lit_transformers.maps import AdapterWeights
 from lit_transformers.models.model import ModelConfig
 
 VOCABULARY = 23
@@ -140,7 +140,7 @@ def enlarged(network: N) -> N:
     """Returns the network in float64 and in eval mode, with its small weights made large enough to matter, and with
     weights of its adapters that are drawn, for at their start these add nothing."""
     network = network.double().eval()
-    adapters = [module for module in network.modules() if isinstance(module, Adapter)]
+    adapters = [module for module in network.modules() if isinstance(module, AdapterWeights)]
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.dim() > 1:

@@ -93,6 +93,12 @@ class RunConfig(Config):
         return self.training.accumulate * self.data.tokens_per_step
 
     @property
+    def examples_per_step(self) -> int | None:
+        """Number of examples of an update over all ranks; None of data whose speed is not shown by examples."""
+        examples = self.data.examples_per_batch
+        return None if examples is None else self.training.accumulate * examples
+
+    @property
     def measured_task(self) -> TaskConfig:
         """The objective as it is measured on texts in the language of the data's targets. It is not kept in the config,
         so that a change of the data alone is measured in the language of these."""
@@ -223,8 +229,9 @@ def describe(config: RunConfig, data: Data | None = None) -> Description:
 
 def frozen_and_saved(config: RunConfig, data: DataDescription, cost: ModelCost) -> tuple[int, float]:
     """Returns how many parameters the groups of a run freeze, and the FLOPs for each token that this saves of its
-    backward passes. Raises ConfigError for a group of what the network does not have."""
-    if not config.training.groups:
+    backward passes. Raises ConfigError for a group of what the network does not have, and for what would
+    never learn."""
+    if not config.training.groups and config.training.unfreezing is None:
         return 0, 0.0
     source, length = config.task.counted_lengths(data)
 

@@ -81,9 +81,10 @@ def fit(
         )
 
     def work(stopping: Stop, wandb_run: WandbRun | None, loggers: Sequence[Logger]) -> Results:
-        def shown(curves: Curves) -> list[L.Callback]:
+        def watching(curves: Curves) -> list[L.Callback]:
             logged = [MissingPoints(curves, loggers)] if loggers else []
-            return [*observers(report, wandb_run, curves), *logged, Advice(config.measured_task, data)]
+            shown = observers(report, wandb_run, curves, examples=config.examples_per_step)
+            return [*shown, *logged, Advice(config.measured_task, data)]
 
         senders = [TrainingSender(wandb_run)] if wandb_config and wandb_config.sends else []
         starting = origins(config, directory.parent, source_keys(config))
@@ -91,7 +92,15 @@ def fit(
         senders_and_loggers = [*loggers, *senders]
         try:
             metrics, measured, observed = train(
-                config, data, directory, identity.training_key, stopping, keep_every, shown, senders_and_loggers, starts
+                config,
+                data,
+                directory,
+                identity.training_key,
+                stopping,
+                keep_every,
+                watching,
+                senders_and_loggers,
+                starts,
             )
         except Pruned as end:
             end.cost = None if end.tokens is None else spent(description, config, end.step, end.tokens)
@@ -127,10 +136,16 @@ class Advice(L.Callback):
 
 
 def observers(
-    report: Report | None, wandb_run: WandbRun | None, curves: Curves, loss: str = "nats"
+    report: Report | None,
+    wandb_run: WandbRun | None,
+    curves: Curves,
+    loss: str = "nats",
+    examples: int | None = None,
 ) -> list[L.Callback]:
-    """Returns the callbacks that show a run while it trains. loss: its name in what a training step returns."""
-    return [*([wandb_run.callback(curves)] if wandb_run else []), ProgressReporter(report, loss=loss)]
+    """Returns the callbacks that show a run while it trains. loss: its name in what a training step returns. examples:
+    number of examples of an update; None where speed is not shown by examples."""
+    reporter = ProgressReporter(report, loss=loss, examples=examples)
+    return [*([wandb_run.callback(curves)] if wandb_run else []), reporter]
 
 
 def protocol(config: RunConfig) -> dict[str, Plain]:

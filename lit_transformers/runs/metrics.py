@@ -18,6 +18,8 @@ MEASURED: Mapping[str, Measure] = (
     | minimized("peak_memory_bytes", per="run")
 )
 """What every run measures of its time and memory, by its name below ``measured/``."""
+OF_EXAMPLES: Mapping[str, Measure] = maximized("examples_per_second", per="example")
+"""What else one measures whose batches have a fixed number of examples."""
 OF_STOPPED: Mapping[str, Measure] = minimized("steps", "measured_step", per="run")
 """What else one measures that may stop before its last step."""
 
@@ -27,7 +29,9 @@ def measure_of_run(config: RunConfig, metric: str) -> Measure | None:
     what it measures. Raises ConfigError where the record will hold no such metric, with the nearest that it will hold.
     """
     if metric.startswith("measured/"):
-        return measure_of_measured(metric, {**MEASURED, **(OF_STOPPED if config.training.stop is not None else {})})
+        of_examples = OF_EXAMPLES if config.examples_per_step is not None else {}
+        of_stopped = OF_STOPPED if config.training.stop is not None else {}
+        return measure_of_measured(metric, {**MEASURED, **of_examples, **of_stopped})
     description = config.build_data().description
     measures = config.task.measures(description)
     if not measures:

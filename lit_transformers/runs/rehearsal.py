@@ -82,7 +82,8 @@ def small_task(config: RunConfig, description: DataDescription) -> Task:
         path: min(memories[path], length) if memories.get(path) else value
         for path, value in config.task.evaluation.items()
     }
-    training = config.training.override({"groups": ()})  # of layers that the small network may not have
+    # groups are of layers that the small network may not have
+    training = config.training.override({"groups": (), "unfreezing": None})
     return config.measured_task.override({"evaluation": evaluation}).build(model, description, training)
 
 

@@ -73,7 +73,8 @@ def train(
     task, started_from = starting_task(config, data, starts)
     task.reports_training = bool(loggers)
     curves, reading = Curves(config.training.log_every, config.tokens_per_step), TokensRead()
-    checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, held, stopping)
+    keeps = config.training.keep_optimizer
+    checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, held, stopping, keep_optimizer=keeps)
     selection = _selection(config, data)
     data.selection_split = None if selection is None else SELECTED_ON
     acting = list(acting_callbacks(config.training, Bars.read(directory), checkpointer))
@@ -107,11 +108,12 @@ def train(
             write_outputs(directory / OUTPUTS, outputs)
         if config.training.validate_every is None and config.training.steps:
             offer(directory, training_key)
-    training_seconds, tokens = checkpointer.spent(), reading.count.total()
+    training_seconds, tokens, examples = checkpointer.spent(), reading.count.total(), config.examples_per_step
     timings = {
         "tokens": tokens,
         "seconds": training_seconds + evaluation_seconds,
         **({"tokens_per_second": tokens / training_seconds} if steps else {}),
+        **({"examples_per_second": steps * examples / training_seconds} if steps and examples else {}),
         "evaluation_tokens_per_second": sum(loss.tokens for loss in losses) / task.evaluation_seconds,
         "trained_by": donor,
     }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from lit_transformers.adapters import Adapter, AdapterConfig, Sublayer
 from lit_transformers.config import Config, ConfigError, Dropout, Fraction, PositiveFloat
@@ -15,6 +17,8 @@ from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Mod
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.named_tuples import with_fields
 from lit_transformers.stacks.feedforward import FeedForwardConfig, TransitionConfig
+
+Output = TypeVar("Output")
 
 
 class BlockConfig(Config):
@@ -90,11 +94,13 @@ class Branch(NamedTuple):
 class Block(nn.Module):
     """Computes x + mix(norm(x)), or norm(x + mix(x)), and the same for the cross mixer and the feed-forward.
 
-    The state is a dict from the name of each branch to that branch's state.
+    The state is a dict from the name of each branch to that branch's state. recompute: whether training keeps the
+    inputs of the layer alone and computes it again in the backward pass (arXiv:1604.06174), to the same bit.
     """
 
     def __init__(self, config: BlockConfig, shape: Shape, mixer: Mixer, cross: Mixer | None, mode: Mode) -> None:
         super().__init__()
+        self.recompute = False
         self.pre, self.permuted = config.norm == "pre", mode == "permuted"
         self.mixer, self.mixer_norm = mixer, config.build_mixer_norm(shape)
         self.cross, self.cross_norm = cross, config.build_norm(shape.dim) if cross else None
@@ -112,6 +118,16 @@ class Block(nn.Module):
         yield Branch("feedforward", self.feedforward, self.feedforward_norm, self.feedforward_adapter)
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
+        return self._run(self._forward, x, ctx, state)
+
+    def _run(self, compute: Callable[..., Output], *inputs: Any) -> Output:
+        """Computes the layer, and in training again in the backward pass where it is to be recomputed."""
+        if not (self.recompute and self.training and torch.is_grad_enabled()):
+            return compute(*inputs)
+        output: Output = checkpoint(compute, *inputs, use_reentrant=False)
+        return output
+
+    def _forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any) -> MixerOutput:
         states: dict[str, Any] = {}
         aux: dict[str, Tensor] = {}
         for branch in self.branches():
@@ -131,7 +147,7 @@ class Block(nn.Module):
         x = self.before(branch, x)
         merged, ctx = side_by_side(x, ctx)
         output: MixerOutput = branch.sublayer(merged, ctx, state)
-        return with_fields(output, y=self.after(branch, output.y.reshape(x.shape)))
+        return with_fields(output, y=self.after(branch, output.y.reshape(x.shape), x))
 
     def require_permuted(self, ctx: Context) -> None:
         """Raises ValueError for a context with a pattern where the block was not built to obey one."""
@@ -142,6 +158,11 @@ class Block(nn.Module):
         self, x: Float[Tensor, "b t d"], queries: QueryStream, ctx: Context, state: Any = None
     ) -> TwoStreamOutput:
         """Computes the layer for x, and for queries that read x in the mixer and are mapped as x is elsewhere."""
+        return self._run(self._forward_with_queries, x, queries, ctx, state)
+
+    def _forward_with_queries(
+        self, x: Float[Tensor, "b t d"], queries: QueryStream, ctx: Context, state: Any
+    ) -> TwoStreamOutput:
         self.require_permuted(ctx)
         vectors, query_ctx = queries.vectors, queries.context(ctx)
         states: dict[str, Any] = {}
@@ -150,10 +171,10 @@ class Block(nn.Module):
             before = None if state is None else state[branch.name]
             if branch.name == "mixer":
                 inner = with_fields(ctx, source=None, source_padding_mask=None)
-                read = with_fields(queries, vectors=self.before(branch, vectors))
-                output, of_queries = self.mixer.forward_with_queries(self.before(branch, x), read, inner, before)
-                output = with_fields(output, y=self.after(branch, output.y))
-                query_output = MixerOutput(self.after(branch, of_queries))
+                content, read = self.before(branch, x), with_fields(queries, vectors=self.before(branch, vectors))
+                output, of_queries = self.mixer.forward_with_queries(content, read, inner, before)
+                output = with_fields(output, y=self.after(branch, output.y, content))
+                query_output = MixerOutput(self.after(branch, of_queries, read.vectors))
             else:
                 output, query_output = (
                     self.compute(branch, stream, stream_ctx, before)
@@ -168,9 +189,11 @@ class Block(nn.Module):
         """Returns what a sublayer reads of the residual sum."""
         return branch.norm(x) if self.pre else x
 
-    def after(self, branch: Branch, y: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-        """Returns what is added to the residual sum for the output of a sublayer."""
-        return self.dropout(y if branch.adapter is None else y + branch.adapter(y))
+    def after(self, branch: Branch, y: Float[Tensor, "b t d"], x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        """Returns what is added to the residual sum for the output of a sublayer, given what the sublayer has read."""
+        if branch.adapter is not None:
+            y = y + branch.adapter(x if branch.adapter.reads_input else y)
+        return self.dropout(y)
 
     def add(self, branch: Branch, x: Float[Tensor, "b t d"], y: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         """Returns the residual sum after a branch."""

@@ -13,6 +13,7 @@ import lightning as L
 import torch
 from jaxtyping import Int
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.enums import GradClipAlgorithmType
 from torch import Tensor, nn
 
@@ -32,6 +33,7 @@ from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.groups import ParameterGroups, with_groups
 from lit_transformers.training.loop import batches_ahead
 from lit_transformers.training.ranks import mean_over_ranks
+from lit_transformers.training.recomputation import recompute_layers
 from lit_transformers.training.shards import complete_moments, number_by_network, put_together, shard
 from lit_transformers.training.training_log import TrainingLog
 
@@ -178,6 +180,7 @@ class Task(L.LightningModule, ABC):
         self.evaluation_seconds = self._evaluation_began = 0.0
         self._random: list[Tensor] = []
         self._update: Update | None = None
+        self._lacks_optimizer = False
         self._groups: ParameterGroups | None = None
         # In a tuple, so that it is not a submodule, for its parameters are the network's; with its buffers' device.
         self._evaluator: tuple[nn.Module, torch.device] | None = None
@@ -195,6 +198,9 @@ class Task(L.LightningModule, ABC):
                 self.heads[name].requires_grad_(False)
         self.require_whole_batches(self.training_config.accumulate, "training.accumulate")
         self.metric = metric(dict(self.heads.items()))
+        if self.training_config.recompute:
+            for network in self.networks():
+                recompute_layers(network)
         if self.training_config.compile:
             for network in self.networks():
                 network.compile()
@@ -342,7 +348,7 @@ class Task(L.LightningModule, ABC):
         """The groups of its parameters, of which some are frozen from the moment on that this is read first. Raises
         ConfigError for a role that none has."""
         if self._groups is None:
-            self._groups = ParameterGroups(self, self.training_config.groups)
+            self._groups = self.training_config.groups_of(self)
         return self._groups
 
     def train(self, mode: bool = True) -> Self:
@@ -363,6 +369,9 @@ class Task(L.LightningModule, ABC):
         ranks must call it."""
         self._update = Update.of(self.trained_heads, batches, factor, self.device)
 
+    def on_fit_end(self) -> None:
+        self._lacks_optimizer = False
+
     def on_fit_start(self) -> None:
         """Raises ConfigError for a trainer that accumulates batches where a loss compares the rows of one."""
         self.require_whole_batches(self.trainer.accumulate_grad_batches, ACCUMULATED)
@@ -374,6 +383,11 @@ class Task(L.LightningModule, ABC):
             self.training_log.update(self, optimizer)
 
     def on_train_batch_start(self, batch: Any, batch_index: int) -> None:
+        """Raises ConfigError for an update after those of a run that has ended, whose checkpoint holds no state of its
+        optimizer, without which training would not be that of one run."""
+        if self._lacks_optimizer:
+            reason = "holds no state of the optimizer, for its run has ended; train again with training.keep_optimizer"
+            raise ConfigError(f"{reason}=true, or start a new run from its weights", str(self.trainer.ckpt_path))
         if self.reports_training:
             self.training_log.count(batch)
         batches = self.batches_of_update
@@ -471,6 +485,8 @@ class Task(L.LightningModule, ABC):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.training_log.go_on(checkpoint.get("tokens", 0))
         self.hold_weights(checkpoint)
+        was_trained, is_trained = checkpoint["global_step"] > 0, self.trainer.state.fn == TrainerFn.FITTING
+        self._lacks_optimizer = was_trained and is_trained and checkpoint.get("optimizer_states") == []
         symbols, trainer = checkpoint.get(SYMBOLS), cast("Any", self.trainer)
         if symbols is not None and symbols != self.trained_symbols:
             self.trained_symbols = symbols

@@ -149,7 +149,8 @@ class Checkpointer(BetweenUpdates):
 
     It is written between two updates, and what Lightning does not restore is restored there, so a resumed run neither
     leaves out nor repeats anything. is_held: whether a checkpoint would hold now how far the data were read; where it
-    would not, none is written, and a run that is stopped resumes from the one before.
+    would not, none is written, and a run that is stopped resumes from the one before. keep_optimizer: whether the one
+    after the last update holds the state of the optimizer too, which nothing reads but a trainer that trains further.
     """
 
     def __init__(
@@ -159,12 +160,14 @@ class Checkpointer(BetweenUpdates):
         extra: Mapping[str, Plain],
         stop: Stop,
         is_held: Callable[[], bool] = lambda: True,
+        keep_optimizer: bool = True,
     ) -> None:
         self.path, self.seconds, self.extra, self.stop, self.is_held = path, seconds, dict(extra), stop, is_held
+        self.keep_optimizer = keep_optimizer
         self.saved_at = time.monotonic()
         self.started: float | None = None
         self.validated_at, self.saved_step, self.earlier = 0, 0, 0.0
-        self.ended = self.trains = False
+        self.ended = self.trains = self.is_last = False
         self.loaded: dict[str, Any] = {}
         self.ranks: list[dict[str, Plain]] = []
 
@@ -197,10 +200,13 @@ class Checkpointer(BetweenUpdates):
         self.validated_at = trainer.global_step
 
     def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.is_last = True
         self.save(trainer)
 
     def on_save_checkpoint(self, trainer: L.Trainer, task: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["lit_transformers"] = self.extra
+        if self.is_last and not self.keep_optimizer:
+            checkpoint["optimizer_states"] = []
         checkpoint["random"] = from_all_ranks(random_state())
         checkpoint["logged"] = from_all_ranks(logged_state(trainer, task))
         if not task.automatic_optimization:  # the module may be amid an update that only it knows of

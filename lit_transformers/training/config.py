@@ -28,7 +28,7 @@ from lit_transformers.config import (
 )
 from lit_transformers.models.roles import vectors
 from lit_transformers.space import Interval, Space
-from lit_transformers.training.groups import ParameterGroupConfig, ParameterGroups
+from lit_transformers.training.groups import ParameterGroupConfig, ParameterGroups, UnfreezingConfig
 
 
 class OptimizerConfig(Config):
@@ -170,7 +170,28 @@ class InverseSquareRootConfig(ScheduleConfig, kind="inverse_square_root"):
         return math.sqrt(max(1, self.warmup) / (self.warmup + step + 1))
 
 
-SCHEDULES = table(ScheduleConfig, ConstantConfig, CosineConfig, LinearDecayConfig, InverseSquareRootConfig)
+class SlantedTriangularConfig(ScheduleConfig, kind="slanted_triangular"):
+    """The learning rate rises linearly over a share ``rise`` of the updates and falls linearly over the others (arXiv:
+    1801.06146, equation 3, where ``rise`` is cut_frac). ratio: of the peak to the smallest rate. The paper has no
+    warmup before it. The rise takes at least one update, and no rate is below the smallest one, which the equation
+    passes where ``rise`` does not divide the updates."""
+
+    rise: Fraction = 0.1
+    ratio: Annotated[float, Field(ge=1)] = 32.0
+
+    def conflicts(self) -> Iterator[str]:
+        if not self.rise:
+            yield "a rise of 0 has no peak; set rise to a share of the updates, such as 0.1, or kind to linear"
+
+    def after(self, step: int, steps: int) -> float:
+        cut = max(1, math.floor(steps * self.rise))
+        height = step / cut if step < cut else 1 - (step - cut) / (cut * (1 / self.rise - 1))
+        return (1 + max(0.0, height) * (self.ratio - 1)) / self.ratio
+
+
+SCHEDULES = table(
+    ScheduleConfig, ConstantConfig, CosineConfig, LinearDecayConfig, InverseSquareRootConfig, SlantedTriangularConfig
+)
 
 
 class AverageConfig(Config):
@@ -252,20 +273,24 @@ class TrainingConfig(Config):
 
     steps: updates, 0 of a run that only measures its starting weights; accumulate: batches of an update, whose gradient
     is the mean over all their targets; average: whether the weights at the end are those of several updates; groups:
-    parameters that learn at another rate, later or not at all; clip: largest norm of the gradient (None for any), over
+    parameters that learn at another rate, later or not at all; unfreezing: how layers learn one after another from the
+    top, if they do not all from the start; clip: largest norm of the gradient (None for any), over
     the parameters that learn in the update; precision: "bf16" needs CUDA; tf32: round the factors of float32 products,
     convolutions and LSTMs to 10 bits on CUDA; attention_kernel: the only kernel by which torch may compute
-    scaled_dot_product_attention ("auto" for all; "efficient" and "cudnn" need CUDA); compile: run the network through
+    scaled_dot_product_attention ("auto" for all; "efficient" and "cudnn" need CUDA); recompute: whether each layer
+    keeps its inputs alone and is computed again in the backward pass, which changes no number, saves memory and takes
+    one more forward pass (gradient checkpointing, arXiv:1604.06174); compile: run the network through
     torch.compile; validate_every: steps between validations (None for the end alone); log_every: steps between points
     of the training curve; device: "auto" takes CUDA where there is one; devices: ranks, which change no batch, so that
     a run may resume with another number of them; strategy: whether each rank holds the whole network ("ddp") or,
     between passes, a part of it ("fsdp"), and a run of either may resume as the other; stop: by which validations
     training ends early or weights are selected; keep: whether the last weights are measured and kept, or those of the
-    best validation by ``stop``; callbacks: those of others; cache_features: whether the outputs of a network that
-    groups freeze as a whole, in mode eval, are computed once for all rows of training and validation, and read from
-    LIT_CACHE from then on, by all runs of the same weights, texts and layers. This takes 4 bytes for each channel of
-    each token of each layer that is read, and pays where a row is read more than once: in several epochs, seeds or
-    arms.
+    best validation by ``stop``; keep_optimizer: whether the checkpoint of a run that has ended holds the state of its
+    optimizer too, from which other trainers can train further (the moments of Adam take twice the room of the weights);
+    callbacks: those of others; cache_features: whether the outputs of a network that groups freeze as a whole, in mode
+    eval, are computed once for all rows of training and validation, and read from LIT_CACHE from then on, by all runs
+    of the same weights, texts and layers. This takes 4 bytes for each channel of each token of each layer that is read,
+    and pays where a row is read more than once: in several epochs, seeds or arms.
     """
 
     steps: NonNegative = 1000
@@ -273,11 +298,13 @@ class TrainingConfig(Config):
     average: AverageConfig | None = None
     optimizer: OptimizerConfig = AdamWConfig()
     groups: tuple[ParameterGroupConfig, ...] = ()
+    unfreezing: UnfreezingConfig | None = None
     schedule: ScheduleConfig = CosineConfig()
     clip: PositiveFloat | None = 1.0
     precision: Literal["32", "bf16"] = "32"
     tf32: bool = False
     attention_kernel: KernelName = "auto"
+    recompute: bool = False
     compile: bool = False
     validate_every: Positive | None = None
     log_every: Positive = 50
@@ -286,6 +313,7 @@ class TrainingConfig(Config):
     strategy: Literal["ddp", "fsdp"] = "ddp"
     stop: StopConfig | None = None
     keep: Literal["last", "best"] = "last"
+    keep_optimizer: bool = False
     callbacks: tuple[CallbackConfig, ...] = ()
     cache_features: bool = False
 
@@ -297,13 +325,16 @@ class TrainingConfig(Config):
             if group.from_step >= self.steps:
                 never = f"groups.{number} learns from step {group.from_step} on, and there are {self.steps}"
                 yield f"{never}; set its from_step lower, or freeze it"
-            if group.from_step and self.strategy == "fsdp" and not self.optimizer.zero_moments:
-                reason = f"strategy fsdp restores moments of all parameters, and those of {self.optimizer.kind} before "
-                yield f"{reason}from_step are unknown; set strategy to ddp, or optimizer to adamw"
+        begins_later = self.unfreezing is not None or any(group.from_step for group in self.groups)
+        if begins_later and self.strategy == "fsdp" and not self.optimizer.zero_moments:
+            reason = f"strategy fsdp restores moments of all parameters, and those of {self.optimizer.kind} before "
+            yield f"{reason}from_step or unfreezing are unknown; set strategy to ddp, or optimizer to adamw"
         if self.strategy == "fsdp" and self.devices == 1:
             yield "strategy fsdp cuts a network over several devices; set devices too, or strategy to ddp"
         if self.strategy == "fsdp" and self.compile:
             yield "strategy fsdp and compile do not go together; set compile to false"
+        if self.recompute and self.compile:
+            yield "recompute and compile do not go together; set one of both to false"
         if self.strategy == "fsdp" and self.average:
             yield "average takes whole weights, of which strategy fsdp leaves each rank a part; set average to null"
         if self.average and self.average.places(self.steps).start < 1:
@@ -322,6 +353,11 @@ class TrainingConfig(Config):
         if self.keep == "best" and self.strategy == "fsdp":
             yield "keep best takes whole weights, of which strategy fsdp leaves each rank a part; set keep to last"
 
+    def groups_of(self, module: nn.Module) -> ParameterGroups:
+        """Forms the groups of the parameters of a module, of which some are frozen from now on. Raises ConfigError for
+        a role that no parameter has, and where something would never learn."""
+        return ParameterGroups(module, self.groups, self.unfreezing, self.steps)
+
     def learn(
         self, network: nn.Module, groups: ParameterGroups | None = None
     ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
@@ -330,7 +366,7 @@ class TrainingConfig(Config):
         groups: those of the network's parameters, where they are formed; else they are, by ``groups`` of this config.
         Raises ConfigError for a role that no parameter has, and for an optimizer that cannot be divided into groups.
         """
-        formed = groups or ParameterGroups(network, self.groups)
+        formed = groups or self.groups_of(network)
         optimizer = self.optimizer.build(network)
         formed.divide(optimizer, network, self.optimizer.kind)
         return optimizer, torch.optim.lr_scheduler.LambdaLR(

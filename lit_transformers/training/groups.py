@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from lit_transformers.config import Config, ConfigError, NonNegative, NonNegativeFloat, Plain
+from lit_transformers.config import Config, ConfigError, NonNegative, NonNegativeFloat, Plain, Positive
 from lit_transformers.models.model import Network
 from lit_transformers.models.roles import EMBEDDINGS, HEADS, LAYERS, named_roles, vectors
 
@@ -20,6 +20,7 @@ __all__ = [
     "INSTEAD_OF_FROZEN",
     "ParameterGroupConfig",
     "ParameterGroups",
+    "UnfreezingConfig",
     "networks",
     "roles_of",
     "with_groups",
@@ -59,6 +60,15 @@ class ParameterGroupConfig(Config):
             yield "frozen parameters have no rate, no decay and no first step; drop them, or set frozen: false"
         if self.mode == "eval" and not self.frozen:
             yield "mode eval is for frozen parameters; set frozen: true, or mode: train"
+
+
+class UnfreezingConfig(Config):
+    """Gradual unfreezing from the top (arXiv:1801.06146, section 3.3): the heads and other parts above the layers learn
+    from the start, and ``every`` updates later the next lower layer learns too; embeddings are the last. Of a network
+    of N layers, layer k learns from update (N + 1 - k) * every on, counted from 0, and embeddings from update
+    (N + 1) * every on, unless the group of a parameter begins later. The paper's ``every`` is an epoch."""
+
+    every: Positive
 
 
 FROZEN_NETWORK = ParameterGroupConfig(parameters=("network",), frozen=True, mode="eval")
@@ -132,14 +142,22 @@ def layers_above(module: nn.Module, embeddings: frozenset[str]) -> dict[str, int
 class ParameterGroups:
     """The groups of the parameters of a module, in which those that are frozen require no gradient from now on."""
 
-    def __init__(self, module: nn.Module, configs: Sequence[ParameterGroupConfig]) -> None:
-        """Raises ConfigError for a role that no trained parameter has, a group whose parameters are all in later ones,
-        and where nothing is left to learn."""
+    def __init__(
+        self,
+        module: nn.Module,
+        configs: Sequence[ParameterGroupConfig],
+        unfreezing: UnfreezingConfig | None = None,
+        steps: int | None = None,
+    ) -> None:
+        """unfreezing: by which layers learn one after another; steps: updates of training, by which all of them have to
+        learn. Raises ConfigError for a role that no trained parameter has, a group whose parameters are all in later
+        ones, where nothing is left to learn, and where a layer would never learn."""
         self.configs = tuple(configs)
         self.group_of: dict[str, int] = {}
+        self.first_steps: dict[str, int] = {}
         self._above: dict[str, int] = {}
         self._resting: list[nn.Module] = []
-        if not configs:
+        if not configs and unfreezing is None:
             return
         learning = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
         roles = {role: names & learning.keys() for role, names in roles_of(module).items() if names & learning.keys()}
@@ -151,9 +169,18 @@ class ParameterGroups:
             raise ConfigError(reason, f"training.groups.{number}")
         for name in self.frozen:
             learning[name].requires_grad_(False)
-        if not any(p.requires_grad and not self._of(name).from_step for name, p in learning.items()):
-            raise ConfigError("nothing learns from the first step on; freeze less, or begin earlier", "training.groups")
         self._above = layers_above(module, roles.get(EMBEDDINGS, frozenset()))
+        every = 0 if unfreezing is None else unfreezing.every
+        for name in (name for name, parameter in learning.items() if parameter.requires_grad):
+            self.first_steps[name] = max(self._of(name).from_step, every * self._above.get(name, 0))
+        if 0 not in self.first_steps.values():
+            raise ConfigError("nothing learns from the first step on; freeze less, or begin earlier", "training.groups")
+        last = max(self.first_steps.values())
+        if every and steps is not None and last >= steps:
+            most = max((steps - 1) // max(self._above[name] for name in self.first_steps if name in self._above), 0)
+            reason = f"what is lowest would learn from step {last} on, and there are {steps}"
+            way_out = f"set it to at most {most}" if most else "train longer"
+            raise ConfigError(f"{reason}; {way_out}, or freeze what is lowest", "training.unfreezing.every")
         self._resting = [*self._modules_in_eval(module)]
         self.rest()
 
@@ -182,10 +209,9 @@ class ParameterGroups:
     def drop_gradients(self, module: nn.Module, step: int) -> None:
         """Drops the gradients of what does not learn in update ``step`` yet, so that neither clipping nor an optimizer
         sees them. They are computed all the same: ranks that began without them could not begin with them later."""
-        late = {number for number, config in enumerate(self.configs) if config.from_step > step}
-        if late:
+        if step < max(self.first_steps.values(), default=0):
             for name, parameter in module.named_parameters():
-                if self.group_of.get(name) in late:
+                if self.first_steps.get(name, 0) > step:
                     parameter.grad = None
 
     def divide(self, optimizer: torch.optim.Optimizer, module: nn.Module, kind: str) -> None:

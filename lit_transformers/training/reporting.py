@@ -16,7 +16,8 @@ __all__ = ["Progress", "ProgressReporter", "Report"]
 
 
 class Progress(NamedTuple):
-    """The progress of a run. ``seconds_left`` is an estimate for this phase, None where there is none."""
+    """The progress of a run. ``seconds_left`` is an estimate for this phase, None where there is none;
+    ``examples_per_second`` of training so far, None of data whose speed is not shown by examples."""
 
     step: int
     steps: int
@@ -24,6 +25,7 @@ class Progress(NamedTuple):
     metrics: dict[str, float]
     seconds_left: float | None
     phase: str
+    examples_per_second: float | None = None
 
 
 Report = Callable[[Progress], None]
@@ -32,11 +34,14 @@ Report = Callable[[Progress], None]
 class ProgressReporter(Callback):
     """Reports the progress of training every so many seconds, and the beginning of an evaluation after it.
 
-    loss: the name of the loss in what a training step returns.
+    loss: the name of the loss in what a training step returns. examples: number of examples of an update; None where
+    it is not known.
     """
 
-    def __init__(self, report: Report | None, every: float = 0.2, loss: str = "nats") -> None:
-        self.report, self.every, self.loss = report, every, loss
+    def __init__(
+        self, report: Report | None, every: float = 0.2, loss: str = "nats", examples: int | None = None
+    ) -> None:
+        self.report, self.every, self.loss, self.examples = report, every, loss, examples
         self.reported_at, self.started = -math.inf, 0.0
         self.first_step = 0
 
@@ -51,7 +56,8 @@ class ProgressReporter(Callback):
         step, steps = trainer.global_step, int(trainer.max_steps)
         pace = (now - self.started) / max(1, step - self.first_step)
         loss = float(outputs[self.loss]) if self.loss in outputs else math.nan
-        self.report(Progress(step, steps, loss, measured(trainer), pace * (steps - step), "fit"))
+        speed = self.examples / pace if self.examples is not None and pace else None
+        self.report(Progress(step, steps, loss, measured(trainer), pace * (steps - step), "fit", speed))
 
     def on_validation_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         if self.report is not None and trainer.state.fn == "validate":

@@ -25,6 +25,7 @@ from reports.show.tables import Cell, Column, Kind, Table, fixed
 from reports.show.tuned import tuned
 
 TOKENS, PLANNED = "tokens", "planned_tokens"
+TOKEN_SPEED, EXAMPLE_SPEED = "tokens_per_second", "examples_per_second"
 COSTS: Sequence[tuple[str, str, Kind]] = (
     ("parameters", "Parameters", "count"),
     ("flops_per_token", "FLOPs per token", "count"),
@@ -35,7 +36,8 @@ COSTS: Sequence[tuple[str, str, Kind]] = (
     (DECODING_STATE, "Numbers held in decoding", "count"),
     ("peak_memory_bytes", "Peak memory", "bytes"),
     ("train_flops", "FLOPs of training", "count"),
-    ("tokens_per_second", "Tokens per second", "count"),
+    (TOKEN_SPEED, "Tokens per second", "count"),
+    (EXAMPLE_SPEED, "Examples per second", "count"),
     ("embedding_parameters", "Parameters of embeddings", "count"),
 )
 
@@ -399,12 +401,15 @@ def costs(study: Study) -> Table:
 
 def filled_costs(runs: Sequence[Run], costs: Sequence[tuple[str, str, Kind]] = COSTS) -> list[tuple[str, str, Kind]]:
     """Returns those of the costs that finished runs record, by key, title and kind: the planned tokens where they are
-    not, to rounding, those that were read, or where nobody knows what was read."""
+    not, to rounding, those that were read, or where nobody knows what was read; and of the speeds, examples a second
+    where all runs record it, or else tokens a second."""
     finished = [run for run in runs if run.missing is None]
     filled = [cost for cost in costs if any(cost_of(run, cost[0]) is not None for run in finished)]
     pairs = [(cost_of(run, TOKENS), cost_of(run, PLANNED)) for run in finished]
     is_planned = all(read is not None and planned and abs(read / planned - 1) <= ROUNDING for read, planned in pairs)
-    return [cost for cost in filled if cost[0] != PLANNED or not is_planned]
+    by_examples = bool(finished) and all(cost_of(run, EXAMPLE_SPEED) is not None for run in finished)
+    omitted = {*([PLANNED] if is_planned else []), TOKEN_SPEED if by_examples else EXAMPLE_SPEED}
+    return [cost for cost in filled if cost[0] not in omitted]
 
 
 def _cost_cell(runs: Sequence[Run], key: str) -> Cell:

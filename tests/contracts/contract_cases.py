@@ -15,7 +15,16 @@ import torch
 from numerics import placed, real
 from torch import Tensor, nn
 
-from lit_transformers.adapters import ADAPTERS, AdapterConfig, BottleneckConfig, LowRankConfig
+from lit_transformers.adapters import (
+    ADAPTERS,
+    AdapterConfig,
+    BottleneckConfig,
+    DoRAConfig,
+    IA3Config,
+    LowRankConfig,
+    ParallelConfig,
+    VeRAConfig,
+)
 from lit_transformers.config import Config, Dropout, Memory, field_types
 from lit_transformers.encodings import (
     ENCODINGS,
@@ -219,6 +228,10 @@ ADAPTER_CASES: Sequence[AdapterConfig] = (
     BottleneckConfig(width=4, activation="gelu", after="feedforward"),
     LowRankConfig(rank=4),
     LowRankConfig(rank=3, alpha=1.0, maps=("query", "key", "value", "output", "up", "down")),
+    ParallelConfig(width=6, beside="both"),
+    DoRAConfig(rank=3, alpha=5.0),
+    VeRAConfig(rank=4, maps=("query", "up")),
+    IA3Config(),
 )
 SMALL = LanguageModelConfig(
     dim=DIM, heads=HEADS, depth=2, mixer=AttentionConfig(encoding=XLConfig(), memory=3, bias=True), initial_std=0.3

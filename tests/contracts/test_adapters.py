@@ -11,13 +11,23 @@ from contract_cases import ADAPTER_CASES, DIM, KINDS, MIXER_CASES, SHAPE, STACK_
 from test_costs import TOLERANCE
 from torch import Tensor, nn
 
-from lit_transformers.adapters import Adapter, AdapterConfig, BottleneckConfig, LowRankConfig, adapter_names
+from lit_transformers.adapters import (
+    Adapter,
+    AdapterConfig,
+    BottleneckConfig,
+    DoRAConfig,
+    IA3Config,
+    LowRankConfig,
+    ParallelConfig,
+    VeRAConfig,
+    adapter_names,
+)
 from lit_transformers.checks.network_parts import adapt_maps, count_flops
 from lit_transformers.config import ConfigError, field_types
 from lit_transformers.encodings import XLConfig
 from lit_transformers.gates import gates
 from lit_transformers.gates.miniature import probe_data
-from lit_transformers.maps import LinearMap
+from lit_transformers.maps import LinearMap, MapRole
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape
 from lit_transformers.mixers import (
     AttentionConfig,
@@ -38,7 +48,14 @@ SIZES: dict[str, Any] = {"dim": 16, "heads": 2, "depth": 2}
 DATA = probe_data(11, 6)
 SYMBOLS = torch.tensor([[1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1]])
 ALL_MAPS = LowRankConfig(rank=3, maps=("query", "key", "value", "output", "up", "down"))
-ADAPTERS = [BottleneckConfig(width=4), ALL_MAPS]
+EVERY: tuple[MapRole, ...] = ALL_MAPS.maps
+MERGED = [
+    LowRankConfig(rank=3, alpha=5.0, maps=EVERY),
+    DoRAConfig(rank=3, alpha=5.0, maps=EVERY),
+    VeRAConfig(rank=5, maps=EVERY),
+    IA3Config(maps=EVERY),
+]
+ADAPTERS = [BottleneckConfig(width=4), ParallelConfig(width=4, beside="both"), ALL_MAPS, *MERGED[1:]]
 FAMILIES: list[ModelConfig] = [
     *(LanguageModelConfig(**SIZES, stack=stack, mixer=AttentionConfig(memory=8)) for stack in STACK_CASES),
     EncoderConfig(**SIZES, norm="post"),
@@ -211,13 +228,28 @@ def test_a_list_of_maps_names_each_once_and_some(maps: tuple[str, ...]) -> None:
         LowRankConfig.from_dict({"maps": maps})
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{family.kind}-{name(family.stack)}")
-def test_a_network_with_merged_adapters_computes_the_same(family: ModelConfig) -> None:
-    adapter = LowRankConfig(rank=3, alpha=5.0, maps=ALL_MAPS.maps)
+@each_family
+@pytest.mark.parametrize("adapter", MERGED, ids=lambda adapter: adapter.kind)
+def test_a_network_with_merged_adapters_computes_the_same(adapter: AdapterConfig, family: ModelConfig) -> None:
     adapted = randomised(family.override({"adapter": adapter}).build(DATA).double()).eval()
     plain = family.build(DATA).double().eval()
     plain.load_state_dict(adapter.merged(adapted.state_dict()))
     torch.testing.assert_close(hidden(plain), hidden(adapted), atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_parallel_adapter_reads_what_the_feed_forward_reads(norm: Any) -> None:
+    """By equation 5 of arXiv:2110.04366, h = FFN(x) + s (W_up relu(W_down x + b) + c), within the residual branch."""
+    adapter = ParallelConfig(width=4, scale=3.0)
+    network = randomised(EncoderConfig(**SIZES, norm=norm, adapter=adapter).build(DATA).double()).eval()
+    block, ctx = network.stack.steps()[0], Context(torch.arange(6).expand(2, 6), causal=False)
+    x = torch.randn(2, 6, 16, dtype=torch.float64)
+    _, branch = block.branches()
+    part, read = block.feedforward_adapter, block.feedforward_norm(x) if norm == "pre" else x
+    added = 3.0 * ((read @ part.down.mT + part.down_bias).relu() @ part.up.mT + part.up_bias)
+    expected = block.feedforward(read, ctx).y + added
+    torch.testing.assert_close(block.compute(branch, x, ctx, None).y, expected, atol=1e-12, rtol=1e-12)
+    assert block.mixer_adapter is None
 
 
 def test_layers_that_share_a_mixer_share_the_adapters_of_its_maps_and_have_bottlenecks_of_their_own() -> None:

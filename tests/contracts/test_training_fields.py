@@ -32,8 +32,11 @@ SEEN_ELSEWHERE = {
     "attention_kernel": "which kernel of torch computes attention: test_arithmetic.py",
     "stop": "test_selection.py",
     "keep": "test_selection.py",
+    "keep_optimizer": "test_checkpoints.py",
     "callbacks": "test_selection.py",
     "groups": "tests/lit_transformers/test_groups.py",
+    "unfreezing": "tests/lit_transformers/test_groups.py",
+    "recompute": "test_recomputed_layers.py",
     "compile": "how a network runs, not what it computes: test_run.py",
 }
 OTHERWISE: dict[str, Any] = {
@@ -45,6 +48,8 @@ OTHERWISE: dict[str, Any] = {
     "momentum": 0.1,
     "warmup": 3,
     "floor": 0.5,
+    "rise": 0.5,
+    "ratio": 4.0,
     "clip": 1e-3,
     "accumulate": 2,
     "average": {"last": 2, "every": 3},

@@ -27,6 +27,7 @@ from datamodules import (
     MaskedSumConfig,
     NeedleConfig,
     ReviewsConfig,
+    SentencesConfig,
     Shard,
 )
 from datamodules.core.windows import Endless, Once
@@ -151,6 +152,24 @@ def test_rows_of_a_batch_are_about_as_long_and_batches_come_in_no_order() -> Non
     assert padding_share(16) < 0.3 * padding_share(1)
     lengths = [batch.inputs.size(1) for batch in training_batches(config(source=source, window=16), 16)]
     assert lengths != sorted(lengths) and lengths != sorted(lengths, reverse=True)
+
+
+def test_batches_of_sentences_have_little_padding_by_default(real_data: Path) -> None:
+    source = SentencesConfig(corpus="sst2", path=str(real_data / "sst2-glue"), length=300)
+    batches = training_batches(LabelledDataConfig(source=source), 64)
+    masks = [batch.padding_mask for batch in batches]
+    assert sum(int(mask.sum()) for mask in masks) >= 0.95 * sum(mask.numel() for mask in masks)
+    lengths = [mask.size(1) for mask in masks]
+    assert lengths != sorted(lengths) and lengths != sorted(lengths, reverse=True)
+
+
+def test_a_window_that_is_not_named_holds_a_pass_at_most() -> None:
+    """Else a batch would hold an example several times, for its copies are of one length."""
+    unnamed = config(window=None, **{"source.train": 24})
+    batches = training_batches(unnamed, 12)
+    assert equal_batches(batches, training_batches(unnamed.override({"window": 6}), 12))
+    passes = [example_ordinals(half) for half in (batches[:6], batches[6:])]
+    assert passes[0] != passes[1] and sorted(passes[0]) == sorted(passes[1]) == list(range(24))
 
 
 def equal_batches(first: list[LabelledBatch], second: list[LabelledBatch]) -> bool:

@@ -78,6 +78,7 @@ LABELLED = {
         "length": 48,
     },
     "batch_size": 8,
+    "window": 16,
     "evaluation": {"examples": 12},
 }
 SUMS = {"kind": "masked_sum", "length": 16, "ones": 3, "levels": 8, "train": 200, "validation": 32, "test": 8}
@@ -115,7 +116,9 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
     "strings": run(STRING_MODEL, "strings", STRINGS, {"steps": 100}),
     "reversible": text({"stack": "reversible", "dropout": 0.1}),
     "classification": run(ENCODER, "classification", LABELLED, TWICE),
-    "regression": run(ENCODER | {"segments": 0}, "regression", {"kind": "labelled", "source": SUMS, "batch_size": 8}),
+    "regression": run(
+        ENCODER | {"segments": 0}, "regression", {"kind": "labelled", "source": SUMS, "batch_size": 8, "window": 16}
+    ),
     "halting": run(STRING_MODEL | {"stack": HALTING}, "strings", STRINGS, TWICE),
     "compressive": text({"mixer": COMPRESSIVE}),
     "adaptive-span": text({"mixer": SPAN}, training={"clip": 0.1}),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,6 +18,8 @@ from lit_transformers.batch import Vocabulary
 from lit_transformers.config import ConfigError
 from lit_transformers.exchange.transfer import export_weights
 from lit_transformers.models import ModelConfig
+from lit_transformers.records.files import CHECKPOINT
+from lit_transformers.runs import RunConfig, fit, recording
 from lit_transformers.runs.starting_weights import StartingWeights, own_names, write_weights
 from lit_transformers.tasks import Task, TaskConfig
 from lit_transformers.training.checkpoints import read
@@ -67,6 +71,80 @@ def test_what_is_no_checkpoint_is_refused_by_its_name_and_fault(tmp_path: Path, 
     with pytest.raises(ConfigError) as refusal:
         read(path)
     assert str(refusal.value) == f"{path}: is no checkpoint of a run, or a damaged one: File is not a zip file"
+
+
+STRINGS = RunConfig.from_dict(
+    {
+        "model": {"kind": "language_model", "dim": 32, "heads": 2, "depth": 2, "positions": "learned"},
+        "task": "strings",
+        "data": {"kind": "generated", "max_length": 9, "batch_size": 4, "evaluation": {"examples": 8}},
+        "training": {"steps": 4, "device": "cpu", "validate_every": 4},
+    }
+)
+
+
+class Killed(BaseException):
+    """Ends a run as SIGKILL does: no record is written, and no checkpoint."""
+
+
+@pytest.fixture(scope="module")
+def ended_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of two runs, ``ended`` and ``kept``, of which the second keeps the state of its optimizer."""
+    folder = tmp_path_factory.mktemp("runs")
+    fit(STRINGS, folder / "ended")
+    fit(STRINGS.override({"training.keep_optimizer": True}), folder / "kept")
+    return folder
+
+
+def test_a_run_that_has_ended_keeps_its_weights_and_no_moments_unless_it_is_to(ended_runs: Path) -> None:
+    paths = [ended_runs / name / CHECKPOINT for name in ("ended", "kept")]
+    states, sizes = [*map(read, paths)], [path.stat().st_size for path in paths]
+    weights = 4 * sum(tensor.numel() for tensor in states[0]["state_dict"].values())
+    assert sizes[1] - sizes[0] > 1.9 * weights and sizes[0] < 1.6 * weights
+    assert equal(states[0]["state_dict"], states[1]["state_dict"])
+    assert [len(state["optimizer_states"]) for state in states] == [0, 1]
+
+
+def trained_further(checkpoint: Path, steps: int) -> Task:
+    """Trains by a trainer of one's own from a checkpoint up to so many updates."""
+    task = Task.load_from_checkpoint(checkpoint)
+    trainer = L.Trainer(
+        max_steps=steps,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+    )
+    trainer.fit(task, STRINGS.data.build(), ckpt_path=checkpoint, weights_only=True)
+    return task
+
+
+def test_training_further_from_a_run_that_has_ended_needs_its_optimizer(ended_runs: Path) -> None:
+    ended, kept = ended_runs / "ended" / CHECKPOINT, ended_runs / "kept" / CHECKPOINT
+    reason = f"{ended}: holds no state of the optimizer, for its run has ended; train again with training.keep_optimize"
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        trained_further(ended, 6)
+    trained_further(ended, 4)
+    trained_further(kept, 6)
+
+
+def test_a_run_that_is_killed_after_its_last_checkpoint_ends_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run that a callback has ended early, before the last of its steps."""
+    stop = {"training.steps": 40, "training.validate_every": 1, "training.stop": {"patience": 1, "min_delta": 9.0}}
+    config, killed = STRINGS.override(stop), tmp_path / "killed"
+    expected = fit(config, tmp_path / "undisturbed")
+    with monkeypatch.context() as patch:
+        patch.setattr(recording, "write_record", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            fit(config, killed)
+    assert read(killed / CHECKPOINT)["optimizer_states"] == []
+    record = fit(config, killed)
+    assert record["metrics"] == expected["metrics"] and record["cost"] == expected["cost"]
+    assert record["measured"]["steps"] == expected["measured"]["steps"] == 2
 
 
 VOCABULARY = Vocabulary(size=9, boundary=0, unit="piece", byte_lengths=None)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
 from forked import training
@@ -20,12 +21,19 @@ from lit_transformers.checks.contract import checks_of, run_check
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig, describe, fit, load
+from lit_transformers.runs.train import make_trainer
 from lit_transformers.stacks import STACKS
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.strings import Strings
 from lit_transformers.training.callbacks import Interrupted
 from lit_transformers.training.config import AdamWConfig, OptimizerConfig, TrainingConfig, decay_groups
-from lit_transformers.training.groups import FROZEN_NETWORK, ParameterGroupConfig, ParameterGroups, roles_of
+from lit_transformers.training.groups import (
+    FROZEN_NETWORK,
+    ParameterGroupConfig,
+    ParameterGroups,
+    UnfreezingConfig,
+    roles_of,
+)
 
 Groups = list[dict[str, Any]]
 SMALL = {"dim": 16, "heads": 2, "depth": 3}
@@ -237,15 +245,80 @@ def test_what_learns_later_is_as_if_frozen_until_then(tmp_path: Path) -> None:
     assert {name: 2.0 if is_late(name) else 5.0 for name in steps} == steps and len(steps) == len(start) - 2
 
 
+class Updates(L.Callback):
+    """Holds the weights before and after each update, and all gradients as they were computed."""
+
+    def __init__(self) -> None:
+        self.updates: list[tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]] = []
+
+    def on_after_backward(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        named = dict(task.named_parameters())
+        self.before = {name: parameter.detach().clone() for name, parameter in named.items()}
+        self.gradients = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
+
+    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, *_: Any) -> None:
+        after = {name: parameter.detach().clone() for name, parameter in task.named_parameters()}
+        self.updates.append((self.before, self.gradients, after))
+
+
+def depth_below_heads(name: str) -> int:
+    """Counted by hand: 0 above the layers, 3 in the lowest of three, 4 in embeddings."""
+    if found := re.search(r"blocks\.(\d)", name):
+        return 3 - int(found[1])
+    return 4 if "tokens.table" in name or "positions" in name else 0
+
+
+def test_layers_thaw_from_the_top_and_each_moves_at_its_rate(tmp_path: Path) -> None:
+    """By the equations: slanted triangular rates, times 0.5 for every layer above, from the update on at which a layer
+    thaws (arXiv:1801.06146, equations 2 and 3, section 3.3)."""
+    config = NUMBERS.override(
+        {
+            "training.steps": 10,
+            "training.clip": None,
+            "training.optimizer": {"kind": "sgd", "momentum": 0.0, "learning_rate": 0.1},
+            "training.schedule": {"kind": "slanted_triangular", "rise": 0.4, "ratio": 8.0},
+            "training.unfreezing": {"every": 2},
+            "training.groups": [
+                {"parameters": ["network"], "layer_decay": 0.5},
+                {"parameters": ["layer 3"], "layer_decay": 0.5, "from_step": 5},
+            ],
+        }
+    )
+    task, updates = task_of(config, [group.to_dict() for group in config.training.groups]), Updates()
+    make_trainer(config.training, tmp_path, [updates]).fit(task, config.data.build())
+    assert len(updates.updates) == 10
+    for step, (before, gradients, after) in enumerate(updates.updates):
+        rise = step / 4 if step < 4 else 1 - (step - 4) / 6
+        for name, weight in before.items():
+            depth = depth_below_heads(name)
+            begins = 5 if ".blocks.2." in name else 2 * depth
+            rate = 0.1 * (1 + 7 * rise) / 8 * 0.5**depth if step >= begins else 0.0
+            expected = weight - rate * gradients[name] if name in gradients else weight
+            torch.testing.assert_close(after[name], expected, rtol=1e-6, atol=1e-7)
+            assert torch.equal(after[name], weight) or step >= begins, (name, step)
+
+
+def test_unfreezing_that_would_never_reach_the_lowest_layer_is_refused_with_the_longest_interval() -> None:
+    late = (
+        r"unfreezing\.every: what is lowest would learn from step 8 on, and there are 6; set it to at most 1, or freeze"
+    )
+    with pytest.raises(ConfigError, match=late):
+        describe(NUMBERS.override({"training.unfreezing": {"every": 2}}))
+    frozen = [{"parameters": ["embeddings", "layer 1", "layer 2"], "frozen": True}]
+    describe(NUMBERS.override({"training.unfreezing": {"every": 2}, "training.groups": frozen}))
+
+
 AVERAGE = {"training.average": {"last": 3, "every": 1}}
+ADAPTED = {"model.adapter": {"kind": "vera", "rank": 4}}
+UNFREEZING = {"training.unfreezing": {"every": 1}, "training.schedule": "slanted_triangular"}
 BEST = {"training.validate_every": 2, "training.stop": {"patience": None}, "training.keep": "best"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "step"),
-    [(AVERAGE, 2), (AVERAGE, 3), (AVERAGE, 4), (BEST, 4)],
-    ids=["average-2", "average-3", "average-4", "best-4"],
+    [(AVERAGE, 2), (AVERAGE, 3), (AVERAGE, 4), (BEST, 4), (UNFREEZING, 3), (ADAPTED, 3)],
+    ids=["average-2", "average-3", "average-4", "best-4", "unfreezing-3", "adapters-3"],
 )
 def test_a_run_with_groups_goes_on_as_if_never_stopped_and_leaves_what_is_frozen(
     changes: dict[str, Any], step: int, tmp_path: Path
@@ -390,8 +463,10 @@ def test_what_sharded_ranks_cannot_restore_is_refused() -> None:
     late = ParameterGroupConfig(parameters=("layer 1",), from_step=1)
     settings: dict[str, Any] = {"groups": (late,), "strategy": "fsdp", "devices": 2}
     assert TrainingConfig(**settings).optimizer.zero_moments
-    with pytest.raises(ConfigError, match="those of other before from_step are unknown; set strategy to ddp"):
-        TrainingConfig(optimizer=OtherConfig(), **settings)
+    message = "those of other before from_step or unfreezing are unknown; set strategy to ddp"
+    for later in (settings, settings | {"groups": (), "unfreezing": UnfreezingConfig(every=1)}):
+        with pytest.raises(ConfigError, match=message):
+            TrainingConfig(optimizer=OtherConfig(), **later)
 
 
 class LayerwiseConfig(AdamWConfig, kind="layerwise"):

@@ -14,7 +14,7 @@ from lit_transformers.__main__ import fit
 from lit_transformers.cli.progress import PlainLines
 from lit_transformers.runs import RunConfig
 from lit_transformers.training.callbacks import DivergenceCheck
-from lit_transformers.training.reporting import Progress
+from lit_transformers.training.reporting import Progress, ProgressReporter
 
 
 def lines_of(steps: int, seconds_a_step: float) -> list[str]:
@@ -35,6 +35,26 @@ def test_a_line_comes_with_every_phase_and_every_tenth() -> None:
     tenth_lines = [f"step {step}/200 loss 3.2100, {clock} left" for step, clock in [(20, "3:00"), (200, "0:00")]]
     assert lines[:3] == ["gates 3/9", "step 1/200 loss 3.2100, 3:19 left", tenth_lines[0]]
     assert lines[-2:] == [tenth_lines[1], "evaluate"] and len(lines) == 13
+
+
+class Shown:
+    """A trainer after some updates of labelled rows."""
+
+    is_global_zero, max_steps, callback_metrics = True, 100, {}
+
+    def __init__(self, step: int) -> None:
+        self.global_step = step
+
+
+def test_the_speed_is_that_of_the_examples_of_this_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    reporter, task = ProgressReporter(PlainLines(lines.append), examples=32), Any
+    reporter.on_train_start(Shown(step=40), task)  # type: ignore[arg-type]
+    now[0] = 5.0
+    reporter.on_train_batch_end(Shown(step=50), task, {"nats": 0.5}, None, 0)  # type: ignore[arg-type]
+    assert lines == ["step 50/100 loss 0.5000, 64 examples a second, 0:25 left"]
 
 
 def test_a_slow_run_is_heard_of_twice_a_minute_and_a_quick_one_not_too_often() -> None:

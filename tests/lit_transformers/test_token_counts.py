@@ -14,8 +14,10 @@ from forked import Forked
 
 from datamodules import DenoisingData, LabelledData, RowData
 from lit_transformers.batch import IGNORED, LabelledBatch, PairBatch, RowBatch, StringBatch, TextBatch
+from lit_transformers.config import ConfigError
 from lit_transformers.records.files import RECORD
 from lit_transformers.runs import RunConfig, describe, fit
+from lit_transformers.runs.runner import RUNNER
 from lit_transformers.tasks.strings import Strings
 
 SMALL = {"dim": 8, "heads": 2, "depth": 1, "positions": "learned"}
@@ -142,6 +144,17 @@ def test_a_record_has_the_tokens_that_were_read_and_those_that_were_planned(name
         "planned_tokens": planned.tokens,
     }
     assert read < planned.tokens
+
+
+def test_the_speed_of_labelled_rows_is_that_of_the_examples_that_were_read(undisturbed: Path) -> None:
+    speeds = {name: json.loads((undisturbed / name / RECORD).read_text())["measured"] for name in CASES}
+    assert [name for name in CASES if "examples_per_second" in speeds[name]] == ["labelled"]
+    ratio = speeds["labelled"]["examples_per_second"] / speeds["labelled"]["tokens_per_second"]
+    batches = islice(iter(config_of("labelled").data.build().train_dataloader()), STEPS * BATCHES)
+    assert ratio == pytest.approx(sum(len(batch.labels) for batch in batches) / counted("labelled"), rel=1e-12)
+    assert RUNNER.measure_of(config_of("labelled"), "measured/examples_per_second").goal == "maximize"
+    with pytest.raises(ConfigError, match="no 'measured/examples_per_second' would be in the record"):
+        RUNNER.measure_of(config_of("strings"), "measured/examples_per_second")
 
 
 def test_pairs_may_hold_more_targets_than_were_planned(tmp_path: Path) -> None:

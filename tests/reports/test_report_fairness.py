@@ -78,6 +78,18 @@ def test_budgets_are_matched_on_planned_tokens_however_many_were_read(tmp_path: 
     assert reason(tmp_path) == f"not matched: measured {on} differ by 10.0%"
 
 
+def test_speed_is_shown_by_examples_where_all_runs_have_measured_it(tmp_path: Path) -> None:
+    def speeds() -> list[str]:
+        return [column.title for column in table(tmp_path, "costs").columns if "per second" in column.title]
+
+    write_product(tmp_path, {})
+    for arm in (ON, ON_ABSOLUTE, OFF):
+        change_records(tmp_path, arm, "measured", examples_per_second=112.0)
+    assert speeds() == ["Tokens per second"]
+    change_records(tmp_path, OFF_ABSOLUTE, "measured", examples_per_second=30.0)
+    assert speeds() == ["Examples per second"]
+
+
 def test_tokens_that_were_read_stand_beside_planned_ones_where_these_are_others(tmp_path: Path) -> None:
     def counts() -> dict[str, list[float | None]]:
         costs = table(tmp_path, "costs")

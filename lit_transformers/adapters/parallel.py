@@ -1,0 +1,34 @@
+"""Parallel adapters (He et al. 2021, arXiv:2110.04366, section 4.1 and table 1)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, final
+
+from torch import nn
+
+from lit_transformers.activations import Activation
+from lit_transformers.adapters.adapter import AdapterConfig, Sublayer
+from lit_transformers.adapters.bottleneck import Bottleneck
+from lit_transformers.config import Positive, PositiveFloat, Width
+from lit_transformers.mixer import Shape
+
+__all__ = ["ParallelConfig"]
+
+
+@final
+class ParallelConfig(AdapterConfig, kind="parallel"):
+    """A bottleneck that reads what a sublayer reads, and is added to the sublayer's output. width: channels of the
+    bottleneck; activation: of its hidden layer; scale: what it is multiplied by (the paper has 4 next to a
+    feed-forward). beside: the sublayers of each block that have one; the paper recommends the feed-forward (section
+    4.5)."""
+
+    width: Annotated[Positive, Width] = 64
+    activation: Activation = "relu"
+    scale: PositiveFloat = 4.0
+    beside: Literal["both", "mixer", "feedforward"] = "feedforward"
+
+    def build(self, name: Sublayer, sublayer: nn.Module, shape: Shape) -> Bottleneck | None:
+        place = "feedforward" if name == "feedforward" else "mixer"
+        if self.beside not in ("both", place):
+            return None
+        return Bottleneck(self.width, self.activation, shape.dim, self.scale, reads_input=True)

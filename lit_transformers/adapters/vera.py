@@ -1,0 +1,90 @@
+"""Adapters of random matrices that maps share, VeRA (Kopiczko et al. 2023, arXiv:2310.11454, section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, cast, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lit_transformers.adapters.adapted_maps import MapsConfig
+from lit_transformers.config import Dropout, Fraction, NonNegative, Positive, PositiveFloat, Width
+from lit_transformers.maps import Adapter, LinearMap
+from lit_transformers.mixer import Shape
+
+__all__ = ["VeRA", "VeRAConfig"]
+
+RANKS, OUTPUTS = ".adapter.ranks", ".adapter.outputs"
+"""How the names of the vectors of a map end."""
+PROJECTIONS = ".adapter.projections."
+"""What the names of the shared matrices have behind the name of a map."""
+
+
+@final
+class VeRAConfig(MapsConfig, kind="vera"):
+    """rank: of the random matrices, which do not learn, and are the same for all maps of equal sizes; seed: of these
+    matrices, whatever the seed of the run. dropout: of the inputs. start: the value of all d at their start. maps:
+    those that have one, by their roles, as in low_rank."""
+
+    rank: Annotated[Positive, Width] = 256
+    dropout: Annotated[Fraction, Dropout] = 0.0
+    start: PositiveFloat = 0.1
+    seed: NonNegative = 0
+
+    def adapter_of(self, linear: LinearMap, shape: Shape) -> VeRA:
+        inputs, outputs = linear.in_features, linear.out_features
+        shared = shape.share(f"vera {inputs} {outputs}", lambda: Projections(self, inputs, outputs))
+        return VeRA(self, cast("Projections", shared))
+
+    def merged(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        merged = {name: tensor for name, tensor in tensors.items() if ".adapter." not in name}
+        shared = {  # a file of weights has shared ones by one of their names alone
+            (name.rpartition(".")[2], *tensor.shape): tensor for name, tensor in tensors.items() if PROJECTIONS in name
+        }
+        for name in (name.removesuffix(RANKS) for name in tensors if name.endswith(RANKS)):
+            weight = merged[f"{name}.weight"]
+            down, up = shared["down", self.rank, weight.size(1)], shared["up", weight.size(0), self.rank]
+            change = (tensors[f"{name}{OUTPUTS}"][:, None] * up * tensors[f"{name}{RANKS}"]) @ down
+            merged[f"{name}.weight"] = weight + change
+        return merged
+
+
+@final
+class Projections(nn.Module):
+    """The random matrices A (r, i) and B (o, r), drawn as He et al. 2015 (arXiv:1502.01852) draw uniform ones."""
+
+    down: Tensor
+    up: Tensor
+
+    def __init__(self, config: VeRAConfig, inputs: int, outputs: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(config.seed)
+        for name, shape in (("down", (config.rank, inputs)), ("up", (outputs, config.rank))):
+            drawn = nn.init.kaiming_uniform_(torch.empty(shape, device="cpu"), generator=generator)
+            self.register_buffer(name, torch.empty(shape).copy_(drawn))
+
+
+@final
+class VeRA(Adapter):
+    """b B (d A x) of the input x of a linear map, with b and d channel by channel (equation 2). b starts at zero."""
+
+    def __init__(self, config: VeRAConfig, projections: Projections) -> None:
+        super().__init__()
+        self.start, self.dropout, self.projections = config.start, nn.Dropout(config.dropout), projections
+        self.ranks = nn.Parameter(torch.empty(projections.down.size(0)))
+        self.outputs = nn.Parameter(torch.empty(projections.up.size(0)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.ranks, self.start)
+        nn.init.zeros_(self.outputs)
+
+    def forward(self, x: Float[Tensor, "*n i"]) -> Float[Tensor, "*n o"]:
+        low = F.linear(self.dropout(x), self.projections.down) * self.ranks
+        return F.linear(low, self.projections.up) * self.outputs
+
+    def flops(self, vectors: int) -> int:
+        return 2 * vectors * (self.projections.down.numel() + self.projections.up.numel())
