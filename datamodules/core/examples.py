@@ -17,7 +17,7 @@ from datamodules.core.trained import TrainedSymbols
 from lit_transformers.batch import LABEL, ClassLabels, LabelledDescription
 from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
 
-__all__ = ["Example", "Examples", "ExamplesConfig", "Synthetic", "SyntheticConfig", "TextRows"]
+__all__ = ["Example", "Examples", "ExamplesConfig", "Synthetic", "SyntheticConfig", "TextRows", "cut_longer"]
 
 FINGERPRINTED = 4
 """Number of examples of each split in a fingerprint, which changes when the code that generates them does."""
@@ -46,16 +46,31 @@ class Example(NamedTuple):
 
 
 class TextRows(NamedTuple):
-    """How a text becomes symbols of a row: those of ``tokenizer``, at most the first ``longest``, and then ``end``. The
-    boundary of the vocabulary comes before them."""
+    """How a text, or two, become symbols of a row: of each text those of ``tokenizer``, and then ``end``. The boundary
+    of the vocabulary comes before them.
+
+    longest: the most symbols of the texts of a row, without ``end``. A longer text loses its end; of two texts the
+    longer one does. texts: how many a row has, 1 or 2.
+    """
 
     tokenizer: Tokenizer
     longest: int
     end: tuple[int, ...]
+    texts: int = 1
 
-    def row(self, symbols: Symbols) -> npt.NDArray[np.int64]:
-        """Returns the symbols of a row, given those of a text."""
-        return np.append(symbols[: self.longest], self.end).astype(np.int64)
+    def row(self, *symbols: Symbols) -> tuple[npt.NDArray[np.int64], int | None]:
+        """Returns the symbols of a row, given those of its texts, and the place of the first one of the second text;
+        None of a row of one."""
+        if self.texts == 1:
+            return np.append(symbols[0][: self.longest], self.end).astype(np.int64), None
+        first, second = cut_longer(*symbols, self.longest)
+        return np.concatenate([first, self.end, second, self.end]).astype(np.int64), len(first) + len(self.end)
+
+
+def cut_longer(first: Symbols, second: Symbols, longest: int) -> tuple[Symbols, Symbols]:
+    """Returns two texts of at most ``longest`` symbols together, of which the longer one has lost its end."""
+    first = first[: max(longest - len(second), longest // 2)]
+    return first, second[: longest - len(first)]
 
 
 class Examples(ABC):
@@ -83,6 +98,11 @@ class Examples(ABC):
     def reading_messages(self) -> list[str]:
         """Hook: returns sentences on what was left out, and how many texts stand in two splits."""
         return []
+
+    def draw(self, seed: int) -> None:
+        """Hook: receives the seed of the data before anything is read, for examples of training that seeds choose. By
+        default all seeds have the same."""
+        return
 
     def trained_symbols(self) -> TrainedSymbols:
         """Hook: returns what symbols and labels stand for. Nothing is known of it by default."""

@@ -101,6 +101,7 @@ class LabelledData(Data):
     @cached_property
     def examples(self) -> Examples:
         examples = self.config.source.build()
+        examples.draw(self.config.seed)
         if self.trained is not None:
             examples.read_as(self.trained)
         return examples
