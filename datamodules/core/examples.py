@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any, NamedTuple
@@ -112,6 +113,13 @@ class Examples(ABC):
         """Hook: reads with the symbols and labels of a trained network. By default they stay what they are. Raises
         DataError for a label that was never trained."""
         return
+
+    def class_counts(self, column: str, classes: int) -> list[int]:
+        """Hook: returns how many examples of training have each class of a column of labels. By default it reads every
+        example."""
+        labels = (self.example("train", ordinal).labels.get(column) for ordinal in range(self.count("train")))
+        counts = Counter(labels)
+        return [counts[number] for number in range(classes)]
 
     def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
         """Hook: yields the symbols of the texts of a split, with their tokenizer. None by default."""

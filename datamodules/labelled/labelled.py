@@ -153,6 +153,10 @@ class LabelledData(Data):
         order = partial(Once, self.examples.count(split), evaluation.examples)
         return self._reading(split, self._shape(evaluation.batch_size or config.batch_size), order)
 
+    def class_counts(self, column: str, classes: int) -> list[int]:
+        """Returns how many examples of training have each class of a column of labels."""
+        return self.examples.class_counts(column, classes)
+
     def _shape(self, batch_size: int) -> RowShape:
         description = self.description
         least = description.length if self.config.padding == "fixed" else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -46,7 +47,7 @@ class LabelledRecordsConfig(TextExamplesConfig, RecordsConfig, kind="labelled_te
     text: Column = "text"
     second: Column | None = None
     label: Column = "label"
-    columns: dict[str, Classes] = {}  # noqa: RUF012
+    columns: dict[str, Classes] = field(default_factory=dict)
     divided_by: Annotated[str, Field(min_length=1)] | None = None
 
     def conflicts(self) -> Iterator[str]:

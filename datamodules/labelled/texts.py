@@ -3,6 +3,7 @@ are fine-tuned on."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -170,6 +171,10 @@ class LabelledTexts(Examples):
         symbols, second = self.rows.row(*map(self.tokenizer.encode, stored.encoded))
         labels = self._labels(stored)
         return Example(symbols, labels.pop(LABEL), columns=labels or None, second=second)
+
+    def class_counts(self, column: str, classes: int) -> list[int]:
+        counts = Counter(self._labels(self._stored("train", place))[column] for place in self._places("train"))
+        return [counts[number] for number in range(classes)]
 
     def reading_messages(self) -> list[str]:
         return self.corpus.messages

@@ -10,8 +10,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription, needed_mask
-from lit_transformers.config import Positive
+from lit_transformers.config import ConfigError, Positive
 from lit_transformers.heads.head import Representation
+from lit_transformers.heads.pooled import ClassLabel
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.task import Task, TaskConfig
@@ -74,6 +75,18 @@ class LabelledTask(Task):
 
     def unused(self) -> list[nn.Parameter]:
         return [*super().unused(), *self.network.prediction_only()]
+
+    def on_fit_start(self) -> None:
+        """Counts the examples of each class, where the losses of a head are weighted by them. Raises ConfigError where
+        the trainer has no data module that counts them."""
+        super().on_fit_start()
+        for head in self.heads.values():
+            if isinstance(head, ClassLabel) and head.balanced:
+                count = getattr(getattr(self.trainer, "datamodule", None), "class_counts", None)
+                if count is None:
+                    reason = "balanced counts the labels of training, which this trainer's data do not; give a number"
+                    raise ConfigError(f"{reason} for each class", "task.class_weights")
+                head.balance(count(head.column, head.classes))
 
     def read(self, network: RowNetwork, batch: LabelledBatch) -> Representation:
         output = network.read_row(batch.inputs, needed_mask(batch), marks(batch), batch.segments)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, cast
 from jaxtyping import Float
 from torch import Tensor
 
-from lit_transformers.batch import DataDescription, LabelledBatch
+from lit_transformers.batch import LABEL, DataDescription, LabelledBatch
 from lit_transformers.config import ConfigError, Dropout, Fraction
 from lit_transformers.heads.head import HeadConfig
 from lit_transformers.heads.pooled import PooledHead, PooledHeadConfig, Pooling
@@ -23,11 +23,13 @@ class PooledTaskConfig(LabelledTaskConfig):
 
     pooling: the vector of the first token, which is the boundary before every row (arXiv:1810.04805, section 3, where
     it is called [CLS]); the mean over all real tokens; or the vector of the last one, the only one that has seen the
-    whole row if the network is a language_model. dropout: of that vector.
+    whole row if the network is a language_model. dropout: of that vector. column: the labels that are predicted, by the
+    name of their column in the data.
     """
 
     pooling: Pooling = "first"
     dropout: Annotated[Fraction, Dropout] = 0.0
+    column: str = LABEL
 
     def head(self) -> PooledHeadConfig:
         """Returns the head that predicts the label."""
@@ -35,6 +37,14 @@ class PooledTaskConfig(LabelledTaskConfig):
 
     def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
         return {"label": self.head()}
+
+    def measured_as(self, metric: str) -> str:
+        """Names the column of labels that a metric is of, where it is another than ``label``: "relatedness:nats"."""
+        heads = {head.name or head.kind: head for head in self.heads if isinstance(head, PooledHeadConfig)}
+        name = next((name for name in heads if metric.startswith(f"{name}_")), None)
+        column = self.column if name is None else heads[name].column
+        measure = metric if name is None else metric.removeprefix(f"{name}_")
+        return measure if column == LABEL else f"{column}:{measure}"
 
 
 class PooledTask(LabelledTask):

@@ -17,7 +17,7 @@ class RegressionConfig(PooledTaskConfig, kind="regression"):
         return Regression(self, model, data, training)
 
     def head(self) -> PooledHeadConfig:
-        return NumberLabelConfig(pooling=self.pooling, dropout=self.dropout)
+        return NumberLabelConfig(pooling=self.pooling, dropout=self.dropout, column=self.column)
 
 
 class Regression(PooledTask):
