@@ -17,7 +17,9 @@ SCORES = ("sequence_accuracy", ACCURACY, "matthews", "macro_f1", "micro_f1", "ex
 """The scores of predictions next to which nats are shown: a difference in nats is often decided by fewer seeds."""
 
 
-def stated_goal(config: Config, metric: Metric, goal: Goal | None, runner: Runner, place: str = "metric") -> Goal | None:
+def stated_goal(
+    config: Config, metric: Metric, goal: Goal | None, runner: Runner, place: str = "metric"
+) -> Goal | None:
     """Returns what is better of a metric by what the runs of a config state or, where they do not, the goal that is
     given. Raises ConfigError where these contradict each other, and for a metric that no record of such a run holds."""
     measure = runner.measure_of(config, metric.name)

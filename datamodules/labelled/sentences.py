@@ -165,7 +165,9 @@ def _texts(layout: CorpusLayout, place: Path, name: str, split: Split) -> Iterat
             entry = stored.entry(name, split, path, row)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError):
             place_in_file = f"{path.name}/{name}:{row + 1}"
-            raise DataError(f"{place_in_file}: {_required(layout)}; correct data.source.corpus or data.source.path") from None
+            raise DataError(
+                f"{place_in_file}: {_required(layout)}; correct data.source.corpus or data.source.path"
+            ) from None
         yield entry
 
 

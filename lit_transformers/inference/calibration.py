@@ -93,7 +93,9 @@ def calibrate(checkpoint: Path) -> Calibration:
     if count < 2 * LEAST:
         raise ConfigError(f"{count} examples of validation are too few to fit and to measure; use {2 * LEAST}", "data")
     order = torch.from_numpy(np.random.default_rng(0).permutation(count))
-    fitted, other = (Outputs(outputs[half].double(), labels[half]) for half in (order[: count // 2], order[count // 2 :]))
+    fitted, other = (
+        Outputs(outputs[half].double(), labels[half]) for half in (order[: count // 2], order[count // 2 :])
+    )
     temperature = fitted_temperature(fitted)
     both = (1.0, temperature)
     nats, error = (tuple(float(measure(one)) for one in both) for measure in (other.nats, other.error))

@@ -66,7 +66,7 @@ def _named(name: str, columns: Collection[str]) -> DocumentMeasure | None:
     if name in columns:
         return _mean_of(name)
     known = {**_MEASURES, **(_OF_SETS if class_columns(1)[0] in columns else {})}
-    ends = [end for end in known if name.endswith(f"_{end}")]
+    ends = [end for end in (*_MEASURES, *_OF_SETS) if name.endswith(f"_{end}")]
     if name in known or not ends:
         return known.get(name)
     head = name.removesuffix(max(ends, key=len))
