@@ -204,7 +204,9 @@ class Ablation(Checked):
     levels of the others; then there are no interactions, and no contrasts but those that are named. The fewer a study
     compares, the fewer seeds decide. ``answer`` names the comparisons that answer the question, with which a report
     begins: contrasts or, without any, arms that are compared with the baseline, or factors of a product; by default the
-    first contrast, the main effects of the first factor, or every arm against the baseline. ``preparation`` is the
+    first contrast, the main effects of the first factor, or every arm against the baseline. ``also`` names further
+    metrics that the report shows with their intervals, while ``metric`` alone judges; None: nats next to an accuracy or
+    another score of predictions, and accuracy next to nats, where all arms measure both. ``preparation`` is the
     command that fetches the released weights which arms start from.
     The constructor raises ConfigError for a mistyped path, a value out of range, or two arms that are the same run.
     """
@@ -212,6 +214,7 @@ class Ablation(Checked):
     question: Name
     baseline: InstanceOf[Config]
     metric: Metric
+    also: Sequence[Metric] | None = None
     source: Source | None = None
     factors: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     design: Design = "product"
@@ -244,6 +247,12 @@ class Ablation(Checked):
             raise ConfigError(reason, "published.margin")
         for number, cell in enumerate(self.published.cells if self.published else ()):
             select(arms, cell.arm, f"published.cells.{number}")
+        names = [self.metric.name, *(metric.name for metric in self.also or ())]
+        for number, metric in enumerate(self.also or ()):
+            if metric.name in names[: number + 1]:
+                raise ConfigError(f"{metric.name} is shown already; name each metric once", f"also.{number}")
+            if metric.margin:
+                raise ConfigError("a metric that judges nothing has no margin; drop it", f"also.{number}.margin")
         self._check_remarks(arms)
         self._check_answer(arms)
         for scale in self.scales or ("demo",):

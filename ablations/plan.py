@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 from ablations.ablation import Ablation, Published, Resolved
 from ablations.arms import require_distinct, seed_overrides, select
 from ablations.matching import match_arms
+from ablations.metrics import further_metrics, stated_goal, with_goal
 from ablations.probing import measured_spending
 from ablations.stages import Stages, chain_cost
 from lit_transformers.config import Config, ConfigError, MissingFileError, Plain, parse_assignments
@@ -247,9 +248,10 @@ def make_plan(
         _require_effects(configs, runner)
         stages, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.most_seeds, runner)
         goal = _rehearse(configs, stages.examples, resolved.metric, runner)
-        resolved = resolved._replace(metric=_with_goal(resolved.metric, goal))
+        resolved = resolved._replace(metric=with_goal(resolved.metric, goal))
         costs = _costs(configs, stages.examples, runner)
         plan = _plan(study, ablation, request, resolved, matched, runs_by_arm, stages)
+        plan = replace(plan, also=further_metrics(ablation.also, resolved.metric, configs, runner))
         plan = replace(_with_references(plan, configs, runner), reach=runner.smallest_reach([*configs.values()]))
         plan.check()
         _require_small_margin(plan)
@@ -356,11 +358,7 @@ def _rehearse(configs: dict[str, Config], stages: Mapping[str, Config], metric: 
     goal = metric.goal
     for number, (name, config) in enumerate(configs.items()):
         try:
-            measure = runner.measure_of(config, metric.name)
-            if measure is not None and measure.goal != (goal or measure.goal):
-                better = "less" if measure.goal == "minimize" else "more"
-                raise ConfigError(f"of {metric.name} {better} is better; set goal={measure.goal!r}", "metric.goal")
-            goal = goal if measure is None else measure.goal
+            goal = stated_goal(config, metric, goal, runner)
             runner.rehearse(config)
         except MissingFileError:
             raise
@@ -368,14 +366,6 @@ def _rehearse(configs: dict[str, Config], stages: Mapping[str, Config], metric: 
             of_arm = f"in arm {name}: " if number else ""
             raise ConfigError(f"{of_arm}{error.reason}", error.path) from None
     return goal
-
-
-def _with_goal(metric: Metric, goal: Goal | None) -> Metric:
-    """Returns a metric with its goal. Raises ConfigError where there is none."""
-    if goal is None:
-        reason = f"nothing says whether less or more of {metric.name} is better"
-        raise ConfigError(f"{reason}; set goal='minimize' or goal='maximize'", "metric.goal")
-    return replace(metric, goal=goal)
 
 
 def _require_effects(configs: dict[str, Config], runner: Runner) -> None:

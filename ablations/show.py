@@ -70,6 +70,8 @@ def study_view(name: str, ablation: Ablation) -> Group:
     criterion = f"{ablation.metric.name}{f', {ablation.metric.goal}d' if ablation.metric.goal else ''}"
     seeds = _seeds_text(ablation.seeds)
     lines.append(Text(f"metric {criterion}; design {ablation.design}; {seeds} seeds unless the scale differs"))
+    if ablation.also:
+        lines.append(Text(f"shown and not judged: {', '.join(metric.name for metric in ablation.also)}"))
     if ablation.metric.margin:
         lines.append(Text(f"equal within {ablation.metric.margin.size:g}: {ablation.metric.margin.reason}"))
     if ablation.match:

@@ -273,9 +273,10 @@ def predict(
 ) -> None:
     """Predict the class or the number of every line of standard input; write one JSON line for each, in order.
 
-    A class is {"label": ..., "probabilities": {...}}, a number {"value": ...}; an empty line gives null. Probabilities
-    are not calibrated. A masked_lm that was trained with data.relation predicts the relation of two texts, given as
-    {"first": ..., "second": ...}. A summary on standard error counts empty, cut and refused lines, and unknown symbols.
+    A class is {"label": ..., "probabilities": {...}}, several classes {"labels": [...], "probabilities": {...}}, a
+    number {"value": ...}; an empty line gives null. Probabilities are calibrated after the command calibrate. Two texts
+    are {"first": ..., "second": ...}: those of a run on pairs, or of a masked_lm that was trained with data.relation. A
+    summary on standard error counts empty, cut and refused lines, and unknown symbols.
 
     Example: python -m lit_transformers predict runs/KEY/checkpoint.ckpt < reviews.txt > labels.jsonl
     """
@@ -287,6 +288,28 @@ def predict(
 
     limit_threads()
     write_all(predictor_of(checkpoint, LineOptions(batch_tokens, window or usual_window(), overlong), lines))
+
+
+@app.command()
+def calibrate(
+    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a classification or multi_label run.")],
+    allowed: AllowedModules = None,
+) -> None:
+    """Calibrate the probabilities of predict by a temperature, and show the calibration error before and after.
+
+    The temperature is fitted to a random half of the validation split and measured on the other half. It is written to
+    calibration.json next to the checkpoint, where predict reads it.
+
+    Example: python -m lit_transformers calibrate runs/KEY/checkpoint.ckpt
+    """
+    from lit_transformers.machine.cores import limit_threads
+
+    with quick_imports():
+        from lit_transformers.inference import calibration
+
+    limit_threads()
+    for line in calibration.calibrate(checkpoint).lines():
+        print(line)
 
 
 Architecture = Literal[

@@ -21,13 +21,23 @@ __all__ = [
     "ScoreWords",
     "WordTokenizer",
     "bleu_tokenizer",
+    "class_columns",
+    "class_counts",
     "confusion",
+    "exact_sets",
+    "macro_f1",
     "matthews",
     "metric_of",
+    "micro_f1",
+    "moments",
+    "pearson",
     "rouge_of_each",
     "rouge_signature",
     "rouge_tokenizer",
     "script_of",
+    "set_counts",
+    "spearman",
+    "spearman_values",
     "streams",
 ]
 
@@ -156,6 +166,123 @@ def matthews(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     spread = np.sqrt((hits + alarms) * (hits + misses) * (rejections + alarms) * (rejections + misses))
     correlation: npt.NDArray[np.float64] = (hits * rejections - alarms * misses) / np.where(spread > 0, spread, 1.0)
     return np.where(spread > 0, correlation, 0.0)
+
+
+def class_counts(labels: npt.ArrayLike, predicted: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Returns for examples of one class each, which are numbered from 0, and for each class up to the last one that an
+    example has: whether it is predicted and right, predicted, and the example's; then 1 [examples, 3 classes + 1].
+    """
+    true, guessed = np.asarray(labels, np.int64), np.asarray(predicted, np.int64)
+    classes = np.arange(true.max(initial=-1) + 1)
+    return _counts(true[:, None] == classes, guessed[:, None] == classes)
+
+
+def class_columns(classes: int) -> list[str]:
+    """Returns the names of the columns that hold for each class 1 if an example has it, and 2 more if it is
+    predicted."""
+    return [f"class_{number}" for number in range(classes)]
+
+
+def set_counts(codes: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Returns what ``class_counts`` returns for examples of any number of classes, given the columns of
+    ``class_columns`` [examples, classes]."""
+    numbers = np.asarray(codes, np.int64)
+    return _counts(numbers % 2 == 1, numbers >= 2)
+
+
+def exact_sets(codes: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    """Returns whether the classes of each example are predicted exactly, given the columns of ``class_columns``."""
+    numbers = np.asarray(codes, np.int64)
+    exact: npt.NDArray[np.bool_] = ((numbers == 0) | (numbers == 3)).all(axis=1)
+    return exact
+
+
+def _counts(true: npt.NDArray[np.bool_], guessed: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    parts = [true & guessed, guessed, true, np.ones((len(true), 1), np.bool_)]
+    return np.concatenate(parts, axis=1).astype(np.float64)
+
+
+def micro_f1(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Returns F1 over all classes together [...], from 0 to 1, of totals [..., 3 c + 1] of ``set_counts``."""
+    hits, guessed, true = (part.sum(axis=-1) for part in _by_class(totals))
+    return _f1(hits, guessed, true)
+
+
+def macro_f1(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Returns the mean F1 of the classes that examples have [...], of totals [..., 3 c + 1] of ``class_counts`` or
+    ``set_counts``."""
+    hits, guessed, true = _by_class(totals)
+    occurs = true > 0
+    mean: npt.NDArray[np.float64] = (_f1(hits, guessed, true) * occurs).sum(axis=-1) / occurs.sum(axis=-1).clip(min=1)
+    return mean
+
+
+def _by_class(totals: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], ...]:
+    return tuple(np.split(totals[..., :-1], 3, axis=-1))
+
+
+def _f1(
+    hits: npt.NDArray[np.float64], guessed: npt.NDArray[np.float64], true: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Returns the harmonic mean of precision and recall: 0 where nothing is predicted and nothing is there."""
+    both = guessed + true
+    return 2 * hits / np.where(both > 0, both, 1.0)
+
+
+def moments(numbers: npt.ArrayLike, predicted: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Returns the first two moments of each example's number and prediction, and 1 [examples, 6]. Both are counted
+    from their means, so that large numbers lose no digits."""
+    x, y = (np.asarray(values, np.float64) for values in (numbers, predicted))
+    x, y = x - x.mean(), y - y.mean()
+    return np.column_stack([x, y, x * x, y * y, x * y, np.ones_like(x)])
+
+
+def pearson(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Returns Pearson's correlation [...], of totals [..., 6] of ``moments``; 0, as of chance, where one side does not
+    vary."""
+    x, y, xx, yy, xy, count = np.moveaxis(totals, -1, 0)
+    spread = (xx - x * x / count) * (yy - y * y / count)
+    correlation: npt.NDArray[np.float64] = (xy - x * y / count) / np.sqrt(np.where(spread > 0, spread, 1.0))
+    return np.where(spread > 0, correlation, 0.0)
+
+
+def spearman(numbers: npt.ArrayLike, predicted: npt.ArrayLike) -> float:
+    """Returns Spearman's rank correlation, where equal values share the mean of their ranks; 0, as of chance, where one
+    side does not vary."""
+    return float(pearson(moments(_ranks(numbers), _ranks(predicted)).sum(axis=0)))
+
+
+def spearman_values(numbers: npt.ArrayLike, predicted: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Returns a number for each example [examples], whose mean is Spearman's correlation, and whose mean over examples
+    that are drawn again is that of these to first order: the correlation and the influence of each example on it, on
+    its own ranks and, by their ranks, on all others (Croux and Dehon 2010, section 2).
+    """
+    x, y = np.asarray(numbers, np.float64), np.asarray(predicted, np.float64)
+    rank = spearman(x, y)
+    a, b = (ranks - ranks.mean() for ranks in (_ranks(x), _ranks(y)))
+    of_x, of_y, of_both = a @ a, b @ b, a @ b
+    if not (of_x > 0 and of_y > 0):
+        return np.full(len(x), rank)
+    both = a * b + _ranked_below(x, b) + _ranked_below(y, a)
+    spreads = (a * a + 2 * _ranked_below(x, a)) / of_x + (b * b + 2 * _ranked_below(y, b)) / of_y
+    influence = (both - of_both * spreads / 2) / np.sqrt(of_x * of_y)
+    return rank + len(x) * (influence - influence.mean())
+
+
+def _ranks(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Returns the rank of each value from 1, the mean of their ranks for equal ones."""
+    _, place, count = np.unique(np.asarray(values, np.float64), return_inverse=True, return_counts=True)
+    ranks: npt.NDArray[np.float64] = (np.cumsum(count) - (count - 1) / 2)[place]
+    return ranks
+
+
+def _ranked_below(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Returns for each example the sum of the weights of those whose rank it raises: of all above it, and half of those
+    of equal ones."""
+    _, place = np.unique(values, return_inverse=True)
+    each = np.bincount(place, weights)
+    sums: npt.NDArray[np.float64] = (weights.sum() - np.cumsum(each) + each / 2)[place]
+    return sums
 
 
 def streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:

@@ -10,14 +10,14 @@ from rich.text import Text
 
 from lit_transformers.records.files import RESULTS, write_text
 from lit_transformers.records.plan import Plan
-from reports.judge.comparisons import compare
+from reports.judge.comparisons import compare, estimates
 from reports.judge.fairness import environments
 from reports.judge.findings import Findings
 from reports.judge.statistics import RESAMPLES
 from reports.read.answers import with_answer
 from reports.read.results import read_results, write_results
 from reports.read.study import Study, load_study
-from reports.show.answer import answer, headline
+from reports.show.answer import answer, further_answers, headline
 from reports.show.figures import FORMATS, draw_figures
 from reports.show.html import ParentPage, write_html
 from reports.show.remarks import TITLE as DISAGREEMENTS
@@ -154,14 +154,16 @@ def _write_other_formats(
 
 
 def find(study: Study, unmatched: bool = False) -> Findings:
-    """Computes the comparisons of a study, with notes on everything that limits their validity."""
+    """Computes the comparisons of a study, also by the metrics that do not judge, with notes on everything that limits
+    their validity."""
     notes: list[str] = []
     comparisons = compare(study, notes, unmatched)
     for key, noun in (("torch", "versions of torch"), ("hardware", "machines")):  # the code is in every run's key
         values = environments(study, key)
         if len(values) > 1:
             notes.append(f"The runs come from {len(values)} {noun}: {', '.join(values)}.")
-    return Findings(study, comparisons, (*study.notes, *notes))
+    further = tuple(Findings(one, estimates(one, notes)) for one in map(study.by, study.plan.also))
+    return Findings(study, comparisons, (*study.notes, *dict.fromkeys(notes)), further)
 
 
 def markdown(
@@ -173,7 +175,7 @@ def markdown(
     """
     plan = findings.study.plan
     blocks = [f"# {escape_markdown(plan.question)}", f"**{escape_markdown(headline(findings))}**"]
-    blocks += [*map(escape_markdown, answer(findings)), _facts(plan)]
+    blocks += [*map(escape_markdown, (*answer(findings), *further_answers(findings))), _facts(plan)]
     blocks += [to_markdown(table.shortened()).rstrip("\n") for table in tables]
     if remarks := disagreements(findings):
         blocks += [f"## {DISAGREEMENTS}", *map(escape_markdown, remarks)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from datamodules.core.trained import TrainedSymbols
 from lit_transformers.batch import LABEL, ClassLabels, LabelledDescription
 from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
 
-__all__ = ["Example", "Examples", "ExamplesConfig", "Synthetic", "SyntheticConfig", "TextRows"]
+__all__ = ["Example", "Examples", "ExamplesConfig", "Synthetic", "SyntheticConfig", "TextRows", "cut_longer"]
 
 FINGERPRINTED = 4
 """Number of examples of each split in a fingerprint, which changes when the code that generates them does."""
@@ -46,35 +47,50 @@ class Example(NamedTuple):
 
 
 class TextRows(NamedTuple):
-    """How a text becomes symbols of a row: those of ``tokenizer``, at most ``longest``, and then ``end``. The boundary
+    """How a text, or two, become symbols of a row: of each text those of ``tokenizer``, and then ``end``. The boundary
     of the vocabulary comes before them.
 
-    head: how many symbols of a longer text are read from its beginning, and the others of ``longest`` from its end;
-    None for all of them. piece: symbols of a piece, where a row may have several, each with the boundary before it and
-    ``end`` after it; 0 where it is one.
+    longest: the most symbols of the texts of a row, without ``end``. Of two texts the longer one loses its end. texts:
+    how many a row has, 1 or 2. Of single texts, head: how many symbols of a longer text are read from its beginning,
+    and the others of ``longest`` from its end; None for all of them. piece: symbols of a piece, where a row may have
+    several, each with the boundary before it and ``end`` after it; 0 where it is one.
     """
 
     tokenizer: Tokenizer
     longest: int
     end: tuple[int, ...]
+    texts: int = 1
     head: int | None = None
     piece: int = 0
 
-    def kept(self, symbols: Symbols) -> Symbols:
-        """Returns the symbols of a text that are read."""
-        if self.head is None or len(symbols) <= self.longest:
-            return symbols[: self.longest]
-        return np.concatenate([symbols[: self.head], symbols[len(symbols) - self.longest + self.head :]])
+    def read(self, *symbols: Symbols) -> tuple[Symbols, ...]:
+        """Returns the symbols of each text that are read, given all of them."""
+        if self.texts == 2:
+            return cut_longer(*symbols, self.longest)
+        (text,) = symbols
+        if self.head is None or len(text) <= self.longest:
+            return (text[: self.longest],)
+        return (np.concatenate([text[: self.head], text[len(text) - self.longest + self.head :]]),)
 
-    def row(self, symbols: Symbols) -> npt.NDArray[np.int64]:
-        """Returns the symbols of a row, given those of a text."""
-        kept = self.kept(symbols)
+    def row(self, *symbols: Symbols) -> tuple[npt.NDArray[np.int64], int | None]:
+        """Returns the symbols of a row, given those of its texts, and the place of the first one of the second text;
+        None of a row of one."""
+        if self.texts == 2:
+            first, second = self.read(*symbols)
+            return np.concatenate([first, self.end, second, self.end]).astype(np.int64), len(first) + len(self.end)
+        (kept,) = self.read(*symbols)
         if not self.piece or len(kept) <= self.piece:
-            return np.append(kept, self.end).astype(np.int64)
+            return np.append(kept, self.end).astype(np.int64), None
         between = [*self.end, self.tokenizer.vocabulary.boundary]
-        first, *others = (kept[start : start + self.piece] for start in range(0, len(kept), self.piece))
-        row = np.concatenate([first, *(part for piece in others for part in (between, piece)), self.end])
-        return row.astype(np.int64)
+        beginning, *others = (kept[start : start + self.piece] for start in range(0, len(kept), self.piece))
+        row = np.concatenate([beginning, *(part for piece in others for part in (between, piece)), self.end])
+        return row.astype(np.int64), None
+
+
+def cut_longer(first: Symbols, second: Symbols, longest: int) -> tuple[Symbols, Symbols]:
+    """Returns two texts of at most ``longest`` symbols together, of which the longer one has lost its end."""
+    first = first[: max(longest - len(second), longest // 2)]
+    return first, second[: longest - len(first)]
 
 
 class Examples(ABC):
@@ -103,6 +119,11 @@ class Examples(ABC):
         """Hook: returns sentences on what was left out, and how many texts stand in two splits."""
         return []
 
+    def draw(self, seed: int) -> None:
+        """Hook: receives the seed of the data before anything is read, for examples of training that seeds choose. By
+        default all seeds have the same."""
+        return
+
     def trained_symbols(self) -> TrainedSymbols:
         """Hook: returns what symbols and labels stand for. Nothing is known of it by default."""
         return TrainedSymbols()
@@ -111,6 +132,13 @@ class Examples(ABC):
         """Hook: reads with the symbols and labels of a trained network. By default they stay what they are. Raises
         DataError for a label that was never trained."""
         return
+
+    def class_counts(self, column: str, classes: int) -> list[int]:
+        """Hook: returns how many examples of training have each class of a column of labels. By default it reads every
+        example."""
+        labels = (self.example("train", ordinal).labels.get(column) for ordinal in range(self.count("train")))
+        counts = Counter(labels)
+        return [counts[number] for number in range(classes)]
 
     def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
         """Hook: yields the symbols of the texts of a split, with their tokenizer. None by default."""

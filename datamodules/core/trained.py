@@ -7,6 +7,7 @@ from typing import NamedTuple, Self
 
 from datamodules.core.errors import DataError
 from datamodules.core.tokenizers import Tokenizer, TokenizerConfig, tokenizer_from_dict
+from lit_transformers.batch import LABEL
 from lit_transformers.config import Config, Plain, canonical_hash
 
 __all__ = ["TrainedSymbols", "require_tokenizer", "tokenizer_conflicts", "with_errors_of"]
@@ -21,6 +22,7 @@ class TrainedSymbols(NamedTuple):
     tokenizer         of texts, for pairs of their targets; None where symbols stand for no text
     source_tokenizer  of the sources of pairs; None where both sides share one
     labels            the names of classes, in the order of their numbers; None where they have none
+    columns           the same of further columns of labels, by their names; None where none has any
     meanings          what decides the meaning of symbols that stand for no text; None for those of a tokenizer
     """
 
@@ -28,6 +30,7 @@ class TrainedSymbols(NamedTuple):
     source_tokenizer: Plain = None
     labels: Plain = None
     meanings: Plain = None
+    columns: Plain = None
 
     @classmethod
     def of(cls, metadata: Mapping[str, Plain]) -> Self:
@@ -40,20 +43,26 @@ class TrainedSymbols(NamedTuple):
 
     def stand_for_those_of(self, other: TrainedSymbols) -> bool:
         """Whether symbols stand for the same as others, whatever the labels; a file may have made lists of tuples."""
-        plain = [symbols._replace(labels=None).to_dict() for symbols in (self, other)]
+        plain = [symbols._replace(labels=None, columns=None).to_dict() for symbols in (self, other)]
         return canonical_hash(plain[0]) == canonical_hash(plain[1])
 
-    def label_numbers(self, names: Sequence[str]) -> list[int]:
-        """Returns the number of each of these labels, by its name. Raises DataError for one that was never trained."""
-        if self.labels is None:
+    def names_in(self, column: str) -> Plain:
+        """Returns the names of the classes of a column of labels; None where it has none."""
+        return self.labels if column == LABEL else (self.columns or {}).get(column)
+
+    def label_numbers(self, names: Sequence[str], column: str = LABEL) -> list[int]:
+        """Returns the number of each of these labels of a column, by its name. Raises DataError for one that was never
+        trained."""
+        trained = self.names_in(column)
+        if trained is None:
             return [*range(len(names))]
-        unknown = [name for name in names if name not in self.labels]
+        unknown = [name for name in names if name not in trained]
         if unknown:
             raise DataError(
-                f"data.source: the label {unknown[0]!r} was never trained; the network knows {', '.join(self.labels)}, "
+                f"data.source: the label {unknown[0]!r} was never trained; the network knows {', '.join(trained)}, "
                 "so leave its examples out, or train a network with a new head"
             )
-        return [self.labels.index(name) for name in names]
+        return [trained.index(name) for name in names]
 
 
 def require_tokenizer(trained: Plain) -> Tokenizer:

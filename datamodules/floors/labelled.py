@@ -1,8 +1,9 @@
-"""Floors of labels: the most frequent class or the mean number, and a linear model over bags of n-grams."""
+"""Floors of labels: the most frequent class or the mean number, and a linear model over bags of n-grams and, of two
+texts, over how much they share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import NamedTuple
 
@@ -14,8 +15,28 @@ import scipy.special
 
 from datamodules.core.errors import DataError
 from datamodules.labelled.labelled import LabelledData
-from lit_transformers.batch import ClassLabels, LabelledBatch, NumberLabels
-from lit_transformers.scores import confusion, matthews
+from lit_transformers.batch import (
+    IGNORED,
+    LABEL,
+    ClassLabels,
+    ClassSetLabels,
+    LabelledBatch,
+    Labels,
+    NumberLabels,
+    labels_in,
+)
+from lit_transformers.scores import (
+    class_counts,
+    confusion,
+    exact_sets,
+    macro_f1,
+    matthews,
+    micro_f1,
+    moments,
+    pearson,
+    set_counts,
+    spearman,
+)
 
 __all__ = ["labelled_floors"]
 
@@ -29,70 +50,209 @@ MOST_SYMBOLS = 1 << 22
 """The most symbols of training rows that are read; of more, the first ones of the order of training."""
 
 Floats = npt.NDArray[np.float64]
+Score = Callable[[Floats, Floats], float]
+"""Computes a score from what is predicted of every example and its labels."""
 
 
 class _Bags(NamedTuple):
-    """A row of features and a label of every example."""
+    """A row of features and the labels of every example [examples, outputs]: a number, or 1 for each class that it has,
+    else 0."""
 
     features: scipy.sparse.csr_matrix[np.float64]
     labels: Floats
 
 
-def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, float]:
-    """Returns accuracy or nats of classes, or Matthews correlation of two, by the most frequent class and by logistic
-    regression over bags of n-grams; or mse or nats (half of it) of numbers, by the mean of training.
+class _Predictor(NamedTuple):
+    """What a kind of labels is predicted by, and its scores.
 
-    They are fitted on so many batches of training. Raises DataError for other metrics.
+    common: the name of the predictor that knows no text; constant: its output, of the sums of labels over a number of
+    examples of training. linear: the name of the linear model; link: returns for its outputs [examples, outputs] and
+    the labels the sum of losses, and their gradient by the outputs.
     """
-    labels = data.description.labels
-    if not isinstance(labels, ClassLabels | NumberLabels):
-        raise DataError(f"no simple predictor of {labels.kind} is known")
-    scores = ("accuracy", *["matthews"] * (labels.count == 2)) if isinstance(labels, ClassLabels) else ("mse",)
-    if metric not in ("nats", *scores):
-        raise DataError(f"no predictor of labels has a value of {metric}")
+
+    common: str
+    constant: Callable[[Floats, int], Floats]
+    linear: str
+    link: Callable[[Floats, Floats], tuple[float, Floats]]
+    scores: Mapping[str, Score]
+
+
+def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, float]:
+    """Returns the value of a metric of labels by who knows no text, from the frequencies of classes or the mean number,
+    and by a linear model over bags of n-grams: logistic regression or, of numbers, ridge regression.
+
+    metric: with the column before a colon where that is another than ``label``. They are fitted on this many batches of
+    training. Raises DataError for other metrics.
+    """
+    column, _, name = metric.rpartition(":")
+    column = column or LABEL
+    labels = data.description.label_columns[column]
+    predictor = _predictor(labels)
+    if name not in predictor.scores:
+        raise DataError(f"no predictor of labels has a value of {name}")
+    score = predictor.scores[name]
     batch_symbols = data.config.tokens_per_step
-    training = _bags(islice(data.train_dataloader(), min(batches, max(MOST_SYMBOLS // batch_symbols, 1))))
-    evaluation = _bags(data.val_dataloader())
-    if not isinstance(labels, ClassLabels):
-        squared_error = float(np.mean((evaluation.labels - training.labels.mean()) ** 2))
-        return {"mean of the labels": squared_error / (2 if metric == "nats" else 1)}
-    frequencies = np.bincount(training.labels.astype(np.int64), minlength=labels.count) + 1.0
-    predictions = {
-        "frequencies of classes": np.tile(np.log(frequencies / frequencies.sum()), (len(evaluation.labels), 1)),
-        "logistic regression over bags of n-grams": _logistic_regression(training, evaluation.features, labels.count),
+    most = min(batches, max(MOST_SYMBOLS // batch_symbols, 1))
+    training = _bags(islice(data.train_dataloader(), most), column, labels)
+    evaluation = _bags(data.val_dataloader(), column, labels)
+    constant = predictor.constant(training.labels.sum(axis=0), len(training.labels))
+    outputs = {
+        predictor.common: np.tile(constant, (len(evaluation.labels), 1)),
+        predictor.linear: _linear_model(training, evaluation.features, predictor.link),
     }
-    truth = evaluation.labels.astype(np.int64)
-    if metric == "matthews":
-        return {name: _matthews(values.argmax(axis=1), truth) for name, values in predictions.items()}
-    if metric == "accuracy":
-        return {name: float(np.mean(values.argmax(axis=1) == truth)) for name, values in predictions.items()}
-    return {name: float(-values[np.arange(len(truth)), truth].mean()) for name, values in predictions.items()}
+    return {name: score(values, evaluation.labels) for name, values in outputs.items()}
 
 
-def _matthews(predicted: npt.NDArray[np.int64], truth: npt.NDArray[np.int64]) -> float:
-    return float(matthews(confusion(predicted == truth, truth).sum(axis=0)))
+def _predictor(labels: Labels) -> _Predictor:
+    """Returns what predicts such labels. Raises DataError for labels of which no simple predictor is known."""
+    match labels:
+        case ClassLabels(count=count):
+            binary = {"matthews": _matthews} if count == 2 else {}
+            return _CLASSES._replace(scores={**_CLASSES.scores, **binary})
+        case ClassSetLabels():
+            return _SETS
+        case NumberLabels():
+            return _NUMBERS
+    raise DataError(f"no simple predictor of {labels.kind} is known")
 
 
-def _bags(batches: Iterable[LabelledBatch]) -> _Bags:
-    """Returns the bags of n-grams of all rows: logarithms of counts, scaled to a sum of squares of 1."""
+def _class_of(values: Floats) -> npt.NDArray[np.int64]:
+    return values.argmax(axis=1)
+
+
+def _matthews(values: Floats, truth: Floats) -> float:
+    predicted, labels = _class_of(values), _class_of(truth)
+    return float(matthews(confusion(predicted == labels, labels).sum(axis=0)))
+
+
+def _macro_f1(values: Floats, truth: Floats) -> float:
+    return float(macro_f1(class_counts(_class_of(truth), _class_of(values)).sum(axis=0)))
+
+
+def _nats_of_classes(values: Floats, truth: Floats) -> float:
+    log_probabilities = scipy.special.log_softmax(values, axis=1)
+    return float(-log_probabilities[np.arange(len(truth)), _class_of(truth)].mean())
+
+
+def _softmax(outputs: Floats, truth: Floats) -> tuple[float, Floats]:
+    log_probabilities = scipy.special.log_softmax(outputs, axis=1)
+    return float(-(truth * log_probabilities).sum()), np.exp(log_probabilities) - truth
+
+
+def _sigmoid(outputs: Floats, truth: Floats) -> tuple[float, Floats]:
+    losses = np.logaddexp(0.0, outputs) - truth * outputs
+    return float(losses.sum()), scipy.special.expit(outputs) - truth
+
+
+def _squared(outputs: Floats, truth: Floats) -> tuple[float, Floats]:
+    return float(((outputs - truth) ** 2).sum()) / 2, outputs - truth
+
+
+def _codes(values: Floats, truth: Floats) -> Floats:
+    """Returns 1 for each class that an example has, and 2 more where it is predicted."""
+    return truth + 2 * (values >= 0)
+
+
+_CLASSES = _Predictor(
+    "frequencies of classes",
+    lambda totals, count: np.log((totals + 1.0) / (totals + 1.0).sum()),
+    "logistic regression over bags of n-grams",
+    _softmax,
+    {
+        "nats": _nats_of_classes,
+        "accuracy": lambda values, truth: float(np.mean(_class_of(values) == _class_of(truth))),
+        "macro_f1": _macro_f1,
+    },
+)
+_SETS = _Predictor(
+    "frequencies of classes",
+    lambda totals, count: np.asarray(scipy.special.logit((totals + 1.0) / (count + 2.0))),
+    "logistic regression over bags of n-grams",
+    _sigmoid,
+    {
+        "nats": lambda values, truth: _sigmoid(values, truth)[0] / len(truth),
+        "micro_f1": lambda values, truth: float(micro_f1(set_counts(_codes(values, truth)).sum(axis=0))),
+        "macro_f1": lambda values, truth: float(macro_f1(set_counts(_codes(values, truth)).sum(axis=0))),
+        "exact_match": lambda values, truth: float(exact_sets(_codes(values, truth)).mean()),
+    },
+)
+_NUMBERS = _Predictor(
+    "mean of the labels",
+    lambda totals, count: totals / count,
+    "ridge regression over bags of n-grams",
+    _squared,
+    {
+        "nats": lambda values, truth: _squared(values, truth)[0] / len(truth),
+        "mse": lambda values, truth: 2 * _squared(values, truth)[0] / len(truth),
+        "pearson": lambda values, truth: float(pearson(moments(truth[:, 0], values[:, 0]).sum(axis=0))),
+        "spearman": lambda values, truth: spearman(truth[:, 0], values[:, 0]),
+    },
+)
+
+
+def _bags(batches: Iterable[LabelledBatch], column: str, kind: Labels) -> _Bags:
+    """Returns the features and labels of all rows with a label: bags of n-grams, as logarithms of counts that are
+    scaled to a sum of squares of 1, of each text apart, and for two texts how much they share."""
     parts, labels = [], []
     for batch in batches:
         symbols, real = batch.inputs.numpy().astype(np.uint64), batch.padding_mask.numpy()
+        segments = None if batch.segments is None else batch.segments.numpy().astype(np.uint64)
+        # The n-grams of the second text have numbers of their own.
+        own = symbols if segments is None else symbols + segments * np.uint64(MULTIPLIER >> 1)
         codes = np.zeros_like(symbols)
         rows, columns = [], []
         for order in ORDERS:
-            earlier = symbols[:, : symbols.shape[1] + 1 - order] + np.uint64(order)
+            earlier = own[:, : own.shape[1] + 1 - order] + np.uint64(order)
             codes[:, order - 1 :] = codes[:, order - 1 :] * np.uint64(MULTIPLIER) + earlier
             row, place = np.nonzero(real[:, order - 1 :])
             rows.append(row)
             columns.append(_hash(codes[row, place + order - 1]))
-        row, column = np.concatenate(rows), np.concatenate(columns)
-        counts = scipy.sparse.csr_matrix((np.ones(len(row)), (row, column)), shape=(len(symbols), COLUMNS))
+        row, place = np.concatenate(rows), np.concatenate(columns)
+        counts = scipy.sparse.csr_matrix((np.ones(len(row)), (row, place)), shape=(len(symbols), COLUMNS))
         logarithms = counts.log1p()
         norms = np.sqrt(np.asarray(logarithms.multiply(logarithms).sum(axis=1)).ravel())
-        parts.append(scipy.sparse.diags(1 / np.maximum(norms, 1e-9)) @ logarithms)
-        labels.append(batch.labels.numpy())
-    return _Bags(scipy.sparse.csr_matrix(scipy.sparse.vstack(parts)), np.concatenate(labels).astype(np.float64))
+        features = scipy.sparse.diags(1 / np.maximum(norms, 1e-9)) @ logarithms
+        if segments is not None:
+            features = scipy.sparse.hstack([features, scipy.sparse.csr_matrix(_shared(batch))])
+        truth, has = _truth(batch, column, kind)
+        parts.append(scipy.sparse.csr_matrix(features)[has])
+        labels.append(truth[has])
+    return _Bags(scipy.sparse.csr_matrix(scipy.sparse.vstack(parts)), np.concatenate(labels))
+
+
+def _truth(batch: LabelledBatch, column: str, kind: Labels) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Returns the labels of a batch [rows, outputs], and which rows have one."""
+    labels = labels_in(batch, column).numpy()
+    has = batch.padding_mask.numpy().any(axis=1)
+    if isinstance(kind, NumberLabels):
+        return labels[:, None].astype(np.float64), has
+    has = has & (labels.reshape(len(labels), -1)[:, 0] != IGNORED)
+    if isinstance(kind, ClassLabels):
+        return (labels[:, None] == np.arange(kind.count)).astype(np.float64), has
+    return (labels == 1).astype(np.float64), has
+
+
+def _shared(batch: LabelledBatch) -> Floats:
+    """Returns for each row how much its two texts share [rows, 4]: of their symbols and of their pairs of neighbours,
+    the share of all that both have; the share of the symbols of each that the other has."""
+    assert batch.segments is not None
+    shares = []
+    for inputs, real, segments in zip(batch.inputs.tolist(), batch.padding_mask, batch.segments, strict=True):
+        length = int(real.sum())
+        second = length - int(segments.sum())
+        texts = inputs[1 : second - 1], inputs[second : length - 1]
+        one, other = ({*text} for text in texts)
+        pairs, other_pairs = ({*zip(text, text[1:], strict=False)} for text in texts)
+        both = len(one & other)
+        shares.append(
+            [
+                both / max(len(one | other), 1),
+                len(pairs & other_pairs) / max(len(pairs | other_pairs), 1),
+                both / max(len(one), 1),
+                both / max(len(other), 1),
+            ]
+        )
+    return np.array(shares, np.float64)
 
 
 def _hash(codes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
@@ -100,26 +260,27 @@ def _hash(codes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     return ((codes * np.uint64(MULTIPLIER)) >> np.uint64(64 - COLUMNS.bit_length() + 1)).astype(np.int64)
 
 
-def _logistic_regression(training: _Bags, features: scipy.sparse.csr_matrix[np.float64], classes: int) -> Floats:
-    """Returns log probabilities of the classes [rows, classes] by multinomial logistic regression.
-
-    It is fitted by L-BFGS with a penalty on squared weights.
-    """
+def _linear_model(
+    training: _Bags,
+    features: scipy.sparse.csr_matrix[np.float64],
+    link: Callable[[Floats, Floats], tuple[float, Floats]],
+) -> Floats:
+    """Returns the outputs of a linear model [rows, outputs], which is fitted by L-BFGS with a penalty on squared
+    weights."""
     count, width = training.features.shape
     inputs = scipy.sparse.csr_matrix(
         scipy.sparse.hstack([training.features, scipy.sparse.csr_matrix(np.ones((count, 1)))])
     )
     transposed = scipy.sparse.csr_matrix(inputs.transpose())
-    truth = np.zeros((count, classes))
-    truth[np.arange(count), training.labels.astype(np.int64)] = 1
+    outputs = training.labels.shape[1]
 
     def loss(flat: Floats) -> tuple[float, Floats]:
-        weights = flat.reshape(width + 1, classes)
-        log_probabilities = scipy.special.log_softmax(np.asarray(inputs @ weights), axis=1)
-        gradient = np.asarray(transposed @ (np.exp(log_probabilities) - truth)) / count + PENALTY * weights
-        return float(-(truth * log_probabilities).sum() / count + PENALTY / 2 * (weights**2).sum()), gradient.ravel()
+        weights = flat.reshape(width + 1, outputs)
+        total, slope = link(np.asarray(inputs @ weights), training.labels)
+        gradient = np.asarray(transposed @ slope) / count + PENALTY * weights
+        return total / count + PENALTY / 2 * float((weights**2).sum()), gradient.ravel()
 
-    start = np.zeros((width + 1) * classes)
+    start = np.zeros((width + 1) * outputs)
     fitted = scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 100})
-    weights = fitted.x.reshape(width + 1, classes)
-    return np.asarray(scipy.special.log_softmax(np.asarray(features @ weights[:-1]) + weights[-1], axis=1))
+    weights = fitted.x.reshape(width + 1, outputs)
+    return np.asarray(features @ weights[:-1]) + weights[-1]

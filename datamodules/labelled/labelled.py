@@ -111,6 +111,7 @@ class LabelledData(Data):
     @cached_property
     def examples(self) -> Examples:
         examples = self.config.source.build()
+        examples.draw(self.config.seed)
         if self.trained is not None:
             examples.read_as(self.trained)
         return examples
@@ -172,6 +173,10 @@ class LabelledData(Data):
         shape = self._shape(rows, 1)._replace(window=-(-count // self.rows(rows)))
         open_rows = partial(_open, self.examples, split, shape, partial(Once, count, None))
         return Reading(open_rows, Shard(), self.config.workers)
+
+    def class_counts(self, column: str, classes: int) -> list[int]:
+        """Returns how many examples of training have each class of a column of labels."""
+        return self.examples.class_counts(column, classes)
 
     def _shape(self, batch_size: int, window: int) -> RowShape:
         """Returns the shape of batches. window: where the config names none."""

@@ -1,69 +1,115 @@
-"""Texts with a label each from columns of tables and fields of nested records: TSV, CSV, JSON lines, JSON, parquet."""
+"""Texts with their labels from columns of tables and fields of nested records: TSV, CSV, JSON lines, JSON, parquet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from io import BytesIO
+from dataclasses import field
 from pathlib import Path
+from typing import Annotated, Literal
 
-from datamodules.core.documents import Document
+from pydantic import Field
+
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, Text
 from datamodules.core.tokenizers import Tokenizer, cached_tokenizer
-from datamodules.labelled.texts import LabelledTexts, TextExamplesConfig
-from datamodules.text.nested_records import Column, FileRecord, RecordsConfig
-from lit_transformers.config import Plain, nearest
+from datamodules.labelled.stored_texts import LabelColumn, StoredText
+from datamodules.labelled.texts import LabelledTexts, TextExamplesConfig, texts_of_training
+from datamodules.text.nested_records import COLUMNS, Column, FileRecord, RecordsConfig, texts_at, value_at
+from lit_transformers.batch import LABEL
+from lit_transformers.config import Plain
 
 __all__ = ["LabelledRecordsConfig"]
 
-LATER = ("licence", "tokenizer", "length", "keep", "head_share", "pieces", "shortest", "examples")
+LATER = (
+    "licence",
+    "tokenizer",
+    "length",
+    "keep",
+    "head_share",
+    "pieces",
+    "shortest",
+    "examples",
+    "balanced",
+    "subset",
+)
 """The fields that decide what is read of a stored text."""
+STORED = 2
+"""Part of the cache key of a corpus: changes with the form in which examples are stored."""
+
+Classes = tuple[str, ...] | Literal["numbers"]
+"""The classes of a column of labels, in order, as they are written in the files; or that it holds numbers."""
 
 
 class LabelledRecordsConfig(TextExamplesConfig, RecordsConfig, kind="labelled_texts"):
-    """Two columns of a table, or two fields of records, in a file, a folder or a tar: a text and its label. A tokenizer
+    """Columns of a table, or fields of records, in a file, a folder or a tar: a text, or two, and labels. A tokenizer
     that learns its symbols learns them from the texts of training. Without a split test, testing reads validation.
 
-    text    a column by its name, or its number from 1, or a JMESPath in nested records; the texts of a list are joined
-            with spaces
-    label   the column of its label, likewise
-    labels  the classes, in order, as they are written in the files
-    licence of the texts, which exported weights name; None where it is not known
+    text     a column by its name, or its number from 1, or a JMESPath in nested records; the texts of a list are joined
+             with spaces
+    second   the column of the second text of a pair, likewise; None for texts that stand alone
+    label    the column of the label, likewise
+    labels   the classes, in order, as they are written in the files; or numbers, for regression
+    columns  further columns of labels, by name, each with its classes or numbers
+    divided_by  what stands between the classes of a cell where a text has any number of them, an empty cell none; in
+             JSON they are a list. None: a text has one class
+    licence  of the texts, which exported weights name; None where it is not known
     """
 
-    labels: tuple[str, ...]
-    licence: str | None = None
+    labels: Classes
     text: Column = "text"
+    second: Column | None = None
     label: Column = "label"
+    columns: dict[str, Classes] = field(default_factory=dict)
+    divided_by: Annotated[str, Field(min_length=1)] | None = None
+    licence: str | None = None
 
     def conflicts(self) -> Iterator[str]:
-        yield from self.conflicts_of(text=self.text, label=self.label)
-        if len({*self.labels}) < len(self.labels) or not 2 <= len(self.labels) <= 256:
-            yield f"labels are 2 to 256 different ones, not {list(self.labels)}"
+        second = {} if self.second is None else {"second": self.second}
+        yield from self.conflicts_of(text=self.text, label=self.label, **second)
+        for name, classes in {"labels": self.labels, **self.columns}.items():
+            if classes != "numbers" and (len({*classes}) < len(classes) or len(classes) < 2):
+                yield f"{name} are 2 different ones or more, not {list(classes)}"
+        for name in self.columns:
+            if name == LABEL or not name.isidentifier():
+                yield f"columns: {name!r} cannot be the name of a further column; rename it in the files"
+        if self.divided_by is not None and self.labels == "numbers":
+            yield "divided_by divides classes, and labels are numbers; drop it"
+        yield from super().conflicts()
 
     @property
     def licences(self) -> Mapping[str, str]:
         return {} if self.licence is None else {Path(self.path).name: self.licence}
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        return self.labels
+    def label_columns(self) -> Mapping[str, LabelColumn]:
+        columns = {LABEL: self.labels, **self.columns}
+        several = self.divided_by is not None
+        return {
+            name: LabelColumn(None if classes == "numbers" else tuple(classes), several and name == LABEL)
+            for name, classes in columns.items()
+        }
+
+    @property
+    def texts(self) -> int:
+        return 1 if self.second is None else 2
 
     @property
     def built_tokenizer(self) -> Tokenizer:
         if not self.tokenizer.learned:
             return cached_tokenizer(self.tokenizer, [], "")
         corpus = self.corpus()
-        return cached_tokenizer(self.tokenizer, _training_texts(corpus), f"{corpus.fingerprint} texts")
+        return cached_tokenizer(self.tokenizer, texts_of_training(corpus), f"{corpus.fingerprint} texts")
 
     def protocol(self) -> dict[str, Plain]:
         shown = {"length": self.length, "shortest": self.shortest, "examples of training": self.examples}
         return shown | self.reading()
 
     def corpus(self) -> IndexedCorpus:
-        """Returns the corpus of the examples, each its label in one byte, then its text. Raises DataError."""
+        """Returns the corpus of the examples. Raises DataError."""
         decisive = {name: value for name, value in self.to_dict().items() if name not in LATER}
-        corpus = self.indexed(decisive, (self.text, self.label), self._example)
+        texts = (self.text,) if self.second is None else (self.text, self.second)
+        labels = () if self.divided_by else (self.label,)
+        corpus = self.indexed([STORED, decisive], (*texts, *labels, *self.columns), self._example)
         for split in ("train", "validation"):
             if not corpus.count(split):
                 raise DataError(
@@ -76,19 +122,26 @@ class LabelledRecordsConfig(TextExamplesConfig, RecordsConfig, kind="labelled_te
 
     def _example(self, record: FileRecord, values: list[list[str]], path: Path) -> Text:
         """Returns an example as it is stored. Raises DataError for a label that is none."""
-        text, label = " ".join(values[0]), " ".join(values[1]).strip()
-        if label not in self.labels:
-            hint = nearest(label, self.labels)
-            raise DataError(f"{record.place}: the label {label!r} is none of data.source.labels; {hint}")
+        texts = [" ".join(value) for value in values[: self.texts]]
+        cells = values[self.texts :]
+        if self.divided_by is not None:
+            cells = [self._classes(record, self.divided_by), *cells]
         try:
-            content = bytes([self.labels.index(label)]) + text.encode()
+            labels = [column.stored(cell) for column, cell in zip(self.label_columns.values(), cells, strict=True)]
+        except ValueError as error:
+            raise DataError(f"{record.place}: {error}") from None
+        try:
+            return StoredText(labels, texts).entry(
+                record.origin, self.split_of(record, "\t".join(texts)), path, record.row
+            )
         except UnicodeEncodeError:
             raise DataError(f"{record.place}: holds a character that UTF-8 cannot write") from None
-        split = self.split_of(record, text)
-        return Text(record.origin, split, BytesIO(content), path, row=record.row, says=content[1:])
 
-
-def _training_texts(corpus: IndexedCorpus) -> Iterator[Document]:
-    """Yields the texts of training without their labels."""
-    for document in corpus.documents("train"):
-        yield Document(document.name, document.text[1:])
+    def _classes(self, record: FileRecord, divided_by: str) -> list[str]:
+        """Returns the names of the classes of a record: the items of a list, or the parts of a cell."""
+        value = value_at(record.values, self.label, record.place, COLUMNS)
+        if value in ([], ""):
+            return []
+        cells = texts_at(record.values, self.label, record.place)
+        parts = cells if isinstance(value, list) else cells[0].split(divided_by)
+        return [part.strip() for part in parts if part.strip()]

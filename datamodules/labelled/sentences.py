@@ -1,11 +1,10 @@
-"""Labelled sentences and reviews of public corpora."""
+"""Labelled sentences, pairs of sentences and reviews of public corpora."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from io import BytesIO
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -15,30 +14,40 @@ from datamodules.core.errors import DataError
 from datamodules.core.index import Text, index_corpus
 from datamodules.core.reading import lines_in, locate
 from datamodules.core.tokenizers import Tokenizer, TokenizerConfig, cached_tokenizer
+from datamodules.labelled.stored_texts import LabelColumn, StoredText
 from datamodules.labelled.texts import WHOLE, LabelledTexts, TextExamplesConfig
 from datamodules.text.sources import SourceConfig
+from lit_transformers.batch import LABEL
 from lit_transformers.config import Plain
 
 __all__ = ["SentencesConfig"]
 
-Name = Literal["sst2", "cola", "trec", "imdb"]
+Name = Literal["sst2", "cola", "trec", "imdb", "sick"]
+STORED = 2
+"""Part of the cache key of a corpus: changes with the form in which examples are stored."""
 
 
 class CorpusLayout(NamedTuple):
     """Where a corpus has its examples.
 
     path: by default. licence: of its texts, as far as one is stated. files: that of each split; of a zip, the files in
-    it. labels: the classes, in order. fields: the columns of a label and of a text, where tabs divide lines; None for
-    other lines.
+    it. columns: what the columns of labels hold. fields: the places of the labels, and texts: those of the texts, where
+    tabs divide lines; None for other lines.
     """
 
     path: str
     licence: str
     files: dict[Split, str]
-    labels: tuple[str, ...]
-    fields: tuple[int, int] | None = None
+    columns: Mapping[str, LabelColumn]
+    fields: tuple[int, ...] | None = None
+    texts: tuple[int, ...] = (0,)
     has_header: bool = False
     encoding: str = "utf-8"
+
+
+def one_of(*classes: str) -> dict[str, LabelColumn]:
+    """Returns the columns of labels where each example has one of these classes, in the order of their numbers."""
+    return {LABEL: LabelColumn(classes)}
 
 
 LAYOUTS: dict[Name, CorpusLayout] = {
@@ -46,8 +55,8 @@ LAYOUTS: dict[Name, CorpusLayout] = {
         "sst2-glue",
         "none stated (Stanford, research)",
         {"train": "train.tsv.xz", "validation": "dev.tsv.xz"},
-        ("0", "1"),
-        (1, 0),
+        one_of("0", "1"),
+        (1,),
         has_header=True,
     ),
     "cola": CorpusLayout(
@@ -58,32 +67,48 @@ LAYOUTS: dict[Name, CorpusLayout] = {
             "validation": "cola_public/raw/in_domain_dev.tsv",
             "test": "cola_public/raw/out_of_domain_dev.tsv",
         },
-        ("0", "1"),
-        (1, 3),
+        one_of("0", "1"),
+        (1,),
+        (3,),
     ),
     "trec": CorpusLayout(
         "trec-qc/qc.zip",
         "none stated (University of Illinois, research)",
         {"train": "qc/train.txt", "validation": "qc/test.txt"},
-        ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"),
+        one_of("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"),
         encoding="latin-1",
     ),
     "imdb": CorpusLayout(
         "imdb",
         "none stated (Stanford, research)",
         {"train": "imdb.train.jsonl.xz", "validation": "imdb.test.jsonl.xz"},
-        ("neg", "pos"),
+        one_of("neg", "pos"),
+    ),
+    "sick": CorpusLayout(
+        "sick2014",
+        "CC BY-NC-SA 3.0",
+        {
+            "train": "SICK_train.txt.xz",
+            "validation": "SICK_trial.txt.xz",
+            "test": "SICK_test_annotated.txt.xz",
+        },
+        one_of("CONTRADICTION", "ENTAILMENT", "NEUTRAL") | {"relatedness": LabelColumn(None)},
+        (4, 3),
+        (1, 2),
+        has_header=True,
     ),
 }
 
 
 class SentencesConfig(TextExamplesConfig, kind="sentences"):
-    """The text of each example as [CLS] text [SEP], with the symbols that ``rows`` of the same tokenizer have.
+    """The text of each example as [CLS] text [SEP], or two as [CLS] text [SEP] text [SEP], with the symbols that
+    ``rows`` of the same tokenizer have.
 
     corpus     sst2: phrases of film reviews by sentiment (of GLUE, arXiv:1804.07461; the labels of its test are not
                public). cola: sentences by acceptability (arXiv:1805.12471); testing reads those of other sources. trec:
                questions by one of six kinds of answers (Li and Roth 2002); validation reads the test, for there is no
-               third split. imdb: reviews by sentiment (Maas et al. 2011), likewise
+               third split. imdb: reviews by sentiment (Maas et al. 2011), likewise. sick: pairs of sentences by
+               entailment, and in the column ``relatedness`` by a number from 1 to 5 (Marelli et al. 2014)
     path       its folder or zip, relative to LIT_DATA or to the working folder; None for that of its usual name
     learned_from  the source of text that a learned tokenizer was learned from; None for one that learns nothing
     """
@@ -98,6 +123,7 @@ class SentencesConfig(TextExamplesConfig, kind="sentences"):
                 f"a {self.tokenizer.kind} tokenizer learns its symbols; set learned_from to the source of pretraining, "
                 "or tokenizer to pretrained"
             )
+        yield from super().conflicts()
 
     @property
     def built_tokenizer(self) -> Tokenizer:
@@ -108,8 +134,12 @@ class SentencesConfig(TextExamplesConfig, kind="sentences"):
         return {self.corpus: LAYOUTS[self.corpus].licence}
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        return LAYOUTS[self.corpus].labels
+    def label_columns(self) -> Mapping[str, LabelColumn]:
+        return LAYOUTS[self.corpus].columns
+
+    @property
+    def texts(self) -> int:
+        return len(LAYOUTS[self.corpus].texts)
 
     def protocol(self) -> dict[str, Plain]:
         return {
@@ -129,7 +159,7 @@ class SentencesConfig(TextExamplesConfig, kind="sentences"):
         except OSError as error:
             raise DataError(f"{error.filename}: no such file; correct data.source.path or LIT_DATA") from None
         texts = (text for split, name in layout.files.items() for text in _texts(layout, place, name, split))
-        return LabelledTexts(self, index_corpus(["sentences", self.corpus, stamps], "", WHOLE, texts))
+        return LabelledTexts(self, index_corpus(["sentences", STORED, self.corpus, stamps], "", WHOLE, texts))
 
 
 @cache
@@ -141,33 +171,42 @@ def _tokenizer(config: TokenizerConfig, learned_from: SourceConfig | None) -> To
 
 
 def _texts(layout: CorpusLayout, place: Path, name: str, split: Split) -> Iterator[Text]:
-    """Yields the examples of a file as they are stored: the class in one byte, then the text. Raises DataError."""
+    """Yields the examples of a file as they are stored. Raises DataError."""
     path = place if place.is_file() else place / name
     for row, line in enumerate(_lines(path, name, layout)):
         if not line.strip() or (layout.has_header and row == 0):
             continue
         try:
-            label, text = _label_and_text(layout, line)
-            content = bytes([layout.labels.index(label)]) + text.encode()
-        except (ValueError, KeyError, IndexError, TypeError):
-            reason = f"no text with one of the labels {', '.join(layout.labels)}"
-            line_name = f"{path.name}/{name}:{row + 1}"
-            raise DataError(f"{line_name}: {reason}; correct data.source.corpus or data.source.path") from None
-        yield Text(name, split, BytesIO(content), path, row=row, says=content[1:])
+            cells, texts = _labels_and_texts(layout, line)
+            pairs = zip(layout.columns.values(), cells, strict=True)
+            stored = StoredText([column.stored([cell]) for column, cell in pairs], texts)
+            entry = stored.entry(name, split, path, row)
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+            place_in_file = f"{path.name}/{name}:{row + 1}"
+            raise DataError(
+                f"{place_in_file}: {_required(layout)}; correct data.source.corpus or data.source.path"
+            ) from None
+        yield entry
 
 
-def _label_and_text(layout: CorpusLayout, line: str) -> tuple[str, str]:
-    """Returns the label and the text of a line: of JSON, of columns, or of a label before a colon and a finer one."""
+def _required(layout: CorpusLayout) -> str:
+    """Returns what a line lacks that is none of a corpus."""
+    noun = "no text" if len(layout.texts) == 1 else "no two texts"
+    return f"{noun} with one of the labels {', '.join(layout.columns[LABEL].classes or ())}"
+
+
+def _labels_and_texts(layout: CorpusLayout, line: str) -> tuple[Sequence[str], list[str]]:
+    """Returns the labels and the texts of a line: of JSON, of columns, or of a label before a colon and a finer one."""
     if layout.fields:
         columns = line.rstrip("\r\n").split("\t")
-        label, text = (columns[field] for field in layout.fields)
+        labels, texts = ([columns[field] for field in fields] for fields in (layout.fields, layout.texts))
     elif line.startswith("{"):
         record = json.loads(line)
-        label, text = record["label"], record["text"]
+        labels, texts = [record["label"]], [record["text"]]
     else:
         label, text = line.split(":", 1)
-        text = text.partition(" ")[2]
-    return label, text.strip()
+        labels, texts = [label], [text.partition(" ")[2]]
+    return labels, [text.strip() for text in texts]
 
 
 def _lines(path: Path, name: str, layout: CorpusLayout) -> Iterator[str]:

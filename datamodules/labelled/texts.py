@@ -1,25 +1,28 @@
-"""Labelled texts by any tokenizer, as [CLS] text [SEP]: what pretrained encoders are fine-tuned on."""
+"""Labelled texts by any tokenizer, as [CLS] text [SEP], or [CLS] text [SEP] text [SEP] of two: what pretrained encoders
+are fine-tuned on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from datamodules.core.documents import Split
+from datamodules.core.documents import Document, Split
 from datamodules.core.errors import DataError
 from datamodules.core.examples import Example, Examples, ExamplesConfig, TextRows
 from datamodules.core.index import IndexedCorpus
 from datamodules.core.tokenizers import BytesConfig, Symbols, Tokenizer, TokenizerConfig, key_of
 from datamodules.core.trained import TrainedSymbols, require_tokenizer
 from datamodules.core.windows import shuffled
+from datamodules.labelled.stored_texts import LabelColumn, StoredText
 from datamodules.rows.symbols import RowSymbols
-from lit_transformers.batch import ClassLabels, LabelledDescription
+from lit_transformers.batch import LABEL, LabelledDescription
 from lit_transformers.config import Fraction, Plain, Positive, canonical_hash
 
-__all__ = ["WHOLE", "LabelledTexts", "TextExamplesConfig"]
+__all__ = ["WHOLE", "LabelledTexts", "TextExamplesConfig", "texts_of_training"]
 
 Keep = Literal["head", "tail", "head_tail"]
 
@@ -31,14 +34,17 @@ class TextExamplesConfig(ExamplesConfig):
     """Base of labelled texts, with the symbols that ``rows`` of the same tokenizer have.
 
     tokenizer  of the network that is fine-tuned
-    length     tokens of the longest row, special symbols included
-    keep       what is read of longer texts: their head, their tail, or the head_tail, a part of each (arXiv:1905.05583,
-               section 5.3.1)
+    length     tokens of the longest row, special symbols included; of two texts the longer one loses its end
+    keep       what is read of longer single texts: their head, their tail, or the head_tail, a part of each
+               (arXiv:1905.05583, section 5.3.1)
     head_share the share of a row that head_tail takes from the beginning of a text: 128 of 510 symbols by default
-    pieces     the most rows of that length that a text is cut into, which the network reads one by one; what is longer
-               than all of them is read as ``keep`` says. ``task.piece_pooling`` combines them
+    pieces     the most rows of that length that a single text is cut into, which the network reads one by one; what is
+               longer than all of them is read as ``keep`` says. ``task.piece_pooling`` combines them
     shortest   words of the shortest text that is read, as spaces divide it
-    examples   examples of training, chosen at random and the same for all seeds; None for all
+    examples   examples of training, chosen at random; None for all. More examples contain fewer
+    balanced   whether ``examples`` are as many of each class
+    subset     fixed: all seeds have the same examples of training. by_seed: those of each seed are its own, the same in
+               every arm
     """
 
     tokenizer: TokenizerConfig = BytesConfig()
@@ -48,6 +54,25 @@ class TextExamplesConfig(ExamplesConfig):
     pieces: Positive = 1
     shortest: Positive = 1
     examples: Positive | None = None
+    balanced: bool = False
+    subset: Literal["fixed", "by_seed"] = "fixed"
+
+    def conflicts(self) -> Iterator[str]:
+        if (self.balanced or self.subset == "by_seed") and self.examples is None:
+            yield "balanced and subset choose some examples of training, and all are read; set examples"
+        yield from self.balance_conflicts()
+        if self.texts == 2 and (self.keep != "head" or self.pieces > 1):
+            yield "keep and pieces are of single texts, and rows have two; drop them"
+
+    def balance_conflicts(self) -> Iterator[str]:
+        """Yields why as many examples of each class cannot be chosen."""
+        column = self.label_columns[LABEL]
+        if not self.balanced or self.examples is None:
+            return
+        if column.classes is None or column.several:
+            yield "balanced counts the examples of each class, and these labels are not one class each; drop it"
+        elif self.examples % len(column.classes):
+            yield f"balanced examples are as many of each of {len(column.classes)} classes; set examples to a multiple"
 
     @property
     def built_tokenizer(self) -> Tokenizer:
@@ -55,9 +80,19 @@ class TextExamplesConfig(ExamplesConfig):
         raise NotImplementedError
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """The labels, in the order of their numbers."""
+    def label_columns(self) -> Mapping[str, LabelColumn]:
+        """What the columns of labels hold, by their names, the first one ``label``."""
         raise NotImplementedError
+
+    @property
+    def texts(self) -> int:
+        """How many texts an example has: 1 or 2."""
+        raise NotImplementedError
+
+    @property
+    def class_names(self) -> dict[str, list[str]]:
+        """The names of the classes of the columns that hold any."""
+        return {name: [*column.classes] for name, column in self.label_columns.items() if column.classes is not None}
 
     def measured(self) -> dict[str, Plain]:
         return {"shortest": self.shortest}
@@ -68,17 +103,20 @@ class TextExamplesConfig(ExamplesConfig):
 
     @property
     def description(self) -> LabelledDescription:
-        return self.described(TrainedSymbols(self.built_tokenizer.to_dict(), labels=[*self.classes]))
+        return self.described(trained_with(self.built_tokenizer, self.class_names))
 
     def text_rows(self, trained: TrainedSymbols) -> TextRows:
         return self.rows_of(require_tokenizer(trained.tokenizer))
 
     def rows_of(self, tokenizer: Tokenizer) -> TextRows:
         """Returns how a text becomes a row with the symbols of a tokenizer."""
+        if self.texts == 2:
+            longest, end = self.length - 3, (RowSymbols.of(tokenizer).separator,)
+            return TextRows(tokenizer, longest, end, self.texts)
         piece = self.length - 2
         longest, end = self.pieces * piece, (RowSymbols.of(tokenizer).separator,)
         head = {"head": None, "tail": 0, "head_tail": round(self.head_share * longest)}[self.keep]
-        return TextRows(tokenizer, longest, end, head, piece if self.pieces > 1 else 0)
+        return TextRows(tokenizer, longest, end, self.texts, head, piece if self.pieces > 1 else 0)
 
     def reading(self) -> dict[str, Plain]:
         """Returns the fields, where they are not the defaults, that decide what is read of longer texts."""
@@ -88,20 +126,28 @@ class TextExamplesConfig(ExamplesConfig):
 
     def described(self, trained: TrainedSymbols) -> LabelledDescription:
         symbols = RowSymbols.of(require_tokenizer(trained.tokenizer))
-        labels = ClassLabels(count=len(self.classes if trained.labels is None else trained.labels))
-        return LabelledDescription(vocabulary=symbols.vocabulary, length=self.length, labels=labels, pieces=self.pieces)
+        columns = {name: column.labels(trained.names_in(name)) for name, column in self.label_columns.items()}
+        return LabelledDescription(
+            vocabulary=symbols.vocabulary,
+            length=self.length,
+            labels=columns.pop(LABEL),
+            columns=columns,
+            segments=self.texts,
+            pieces=self.pieces,
+        )
 
 
 class LabelledTexts(Examples):
-    """Texts of an index, each behind a byte that is its label, which are turned into symbols when they are read.
+    """Texts of an index with their labels, which are turned into symbols when they are read.
 
     Where there is no test, it reads the split of validation.
     """
 
     def __init__(self, config: TextExamplesConfig, corpus: IndexedCorpus) -> None:
-        self.config, self.corpus = config, corpus
+        self.config, self.corpus, self.seed = config, corpus, 0
         self.places: dict[Split, Sequence[int]] = {}
-        self.labels, self.numbers = [*config.classes], [*range(len(config.classes))]
+        self.names = config.class_names
+        self.numbers = {name: [*range(len(names))] for name, names in self.names.items()}
         self.content = corpus.fingerprint
 
     @cached_property
@@ -117,35 +163,59 @@ class LabelledTexts(Examples):
     def fingerprint(self) -> str:  # type: ignore[override]
         config, tokenizer = self.config, canonical_hash(key_of(self.tokenizer), 32)
         decisive = [self.content, tokenizer, config.length, config.shortest, config.examples]
-        others = [] if self.labels == [*config.classes] else [self.labels]
-        reading = [config.reading()] if config.reading() else []
-        return canonical_hash([*decisive, *others, *reading], 32)
+        others: list[Plain] = [] if self.names == config.class_names else [self.names]
+        others += ["balanced"] if config.balanced else []
+        others += [self.seed] if config.subset == "by_seed" else []
+        others += [config.reading()] if config.reading() else []
+        return canonical_hash([*decisive, *others], 32)
+
+    def draw(self, seed: int) -> None:
+        self.seed = seed if self.config.subset == "by_seed" else 0
 
     def trained_symbols(self) -> TrainedSymbols:
-        return TrainedSymbols(self.tokenizer.to_dict(), labels=self.labels)
+        return trained_with(self.tokenizer, self.names)
 
     def read_as(self, trained: TrainedSymbols) -> None:
         self.tokenizer = require_tokenizer(trained.tokenizer)
-        self.numbers = trained.label_numbers(self.config.classes)
-        self.labels = self.labels if trained.labels is None else trained.labels
+        for name, names in self.config.class_names.items():
+            self.numbers[name] = trained.label_numbers(names, name)
+            self.names[name] = trained.names_in(name) or names
 
     def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
         for ordinal in range(self.count(split)):
-            text = self.corpus.documents(self._split(split))[self._place(split, ordinal)].text
-            yield self.tokenizer, self.rows.kept(self.tokenizer.encode(text[1:]))
+            stored = self._stored(self._split(split), self._place(split, ordinal))
+            for symbols in self.rows.read(*map(self.tokenizer.encode, stored.encoded)):
+                yield self.tokenizer, symbols
 
     def count(self, split: Split) -> int:
         return len(self._places(self._split(split)))
 
     def example(self, split: Split, ordinal: int) -> Example:
-        text = self.corpus.documents(self._split(split))[self._place(split, ordinal)].text
-        return Example(self.rows.row(self.tokenizer.encode(text[1:])), self.numbers[text[0]])
+        stored = self._stored(self._split(split), self._place(split, ordinal))
+        symbols, second = self.rows.row(*map(self.tokenizer.encode, stored.encoded))
+        labels = self._labels(stored)
+        return Example(symbols, labels.pop(LABEL), columns=labels or None, second=second)
+
+    def class_counts(self, column: str, classes: int) -> list[int]:
+        counts = Counter(self._labels(self._stored("train", place))[column] for place in self._places("train"))
+        return [counts[number] for number in range(classes)]
 
     def reading_messages(self) -> list[str]:
         return self.corpus.messages
 
     def name(self, split: Split, ordinal: int) -> str:
         return self.corpus.documents(self._split(split)).name(self._place(split, ordinal))
+
+    def _labels(self, stored: StoredText) -> dict[str, Any]:
+        """Returns the labels of an example by their columns."""
+        columns = self.config.label_columns.items()
+        return {
+            name: column.read(label, self.numbers.get(name, ()))
+            for (name, column), label in zip(columns, stored.labels, strict=True)
+        }
+
+    def _stored(self, split: Split, place: int) -> StoredText:
+        return StoredText.of(self.corpus.documents(split)[place].text)
 
     def _place(self, split: Split, ordinal: int) -> int:
         """Returns the place of an example among all that the corpus has of its split."""
@@ -154,16 +224,51 @@ class LabelledTexts(Examples):
     def _places(self, split: Split) -> Sequence[int]:
         """Returns the places of a split's examples in its part of the corpus. Raises DataError where there are none."""
         if split not in self.places:
-            documents, config = self.corpus.documents(split), self.config
-            places: Sequence[int] = range(len(documents))
+            config = self.config
+            places: Sequence[int] = range(len(self.corpus.documents(split)))
             if config.shortest > 1:
-                places = [place for place in places if len(documents[place].text[1:].split()) >= config.shortest]
+                places = [place for place in places if self._words(split, place) >= config.shortest]
             if config.examples is not None and split == "train":
-                places = [places[place] for place in sorted(shuffled(len(places), 0, 0)[: config.examples].tolist())]
+                places = sorted(self._chosen(places, config.examples))
             if not places:
                 raise DataError(f"no text of {split} has {config.shortest} words; correct data.source.shortest")
             self.places[split] = places
         return self.places[split]
 
+    def _words(self, split: Split, place: int) -> int:
+        return min(len(text.split()) for text in self._stored(split, place).encoded)
+
+    def _chosen(self, places: Sequence[int], count: int) -> list[int]:
+        """Returns ``count`` places of training in the order in which they are drawn: where examples are balanced, as
+        many of each class. Raises DataError for a class that has not as many."""
+        order = [places[place] for place in shuffled(len(places), self.seed, 0).tolist()]
+        if not self.config.balanced:
+            return order[:count]
+        names = self.config.class_names[LABEL]
+        drawn: list[list[int]] = [[] for _ in names]
+        for place in order:
+            drawn[self._stored("train", place).labels[0]].append(place)
+        each = count // len(names)
+        for name, own in zip(names, drawn, strict=True):
+            if len(own) < each:
+                raise DataError(
+                    f"{len(own):,} texts of train have the label {name!r}, and balanced examples need {each:,} of each; "
+                    f"set data.source.examples to at most {len(names) * min(map(len, drawn)):,}"
+                )
+        return [place for own in drawn for place in own[:each]]
+
     def _split(self, split: Split) -> Split:
         return "validation" if split == "test" and not self.corpus.count("test") else split
+
+
+def trained_with(tokenizer: Tokenizer, names: Mapping[str, list[str]]) -> TrainedSymbols:
+    """Returns what symbols of a tokenizer and classes of these names, by columns, stand for."""
+    further = {name: classes for name, classes in names.items() if name != LABEL}
+    return TrainedSymbols(tokenizer.to_dict(), labels=names.get(LABEL), columns=further or None)
+
+
+def texts_of_training(corpus: IndexedCorpus) -> Iterator[Document]:
+    """Yields the texts of training without their labels."""
+    for document in corpus.documents("train"):
+        for text in StoredText.of(document.text).encoded:
+            yield Document(document.name, text)

@@ -38,7 +38,7 @@ from datamodules.core.reading import (
 from datamodules.text.sources import files_of, named_split, nothing_left, split_by_hash, stamps
 from lit_transformers.config import Config, Fraction, Plain, nearest
 
-__all__ = ["Column", "FileRecord", "RecordsConfig", "column_conflicts", "texts_at"]
+__all__ = ["COLUMNS", "Column", "FileRecord", "RecordsConfig", "column_conflicts", "texts_at", "value_at"]
 
 Column = str | Annotated[int, Field(ge=1)]
 """A column of a table by its name or its number from 1, or the path of a text in nested records."""

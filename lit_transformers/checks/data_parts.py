@@ -124,7 +124,8 @@ def _content(case: SourceConfig | ExamplesConfig | PairsConfig, backwards: bool 
             return opened.name(split, number), (tuple(map(int, pair.source)), tuple(map(int, pair.target)))
         example = opened.example(split, number)
         labels = {name: _hashable(label) for name, label in example.labels.items()}
-        return opened.name(split, number), (tuple(map(int, example.symbols)), (*labels.items(),), example.marked)
+        read = (tuple(map(int, example.symbols)), (*labels.items(),), example.marked, example.second)
+        return opened.name(split, number), read
 
     def items(split: Split) -> list[tuple[str, Any]]:
         if isinstance(case, SourceConfig):
@@ -327,7 +328,7 @@ def examples_are_described(case: ExamplesConfig) -> str:
     description, longest = case.description, 0
     counts: dict[str, Counter[Any]] = {name: Counter() for name in description.label_columns}
     for split, items in _content(case).items.items():
-        for name, (symbols, labels, marked) in items:
+        for name, (symbols, labels, marked, second) in items:
             place = f"{split}: {name}"
             _symbols_fit(symbols, description.vocabulary, place)
             longest = max(longest, len(symbols) + 1)
@@ -342,6 +343,11 @@ def examples_are_described(case: ExamplesConfig) -> str:
                 label = dict(labels).get(column)
                 _label_fits(kind, label, len(symbols), f"{place}: column {column!r}")
                 counts[column].update(label if isinstance(kind, TagLabels) and label else [label])
+            if second is not None and not (description.segments > 1 and 0 < second < len(symbols)):
+                raise Broken(
+                    f"{place} has its second text at {second} of {len(symbols)} symbols, and a row has "
+                    f"{description.segments}; count without the boundary, and describe both in segments"
+                )
             if any(not 0 <= mark < len(symbols) for mark in marked or ()):
                 raise Broken(f"{place} marks {marked} of {len(symbols)} symbols; count them without the boundary")
     for column, labels in counts.items():
@@ -366,17 +372,26 @@ def _label_fits(kind: Labels, label: Any, symbols: int, place: str) -> None:
 
 
 def labels_are_not_fed(case: ExamplesConfig) -> str:
-    """Checks that no symbol at one place tells the labels of a column in every example, in training and validation."""
+    """Checks that no symbol at one place tells the labels of a column in every example, in training and validation; of
+    rows of two texts no symbol of either."""
     content = _content(case).items
     rows = [item for split in SPLITS[:2] for _, item in content[split]]
     if len(rows) < COUNT // 2:
         return f"not asked: there are {len(rows)} examples"
-    if min(len(symbols) for symbols, _, _ in rows) < 3:
+    if min(len(symbols) for symbols, *_ in rows) < 3:
         return "not asked: a row has fewer than 3 symbols"
     for column, kind in case.description.label_columns.items():
-        labels = [dict(labels).get(column) for _, labels, _ in rows]
-        if leak := kind.leak([symbols for symbols, _, _ in rows], labels):
+        labels = [dict(labels).get(column) for _, labels, *_ in rows]
+        if leak := kind.leak([symbols for symbols, *_ in rows], labels):
             raise Broken(f"column {column!r}: {leak}; leave labels out of the symbols")
+        if isinstance(kind, TagLabels) or any(second is None for *_, second in rows):
+            continue
+        for noun, texts in (
+            ("first", [symbols[:second] for symbols, *_, second in rows]),
+            ("second", [symbols[second:] for symbols, *_, second in rows]),
+        ):
+            if leak := kind.leak(texts, labels):
+                raise Broken(f"column {column!r}: in the {noun} text {leak}; leave labels out of the symbols")
     return "no one place tells it"
 
 

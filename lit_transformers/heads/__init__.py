@@ -8,7 +8,7 @@ from lit_transformers.heads.hidden_symbols import HiddenSymbolsConfig
 from lit_transformers.heads.next_symbol import FutureSymbolConfig, LayerSymbolsConfig, NextSymbolConfig
 from lit_transformers.heads.one_sided_symbols import OneSidedSymbolsConfig
 from lit_transformers.heads.phrase_detection import ReplacedPhrasesConfig
-from lit_transformers.heads.pooled import ClassLabelConfig, NumberLabelConfig
+from lit_transformers.heads.pooled import ClassLabelConfig, ClassSetLabelConfig, NumberLabelConfig
 from lit_transformers.heads.relation import RelationConfig
 from lit_transformers.heads.replaced_symbols import DrawnSymbolsConfig, ReplacedSymbolsConfig
 from lit_transformers.heads.span_boundary import SpanBoundaryConfig
@@ -20,6 +20,7 @@ HEADS = table(
     FutureSymbolConfig,
     AnswerSymbolsConfig,
     ClassLabelConfig,
+    ClassSetLabelConfig,
     NumberLabelConfig,
     HiddenSymbolsConfig,
     OneSidedSymbolsConfig,
@@ -36,6 +37,7 @@ __all__ = [
     "HEADS",
     "AnswerSymbolsConfig",
     "ClassLabelConfig",
+    "ClassSetLabelConfig",
     "ContrastConfig",
     "DrawnSymbolsConfig",
     "FutureSymbolConfig",

@@ -29,13 +29,13 @@ class HeadsMetric(ExampleMetric):
         super().__init__()
         # In a tuple, so that they are no submodules: their weights are the task's.
         self._heads = ({name: head for name, head in heads.items() if head.measured},)
-        classes = {name: type(head) for name, head in self.heads.items()}
-        order = [*dict.fromkeys([*list(classes)[:1], *(absent or {}), *classes])]
-        classes = {name: classes.get(name) or (absent or {})[name] for name in order}
+        present = self.heads
+        order = [*dict.fromkeys([*list(present)[:1], *(absent or {}), *present])]
+        kinds: dict[str, Head | type[Head]] = {name: present.get(name) or (absent or {})[name] for name in order}
         self.places: dict[str, slice] = {}
         self.kinds: list[type] = []
         names: list[str] = []
-        for number, (name, head) in enumerate(classes.items()):
+        for number, (name, head) in enumerate(kinds.items()):
             self.places[name] = slice(len(names), len(names) + len(head.columns))
             names += head.column_names(name) if number else head.columns
             self.kinds += head.columns.values()

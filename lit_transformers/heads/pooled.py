@@ -1,4 +1,4 @@
-"""Predictions of a whole sequence from one vector of the network: its class, or a number."""
+"""Predictions of a whole sequence from one vector of the network: its class, several classes, or a number."""
 
 from __future__ import annotations
 
@@ -14,14 +14,38 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.activations import Activation, activation
-from lit_transformers.batch import LABEL, ClassLabels, DataDescription, LabelledBatch, LabelledDescription, NumberLabels
-from lit_transformers.config import ConfigError, Dropout, Fraction
+from lit_transformers.batch import (
+    IGNORED,
+    LABEL,
+    ClassLabels,
+    ClassSetLabels,
+    DataDescription,
+    LabelledBatch,
+    LabelledDescription,
+    NumberLabels,
+    labels_in,
+)
+from lit_transformers.config import ConfigError, Dropout, Fraction, PositiveFloat
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
 from lit_transformers.heads.pooling import PiecePooling, Pooled, Pooling, cut_rows
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
 from lit_transformers.records.measure import Measure, maximized, minimized
-from lit_transformers.scores import confusion, matthews
+from lit_transformers.scores import (
+    class_columns,
+    class_counts,
+    confusion,
+    exact_sets,
+    macro_f1,
+    matthews,
+    micro_f1,
+    moments,
+    pearson,
+    set_counts,
+    spearman,
+)
+
+ClassWeights = Literal["none", "balanced"] | tuple[PositiveFloat, ...]
 
 
 class PooledHeadConfig(HeadConfig):
@@ -34,7 +58,7 @@ class PooledHeadConfig(HeadConfig):
     piece_pooling: how the vectors of the pieces of a text become one, where the data cut long texts into pieces: by
     mean, max or attention (arXiv:1905.05583, section 5.3.1).
     hidden: the activation of a linear map of the pooled vector to one as wide, such as tanh, BERT's pooler; None for no
-    such map.
+    such map. column: the labels that are predicted.
     """
 
     reads: ClassVar[Reads] = LabelledDescription
@@ -43,6 +67,7 @@ class PooledHeadConfig(HeadConfig):
     hidden: Activation | None = None
     dropout: Annotated[Fraction, Dropout] = 0.0
     piece_pooling: PiecePooling = "mean"
+    column: str = LABEL
 
     def outputs(self, data: DataDescription) -> int:
         """Returns the number of outputs per sequence. Raises ConfigError for data that it cannot learn from."""
@@ -62,11 +87,18 @@ class Teacher(NamedTuple):
 
 
 class PooledHead(Head):
-    """One vector of each row, dropout, and a linear layer. data: the description of labelled sequences."""
+    """One vector of each row, a hidden map where there is one, dropout, and a linear layer. data: the description of
+    labelled sequences.
+
+    ``temperature``: by which outputs are divided before they become the probabilities of a prediction (Guo et al. 2017,
+    arXiv:1706.04599, section 4.2). It changes no loss and no measure.
+    """
+
+    temperature = 1.0
 
     def __init__(self, config: PooledHeadConfig, dim: int, outputs: int, data: DataDescription | None = None) -> None:
         super().__init__(config)
-        self.tokens = Pooled(config.pooling, dim)
+        self.column, self.tokens = config.column, Pooled(config.pooling, dim)
         pieces, self.piece_length = (data.pieces, data.length) if isinstance(data, LabelledDescription) else (1, 1)
         self.pieces = Pooled(config.piece_pooling, dim) if pieces > 1 else None
         self.most_pieces = pieces
@@ -75,11 +107,11 @@ class PooledHead(Head):
         self.map = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(dim, outputs))
 
     @abstractmethod
-    def nats(self, outputs: Float[Tensor, "b o"], batch: LabelledBatch) -> Float[Tensor, " b"]:
-        """Returns the loss of each example, in float32 or finer."""
+    def nats(self, outputs: Float[Tensor, "b o"], labels: Tensor) -> Float[Tensor, " b"]:
+        """Returns the loss of each example, in float32 or finer; 0 of one without a label."""
 
     @abstractmethod
-    def scores(self, outputs: Float[Tensor, "b o"], batch: LabelledBatch) -> list[Tensor]:
+    def scores(self, outputs: Float[Tensor, "b o"], labels: Tensor) -> list[Tensor]:
         """Returns the columns (b,) that follow nats, tokens and bytes."""
 
     @abstractmethod
@@ -99,22 +131,39 @@ class PooledHead(Head):
         vectors = self.tokens(cut_rows(hidden, self.piece_length), real)
         return self.pieces(vectors.unflatten(0, (rows, -1)), real.any(dim=1).unflatten(0, (rows, -1)))
 
+    def labels(self, batch: LabelledBatch) -> Tensor:
+        """Returns the labels of each row."""
+        return labels_in(batch, self.column)
+
+    def labelled(self, batch: LabelledBatch) -> Bool[Tensor, " b"]:
+        """Returns which rows have a label: those that are not padding, and whose classes are not IGNORED. Every row has
+        a number."""
+        labels, real = self.labels(batch), batch.padding_mask.any(dim=1)
+        return real if labels.is_floating_point() else real & (labels.view(len(labels), -1)[:, 0] != IGNORED)
+
     def targets(self, batch: LabelledBatch) -> Int[Tensor, ""]:
-        return batch.padding_mask.any(dim=1).sum()
+        return self.labelled(batch).sum()
 
     def loss(self, reading: Representation, batch: LabelledBatch) -> HeadLoss:
-        outputs, padding = self.outputs(reading, batch), ~batch.padding_mask.any(dim=1)
-        loss = HeadLoss.of(self.nats(outputs, batch).masked_fill(padding, 0.0))
-        teacher: Teacher | None = reading.parts.get(TEACHER)
-        if teacher is None:
-            return loss
-        distance = (outputs - teacher.outputs[self]).square().mean(dim=1).masked_fill(padding, 0.0).sum()
-        return HeadLoss(loss.total + teacher.weight * distance, loss.nats.detach())
+        outputs, labels, real = self.outputs(reading, batch), self.labels(batch), self.labelled(batch)
+        nats = self.nats(outputs, labels).masked_fill(~real, 0.0)
+        weights, teacher = self.loss_weights(labels), reading.parts.get(TEACHER)
+        if weights is None and teacher is None:
+            return HeadLoss.of(nats)
+        total = (nats if weights is None else nats * weights).sum()
+        if teacher is not None:
+            distance = (outputs - teacher.outputs[self]).square().mean(dim=1)
+            total = total + teacher.weight * distance.masked_fill(~real, 0.0).sum()
+        return HeadLoss(total, nats.detach().sum())
+
+    def loss_weights(self, labels: Tensor) -> Float[Tensor, " b"] | None:
+        """Hook: returns by what the loss of each row is multiplied in training, given its labels; None for 1."""
+        return None
 
     def sums(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b c"]:
-        outputs, real = self.outputs(reading, batch), batch.padding_mask.any(dim=1)
-        columns = (self.nats(outputs, batch), real, torch.zeros_like(real), *self.scores(outputs, batch))
-        return torch.stack([column.double() for column in columns], dim=1)
+        outputs, labels, real = self.outputs(reading, batch), self.labels(batch), self.labelled(batch)
+        columns = (self.nats(outputs, labels), real, torch.zeros_like(real), *self.scores(outputs, labels))
+        return torch.stack([column.double() for column in columns], dim=1).masked_fill(~real[:, None], 0.0)
 
     def flops(self, length: int) -> float:
         """As in ``Head.flops``, of one piece where a text has several, with its share of the work for the text."""
@@ -125,20 +174,32 @@ class PooledHead(Head):
 
 
 class ClassLabelConfig(PooledHeadConfig, kind="class_label"):
-    """A softmax over the classes of the data."""
+    """A softmax over the classes of the data.
+
+    class_weights: by which the loss of an example is multiplied in training, by its class: none, or a number for each,
+    or balanced, the number of examples of training over that of classes and of examples of its own class, whose mean
+    over examples is 1. What is reported is not weighted.
+    """
+
+    class_weights: ClassWeights = "none"
 
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> ClassLabel:
-        return ClassLabel(self, model.dim, self.outputs(data), data)
+        classes = self.outputs(data)
+        if not isinstance(self.class_weights, str) and len(self.class_weights) != classes:
+            reason = f"{len(self.class_weights)} weights, and the data have {classes} classes; give one for each"
+            raise ConfigError(reason, "class_weights")
+        return ClassLabel(self, model.dim, classes, data)
 
     def measures(self, data: DataDescription) -> Mapping[str, Measure]:
         both_classes = maximized("matthews", per="example") if self.outputs(data) == 2 else {}
-        return maximized("accuracy", per="example") | minimized("nats", per="example") | both_classes
+        scores = maximized("accuracy", "macro_f1", per="example")
+        return scores | minimized("nats", per="example") | both_classes
 
     def outputs(self, data: DataDescription) -> int:
         description = LabelledDescription.of(data, self.kind)
-        if isinstance(description.labels, NumberLabels):
+        if isinstance(description.label_columns.get(self.column), NumberLabels):
             raise ConfigError("classification needs classes, and these labels are numbers; set task=regression", "task")
-        return description.labels_of(LABEL, ClassLabels, self.kind).count
+        return description.labels_of(self.column, ClassLabels, self.kind).count
 
 
 class ClassProbabilities(NamedTuple):
@@ -149,33 +210,122 @@ class ClassProbabilities(NamedTuple):
 
 
 class ClassLabel(PooledHead):
-    """Nats of the class of each example, whether it was the most likely, and its number.
+    """Nats of the class of each example, whether it was the most likely, its number and that of the most likely one.
 
-    Measures are accuracy, the share of examples whose class is predicted, and nats per example; of two classes also
-    Matthews correlation, by which CoLA is scored (arXiv:1805.12471, section 4; arXiv:1804.07461, section 3.1).
+    Measures are accuracy, the share of examples whose class is predicted, macro F1, the mean F1 of the classes that
+    examples have, and nats per example; of two classes also Matthews correlation, by which CoLA is scored
+    (arXiv:1805.12471, section 4; arXiv:1804.07461, section 3.1). ``class_weights`` (c,) multiply losses in training.
     """
 
-    columns: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int, "bytes": int, "correct": int, "label": int}
+    columns: ClassVar[Mapping[str, type]] = {
+        "nats": float,
+        "tokens": int,
+        "bytes": int,
+        "correct": int,
+        "label": int,
+        "predicted": int,
+    }
+    class_weights: Tensor | None
 
-    def __init__(self, config: PooledHeadConfig, dim: int, classes: int, data: DataDescription | None = None) -> None:
+    def __init__(self, config: ClassLabelConfig, dim: int, classes: int, data: DataDescription | None = None) -> None:
         super().__init__(config, dim, classes, data)
-        self.classes = classes
+        self.classes, self.balanced = classes, config.class_weights == "balanced"
+        stated = None if config.class_weights == "none" else torch.ones(classes)
+        if stated is not None and not isinstance(config.class_weights, str):
+            stated = torch.tensor(config.class_weights)
+        self.register_buffer("class_weights", stated)
 
-    def nats(self, outputs: Float[Tensor, "b c"], batch: LabelledBatch) -> Float[Tensor, " b"]:
-        return F.cross_entropy(outputs, batch.labels, reduction="none")
+    def balance(self, counts: Sequence[int]) -> None:
+        """Sets the weights of classes by the number of examples of training that each has. Without an example, a class
+        has the weight 1."""
+        assert self.class_weights is not None
+        present, total = sum(count > 0 for count in counts), sum(counts)
+        weights = [total / (present * count) if count else 1.0 for count in counts]
+        self.class_weights.copy_(torch.tensor(weights))
 
-    def scores(self, outputs: Float[Tensor, "b c"], batch: LabelledBatch) -> list[Tensor]:
-        return [outputs.argmax(dim=-1) == batch.labels, batch.labels]
+    def nats(self, outputs: Float[Tensor, "b c"], labels: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+        return F.cross_entropy(outputs, labels, reduction="none", ignore_index=IGNORED)
+
+    def loss_weights(self, labels: Int[Tensor, " b"]) -> Float[Tensor, " b"] | None:
+        return None if self.class_weights is None else self.class_weights[labels.clamp(min=0)]
+
+    def scores(self, outputs: Float[Tensor, "b c"], labels: Int[Tensor, " b"]) -> list[Tensor]:
+        predicted = outputs.argmax(dim=-1)
+        return [predicted == labels, labels, predicted]
 
     def prediction(self, document: int, outputs: list[float]) -> ClassProbabilities:
-        return ClassProbabilities(document, tuple(torch.tensor(outputs).softmax(dim=0).tolist()))
+        return ClassProbabilities(document, tuple((torch.tensor(outputs) / self.temperature).softmax(dim=0).tolist()))
 
     def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
-        correct, labels = (np.array(sums[column], np.float64) for column in ("correct", "label"))
+        has = np.array(sums["tokens"]) > 0
+        if not has.any():
+            return {}
+        correct, labels, predicted = (np.array(sums[name], np.float64)[has] for name in [*self.columns][3:])
         results = {"accuracy": float(correct.mean())}
         if self.classes == 2:
             results["matthews"] = float(matthews(confusion(correct, labels).sum(axis=0)))
+        results["macro_f1"] = float(macro_f1(class_counts(labels, predicted).sum(axis=0)))
         return results | {"nats": math.fsum(sums["nats"]) / sum(sums["tokens"])}
+
+
+class ClassSetLabelConfig(PooledHeadConfig, kind="class_set_label"):
+    """Any number of the classes of the data: a sigmoid for each."""
+
+    def build(self, model: ModelConfig, network: Network, data: DataDescription) -> ClassSetLabel:
+        return ClassSetLabel(self, model.dim, self.outputs(data), data)
+
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
+        return minimized("nats", per="example") | maximized("micro_f1", "macro_f1", "exact_match", per="example")
+
+    def outputs(self, data: DataDescription) -> int:
+        return LabelledDescription.of(data, self.kind).labels_of(self.column, ClassSetLabels, self.kind).count
+
+
+class ClassSetLabel(PooledHead):
+    """Nats of the classes of each example, summed over classes, and for each class a number: 1 if the example has it,
+    and 2 more if it is predicted, with a probability of one half or more.
+
+    Measures are nats per example, micro F1 over all classes of all examples, macro F1, the mean F1 of the classes that
+    examples have, and the share of examples whose classes are predicted exactly.
+    """
+
+    def __init__(
+        self, config: ClassSetLabelConfig, dim: int, classes: int, data: DataDescription | None = None
+    ) -> None:
+        super().__init__(config, dim, classes, data)
+        self.classes = classes
+
+    @property
+    def columns(self) -> Mapping[str, type]:  # type: ignore[override]
+        """The columns, of which there is one for each class."""
+        return {"nats": float, "tokens": int, "bytes": int} | dict.fromkeys(class_columns(self.classes), int)
+
+    def column_names(self, name: str) -> list[str]:  # type: ignore[override]
+        return [f"{name}_{column}" for column in self.columns]
+
+    def nats(self, outputs: Float[Tensor, "b c"], labels: Int[Tensor, "b c"]) -> Float[Tensor, " b"]:
+        losses = F.binary_cross_entropy_with_logits(outputs, labels.clamp(min=0).to(outputs.dtype), reduction="none")
+        return losses.sum(dim=1)
+
+    def scores(self, outputs: Float[Tensor, "b c"], labels: Int[Tensor, "b c"]) -> list[Tensor]:
+        return [*((labels.clamp(min=0) + 2 * (outputs >= 0).long()).unbind(dim=1))]
+
+    def prediction(self, document: int, outputs: list[float]) -> ClassProbabilities:
+        return ClassProbabilities(document, tuple((torch.tensor(outputs) / self.temperature).sigmoid().tolist()))
+
+    def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        count = sum(sums["tokens"])
+        if not count:
+            return {}
+        has = np.array(sums["tokens"]) > 0
+        codes = np.column_stack([np.array(sums[name])[has] for name in class_columns(self.classes)])
+        totals = set_counts(codes).sum(axis=0)
+        return {
+            "nats": math.fsum(sums["nats"]) / count,
+            "micro_f1": float(micro_f1(totals)),
+            "macro_f1": float(macro_f1(totals)),
+            "exact_match": float(exact_sets(codes).mean()),
+        }
 
 
 class NumberLabelConfig(PooledHeadConfig, kind="number_label"):
@@ -186,12 +336,12 @@ class NumberLabelConfig(PooledHeadConfig, kind="number_label"):
         return NumberLabel(self, model.dim, self.outputs(data), data)
 
     def measures(self, data: DataDescription) -> Mapping[str, Measure]:
-        return minimized("mse", "nats", per="example")
+        return minimized("mse", "nats", per="example") | maximized("pearson", "spearman", per="example")
 
     def outputs(self, data: DataDescription) -> int:
         description = LabelledDescription.of(data, self.kind)
-        if not isinstance(description.labels, ClassLabels):  # whose numbers are numbers
-            description.labels_of(LABEL, NumberLabels, self.kind)
+        if not isinstance(description.label_columns.get(self.column), ClassLabels):  # whose numbers are numbers
+            description.labels_of(self.column, NumberLabels, self.kind)
         return 1
 
 
@@ -203,19 +353,39 @@ class EstimatedNumber(NamedTuple):
 
 
 class NumberLabel(PooledHead):
-    """Nats of the number of each example, half its squared error, and the squared error. Measures are means of both."""
+    """Nats of the number of each example, half its squared error, the squared error, the number and what is predicted.
 
-    columns: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int, "bytes": int, "squared_error": float}
+    Measures are the means of both, and Pearson's and Spearman's correlation of numbers and predictions, by which SICK's
+    relatedness is scored (Marelli et al. 2014, SemEval-2014 task 1, section 4).
+    """
 
-    def nats(self, outputs: Float[Tensor, "b 1"], batch: LabelledBatch) -> Float[Tensor, " b"]:
-        return (outputs[:, 0] - batch.labels).square() / 2
+    columns: ClassVar[Mapping[str, type]] = {
+        "nats": float,
+        "tokens": int,
+        "bytes": int,
+        "squared_error": float,
+        "number": float,
+        "predicted": float,
+    }
 
-    def scores(self, outputs: Float[Tensor, "b 1"], batch: LabelledBatch) -> list[Tensor]:
-        return [(outputs[:, 0] - batch.labels).double().square()]
+    def nats(self, outputs: Float[Tensor, "b 1"], labels: Tensor) -> Float[Tensor, " b"]:
+        return (outputs[:, 0] - labels).square() / 2
+
+    def scores(self, outputs: Float[Tensor, "b 1"], labels: Tensor) -> list[Tensor]:
+        return [(outputs[:, 0] - labels).double().square(), labels, outputs[:, 0]]
 
     def prediction(self, document: int, outputs: list[float]) -> EstimatedNumber:
         return EstimatedNumber(document, outputs[0])
 
     def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
-        nats, count = math.fsum(sums["nats"]), sum(sums["tokens"])
-        return {"mse": math.fsum(sums["squared_error"]) / len(sums["nats"]), "nats": nats / count}
+        count = sum(sums["tokens"])
+        if not count:
+            return {}
+        has = np.array(sums["tokens"]) > 0
+        numbers, predicted = (np.array(sums[column], np.float64)[has] for column in ("number", "predicted"))
+        return {
+            "mse": math.fsum(sums["squared_error"]) / count,
+            "nats": math.fsum(sums["nats"]) / count,
+            "pearson": float(pearson(moments(numbers, predicted).sum(axis=0))),
+            "spearman": spearman(numbers, predicted),
+        }

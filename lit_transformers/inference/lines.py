@@ -42,7 +42,8 @@ class LineOptions(NamedTuple):
 
 @dataclass
 class Counts:
-    """Counts of the lines and their symbols; ``cut`` and ``refused`` hold the numbers of these lines, from 1."""
+    """Counts of the lines and their symbols; ``cut``, ``refused`` and ``unreadable``, those with a text of unknown
+    symbols alone, hold the numbers of these lines, from 1."""
 
     lines: int = 0
     empty: int = 0
@@ -50,6 +51,7 @@ class Counts:
     unknown: int = 0
     cut: list[int] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
+    unreadable: list[int] = field(default_factory=list)
 
     def messages(self, longest: int) -> Iterator[str]:
         """Yields a sentence for each count; ``longest``: the most symbols of a line in training."""
@@ -65,6 +67,8 @@ class Counts:
             yield f"refused and left empty, longer than the {longest} symbols of training: {named(self.refused)}"
         if self.unknown:
             yield f"unknown symbols: {self.unknown:,} of {self.symbols:,}"
+        if self.unreadable:
+            yield f"a text of unknown symbols alone, of which nothing is read: {named(self.unreadable)}"
 
 
 def named(numbers: Sequence[int]) -> str:
@@ -91,7 +95,7 @@ class LineWriter(ABC):
 
     @abstractmethod
     def row(self, symbols: Sequence[Symbols]) -> Symbols:
-        """Returns what the network reads of the texts of a line, of which it cuts what is too long."""
+        """Returns what the network reads of the texts of a line, token by token, of which it cuts what is too long."""
 
     @abstractmethod
     def outputs(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool) -> Sequence[str]:
@@ -139,14 +143,17 @@ class LineWriter(ABC):
             raise DataError(f"line {number}: {error}") from None
         counts = self.counts
         counts.lines += 1
-        if not any(text.strip() for text in texts):
+        if not all(text.strip() for text in texts):
             counts.empty += 1
             return SourceLine(len(line), None)
         symbols = [self.encode(text) for text in texts]
         count = sum(map(len, symbols))
         counts.symbols += count
         if self.tokenizer.unknown is not None:
-            counts.unknown += sum(int((part == self.tokenizer.unknown).sum()) for part in symbols)
+            unknown = [int((part == self.tokenizer.unknown).sum()) for part in symbols]
+            counts.unknown += sum(unknown)
+            if any(absent == len(part) for absent, part in zip(unknown, symbols, strict=True)):
+                counts.unreadable.append(number)
         if count > self.longest:
             if self.options.overlong == "refuse":
                 counts.refused.append(number)

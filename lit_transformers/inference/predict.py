@@ -21,14 +21,18 @@ from datamodules.rows.stored_sentences import sentences_of
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import IGNORED, LabelledBatch, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
+from lit_transformers.heads.pooled import EstimatedNumber
 from lit_transformers.heads.relation import Relation
+from lit_transformers.inference.calibration import temperature_of
 from lit_transformers.inference.lines import LineOptions, LineWriter
 from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.classification import Classification
 from lit_transformers.tasks.masked_lm import MaskedLM
+from lit_transformers.tasks.multi_label import MultiLabel
 from lit_transformers.tasks.pooled import PooledTask
+from lit_transformers.tasks.regression import Regression
 from lit_transformers.training.arithmetic import arithmetic
 
 __all__ = ["LineFormat", "Predictor", "predictor_of"]
@@ -38,7 +42,16 @@ DIGITS = 6
 """The digits of a probability: the next ones depend on the lines beside it."""
 SPECIAL = ("[CLS]", "[SEP]", "[SEP]")
 """The special symbols around two texts."""
-NOT_CALIBRATED = "probabilities are those of the network's softmax, and are not calibrated"
+ONE_TEXT, TWO_TEXTS = ("text",), ("first", "second")
+"""The names of the texts of a line of JSON."""
+PREDICTED: Mapping[type[PooledTask], tuple[str, ...]] = {
+    Classification: ("label", "probabilities"),
+    MultiLabel: ("labels", "probabilities"),
+    Regression: ("value",),
+}
+"""The names of what is predicted by each objective."""
+NOT_CALIBRATED = "probabilities are those of the network's outputs, and are not calibrated; see: calibrate"
+CALIBRATED = "probabilities are calibrated, by a temperature of {:.4g}"
 
 
 class LineTexts(NamedTuple):
@@ -57,7 +70,9 @@ class LineTexts(NamedTuple):
             except (ValueError, RecursionError):
                 raise ConfigError(f"is no JSON; give {self.example}, or --lines text") from None
         if isinstance(plain, Mapping):
-            plain = [plain.get(name) for name in self.names]
+            if missing := [name for name in self.names if name not in plain]:
+                raise ConfigError(f"has no field {missing[0]!r}; give {self.example}")
+            plain = [plain[name] for name in self.names]
         texts = [plain] if isinstance(plain, str) else plain
         if not isinstance(texts, list) or len(texts) != len(self.names) or not all(isinstance(t, str) for t in texts):
             raise ConfigError(f"has another form; give {self.example}")
@@ -77,73 +92,99 @@ class LineTexts(NamedTuple):
 
 
 class Predictor(LineWriter):
-    """Predicts something of every line. ``probabilistic``: whether it gives probabilities."""
+    """Predicts something of every line.
 
-    probabilistic: bool
+    names: of what it predicts, "probabilities" among them if it gives any. temperature: by which the outputs are
+    divided before they become probabilities, fitted to examples; None where none was. A row has for each token its
+    symbol, and 1 in the second text, else 0 (t, 2).
+    """
 
     def __init__(
         self,
         task: Task,
         texts: LineTexts,
-        tokenizer: Tokenizer,
-        longest: int,
+        rows: TextRows,
         options: LineOptions,
-        probabilistic: bool,
+        names: tuple[str, ...],
+        temperature: float | None = None,
     ) -> None:
-        super().__init__(options, tokenizer, longest)
-        self.probabilistic = probabilistic
-        self.empty = json.dumps(dict.fromkeys(("label", "probabilities") if probabilistic else ("value",)))
-        self.line_texts, self.boundary = texts, task.data.vocabulary.boundary
+        super().__init__(options, rows.tokenizer, rows.longest)
+        self.empty, self.temperature = json.dumps(dict.fromkeys(names)), temperature
+        self.probabilistic = "probabilities" in names
+        self.line_texts, self.rows, self.boundary = texts, rows, task.data.vocabulary.boundary
         self.training = task.training_config
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         task.to(self.device)
 
     @abstractmethod
     def predictions(
-        self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool
+        self,
+        rows: Int[Tensor, "b t"],
+        segments: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"],
+        padded: bool,
     ) -> Iterator[Mapping[str, Any]]:
         """Yields the predictions of every row, by name. ``padded``: whether any symbol is padding."""
 
     def texts(self, line: str) -> tuple[str, ...]:
         return self.line_texts.of(line)
 
+    def row(self, symbols: Sequence[Symbols]) -> Symbols:
+        row, second = self.rows.row(*symbols)
+        row = np.append([self.boundary], row)
+        is_second = np.arange(len(row)) > (len(row) if second is None else second)
+        return np.stack([row, is_second], axis=1)
+
     @torch.no_grad()
-    def outputs(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool) -> Sequence[str]:
+    def outputs(self, rows: Int[Tensor, "b t 2"], padding_mask: Bool[Tensor, "b t"], padded: bool) -> Sequence[str]:
         torch.manual_seed(0)  # as in an evaluation, for mixers that draw random numbers
         with arithmetic(self.training):
-            predictions = self.predictions(rows.to(self.device), padding_mask.to(self.device), padded)
+            symbols, segments = rows.to(self.device).unbind(dim=2)
+            predictions = self.predictions(symbols, segments, padding_mask.to(self.device), padded)
             return [json.dumps(prediction, ensure_ascii=False) for prediction in predictions]
 
     def messages(self) -> Iterator[str]:
         yield from super().messages()
         if self.probabilistic:
-            yield NOT_CALIBRATED
+            yield NOT_CALIBRATED if self.temperature is None else CALIBRATED.format(self.temperature)
 
 
 class TextPredictor(Predictor):
-    """Predicts the class or the number of a text."""
+    """Predicts the class, the classes or the number of a text, or of two."""
 
     def __init__(
-        self, task: PooledTask, rows: TextRows, trained: TrainedSymbols, options: LineOptions, form: LineFormat
+        self,
+        task: PooledTask,
+        rows: TextRows,
+        trained: TrainedSymbols,
+        options: LineOptions,
+        form: LineFormat,
+        temperature: float | None,
     ) -> None:
-        is_classifier = isinstance(task, Classification)
-        super().__init__(task, LineTexts(("text",), form), rows.tokenizer, rows.longest, options, is_classifier)
-        self.task, self.rows, self.labels = task, rows, trained.labels
-
-    def row(self, symbols: Sequence[Symbols]) -> Symbols:
-        return np.append([self.boundary], self.rows.row(symbols[0]))
+        names = ONE_TEXT if rows.texts == 1 else TWO_TEXTS
+        super().__init__(task, LineTexts(names, form), rows, options, PREDICTED[type(task)], temperature)
+        self.task, self.labels = task, trained.names_in(task.config.column)
+        self.task.label_head.temperature = temperature or 1.0
 
     def predictions(
-        self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool
+        self,
+        rows: Int[Tensor, "b t"],
+        segments: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"],
+        padded: bool,
     ) -> Iterator[Mapping[str, Any]]:
-        numbers = torch.arange(len(rows))
-        batch = LabelledBatch(rows, padding_mask, numbers.to(rows.device), None, numbers, None, padded=padded)
+        numbers, two = torch.arange(len(rows)), self.rows.texts == 2
+        unknown = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
+        batch = LabelledBatch(
+            rows, padding_mask, unknown, None, numbers, None, padded=padded, segments=segments if two else None
+        )
         for prediction in self.task.predict_step(batch, 0):
-            values = prediction._asdict()
-            if "probabilities" in values:
-                yield of_classes(self.labels, values["probabilities"])
+            if isinstance(prediction, EstimatedNumber):
+                yield {"value": prediction.number}
+            elif isinstance(self.task, MultiLabel):
+                yield of_sets(self.labels, prediction.probabilities)
             else:
-                yield {"value" if name == "number" else name: v for name, v in values.items() if name != "document"}
+                yield of_classes(self.labels, prediction.probabilities)
 
 
 class RelationPredictor(Predictor):
@@ -158,27 +199,23 @@ class RelationPredictor(Predictor):
         options: LineOptions,
         form: LineFormat,
     ) -> None:
-        texts, longest = LineTexts(("first", "second"), form), task.data.length - len(SPECIAL)
-        super().__init__(task, texts, tokenizer, longest, options, True)
+        separator, longest = RowSymbols.of(tokenizer).separator, task.data.length - len(SPECIAL)
+        rows = TextRows(tokenizer, longest, (separator,), texts=2)
+        super().__init__(task, LineTexts(TWO_TEXTS, form), rows, options, PREDICTED[Classification])
         self.task, self.head, self.labels = task, head, labels
-        self.separator = RowSymbols.of(tokenizer).separator
 
     def encode(self, text: str) -> Symbols:
         sentences = (sentence.text for sentence in sentences_of(Document("", text.encode())))
         return np.concatenate([np.zeros(0, np.int32), *(self.tokenizer.encode(sentence) for sentence in sentences)])
 
-    def row(self, symbols: Sequence[Symbols]) -> Symbols:
-        """Returns both texts, of which the longer one loses its end."""
-        first, second = symbols
-        first = first[: max(self.longest - len(second), self.longest // 2)]
-        second = second[: self.longest - len(first)]
-        return np.concatenate([[self.boundary], first, [self.separator], second, [self.separator]])
-
     def predictions(
-        self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool
+        self,
+        rows: Int[Tensor, "b t"],
+        segments: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"],
+        padded: bool,
     ) -> Iterator[Mapping[str, Any]]:
-        is_after = (rows == self.separator).cumsum(dim=1) - (rows == self.separator).long()
-        segments, nothing = is_after.clamp(max=1) * padding_mask, torch.full_like(rows, IGNORED)
+        nothing = torch.full_like(rows, IGNORED)
         order = torch.zeros_like(rows) if RowDescription.of(self.task.data, "predict").ordered else None
         numbers = torch.arange(len(rows))
         tensors = (rows, nothing, padding_mask, segments, nothing[:, 0], numbers)
@@ -189,11 +226,23 @@ class RelationPredictor(Predictor):
 
 
 def of_classes(labels: Sequence[str] | None, probabilities: Sequence[float]) -> dict[str, Any]:
-    """Returns the likeliest label and the probability of each; labels without a name are called by their number."""
+    """Returns the likeliest label and the probability of each."""
+    named = by_name(labels, probabilities)
+    best = max(range(len(probabilities)), key=lambda number: probabilities[number])
+    return {"label": [*named][best], "probabilities": named}
+
+
+def of_sets(labels: Sequence[str] | None, probabilities: Sequence[float]) -> dict[str, Any]:
+    """Returns the labels with a probability of one half or more, and the probability of each."""
+    named = by_name(labels, probabilities)
+    likely = [name for name, probability in zip(named, probabilities, strict=True) if probability >= 0.5]
+    return {"labels": likely, "probabilities": named}
+
+
+def by_name(labels: Sequence[str] | None, probabilities: Sequence[float]) -> dict[str, float]:
+    """Returns rounded probabilities by the names of their labels, or else by their numbers."""
     names = labels or [str(number) for number in range(len(probabilities))]
-    best = max(range(len(names)), key=lambda number: probabilities[number])
-    rounded = [round(probability, DIGITS) for probability in probabilities]
-    return {"label": names[best], "probabilities": dict(zip(names, rounded, strict=True))}
+    return {name: round(probability, DIGITS) for name, probability in zip(names, probabilities, strict=True)}
 
 
 def predictor_of(checkpoint: Path, options: LineOptions, form: LineFormat = "text") -> Predictor:
@@ -206,7 +255,7 @@ def predictor_of(checkpoint: Path, options: LineOptions, form: LineFormat = "tex
         if rows is None:
             reason = f"was trained on {config.data.name}, which are no texts; measure it by: evaluate"
             raise ConfigError(reason, str(checkpoint))
-        return TextPredictor(task, rows, trained, options, form)
+        return TextPredictor(task, rows, trained, options, form, temperature_of(checkpoint))
     head = dict(task.heads).get("relation")
     if isinstance(task, MaskedLM) and isinstance(config.data, RowDataConfig) and isinstance(head, Relation):
         tokenizer = tokenizer_from_dict(extra["tokenizer"])

@@ -33,6 +33,9 @@ DOCUMENTS = "documents.csv"
 OUTPUTS = "outputs.jsonl"
 """The text that a run generated for every example of its last evaluation."""
 
+CALIBRATION = "calibration.json"
+"""The temperature by which the probabilities of a run's checkpoint are calibrated."""
+
 MLFLOW_RUN = "mlflow.run"
 """The id of a run's run in MLflow, where it goes on after it was stopped."""
 

@@ -266,6 +266,7 @@ class Plan:
     and where arms have their own.
     looks: None where all seeds are judged at once.
     reach: how many symbols back the arm sees that sees least; None where arms do not differ in windows or memories.
+    also: further metrics of the records, which reports show with their intervals and which judge nothing.
     stages: the runs that those of arms start from, each after those that it starts from itself.
     """
 
@@ -276,6 +277,7 @@ class Plan:
     question: str
     source: Source | None = None
     metric: Metric
+    also: Annotated[tuple[Metric, ...], IF_ANY] = ()
     design: str = ""
     factors: Mapping[str, tuple[Label, ...]] = field(default_factory=dict)
     baseline: str
@@ -361,8 +363,9 @@ class Plan:
     def check(self) -> None:
         """Raises ConfigError for a name that cannot be that of a file, for an arm that does not exist, and for a metric
         without a goal."""
-        if self.metric.goal is None:
-            raise ConfigError("states no goal; set it to minimize or maximize", "metric.goal")
+        for place, metric in (("metric", self.metric), *((f"also.{n}", one) for n, one in enumerate(self.also))):
+            if metric.goal is None:
+                raise ConfigError("states no goal; set it to minimize or maximize", f"{place}.goal")
         require_name(self.study, "study")
         for key in (*self.by_key(), *(stage.key for stage in self.stages)):
             require_name(key, "run")

@@ -135,7 +135,8 @@ class RunConfig(Config):
         if not all(symbols.stand_for_those_of(first) for symbols in known.values()):
             reason = "was trained with another tokenizer than start.network; start both from runs that share one"
             raise ConfigError(reason, "start.heads")
-        return first._replace(labels=known["heads"].labels if "heads" in known else None)
+        of_heads = known.get("heads", TrainedSymbols())
+        return first._replace(labels=of_heads.labels, columns=of_heads.columns)
 
 
 class RunWeightsConfig(WeightSourceConfig, kind="run"):

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from lit_transformers.batch import DataDescription
-from lit_transformers.heads.pooled import ClassLabelConfig, PooledHeadConfig
+from lit_transformers.heads.pooled import ClassLabelConfig, ClassWeights, PooledHeadConfig
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.pooled import PooledTask, PooledTaskConfig
 from lit_transformers.training.config import TrainingConfig
 
 
 class ClassificationConfig(PooledTaskConfig, kind="classification"):
-    """A softmax over classes from one vector of the network."""
+    """A softmax over classes from one vector of the network.
+
+    class_weights: by which the loss of an example is multiplied in training, by its class: none, or a number for each,
+    or balanced, the number of examples of training over that of classes and of examples of its own class. What is
+    reported is not weighted.
+    """
+
+    class_weights: ClassWeights = "none"
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Classification:
         return Classification(self, model, data, training)
 
     def head(self) -> PooledHeadConfig:
-        return ClassLabelConfig(**self.head_fields())
+        return ClassLabelConfig(**self.head_fields(), class_weights=self.class_weights)
 
 
 class Classification(PooledTask):

@@ -13,6 +13,7 @@ from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescr
 from lit_transformers.config import ConfigError, Positive
 from lit_transformers.heads.combined_layers import CombinedLayers, LayerCombination
 from lit_transformers.heads.head import Representation
+from lit_transformers.heads.pooled import ClassLabel
 from lit_transformers.heads.pooling import cut_rows, joined_rows
 from lit_transformers.models.capabilities import LayerOutputs, RowModelConfig, RowNetwork, require
 from lit_transformers.models.model import ModelConfig
@@ -114,6 +115,18 @@ class LabelledTask(Task):
 
     def head_model(self) -> ModelConfig:
         return self.model_config.override({"dim": self.combination.width(self.model_config.dim)})
+
+    def on_fit_start(self) -> None:
+        """Counts the examples of each class, where the losses of a head are weighted by them. Raises ConfigError where
+        the trainer has no data module that counts them."""
+        super().on_fit_start()
+        for head in self.heads.values():
+            if isinstance(head, ClassLabel) and head.balanced:
+                count = getattr(getattr(self.trainer, "datamodule", None), "class_counts", None)
+                if count is None:
+                    reason = "balanced counts the labels of training, which this trainer's data do not; give a number"
+                    raise ConfigError(f"{reason} for each class", "task.class_weights")
+                head.balance(count(head.column, head.classes))
 
     def read(self, network: RowNetwork, batch: LabelledBatch) -> Representation:
         rows = self.rows_read(batch)

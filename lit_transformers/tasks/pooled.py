@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lit_transformers.activations import Activation
-from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription, Vocabulary
+from lit_transformers.batch import LABEL, DataDescription, LabelledBatch, LabelledDescription, Vocabulary
 from lit_transformers.config import ConfigError, Dropout, Fraction
 from lit_transformers.heads.head import HeadConfig, Representation
 from lit_transformers.heads.pooled import TEACHER, PooledHead, PooledHeadConfig, Teacher
@@ -35,6 +35,7 @@ class PooledTaskConfig(LabelledTaskConfig):
     hidden: the activation of a linear map of the pooled vector to one as wide, such as tanh, BERT's pooler, which
     starts from the released pooler where heads start from released weights; None for no such map.
     self_distillation: whether it also learns the outputs of the mean of its last weights; None: the labels alone.
+    column: the labels that are predicted, by the name of their column in the data.
     """
 
     pooling: Pooling = "first"
@@ -42,6 +43,7 @@ class PooledTaskConfig(LabelledTaskConfig):
     dropout: Annotated[Fraction, Dropout] = 0.0
     piece_pooling: PiecePooling = "mean"
     self_distillation: SelfDistillationConfig | None = None
+    column: str = LABEL
 
     def head(self) -> PooledHeadConfig:
         """Returns the head that predicts the label."""
@@ -49,7 +51,7 @@ class PooledTaskConfig(LabelledTaskConfig):
 
     def head_fields(self) -> dict[str, Any]:
         """Returns the fields that the head has from the task."""
-        names = ("pooling", "hidden", "dropout", "piece_pooling")
+        names = ("pooling", "hidden", "dropout", "piece_pooling", "column")
         return {name: getattr(self, name) for name in names}
 
     def probe_data(self, vocabulary: Vocabulary, length: int) -> LabelledDescription:
@@ -59,6 +61,14 @@ class PooledTaskConfig(LabelledTaskConfig):
 
     def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
         return {"label": self.head()}
+
+    def measured_as(self, metric: str) -> str:
+        """Names the column of labels that a metric is of, where it is another than ``label``: "relatedness:nats"."""
+        heads = {head.name or head.kind: head for head in self.heads if isinstance(head, PooledHeadConfig)}
+        name = next((name for name in heads if metric.startswith(f"{name}_")), None)
+        column = self.column if name is None else heads[name].column
+        measure = metric if name is None else metric.removeprefix(f"{name}_")
+        return measure if column == LABEL else f"{column}:{measure}"
 
 
 class PooledTask(LabelledTask):

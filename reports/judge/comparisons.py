@@ -132,6 +132,14 @@ def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Co
     return tuple(replace(one, ahead=ahead) if one.verdict == "unresolved" else one for one in judged)
 
 
+def estimates(study: Study, notes: list[str]) -> tuple[Comparison, ...]:
+    """Returns all comparisons of a study in print order with the estimates of its last look, and without verdicts."""
+    evidence = gather(study, notes)
+    look = (looks_taken(study.plan.looks) or (WHOLE,))[-1]
+    planned = (*planned_contrasts(study.plan), *planned_effects(study.plan, evidence))
+    return tuple(_measure(one, study, evidence, unmatched=True, look=look) for one in planned)
+
+
 def _margin(study: Study, notes: list[str]) -> float | None:
     """Returns the study's margin on the scale of its comparisons, or None without one; adds a note where it is as large
     as the baseline's own value and as what the baseline has learned beyond the floor, and cannot be used.

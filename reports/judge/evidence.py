@@ -27,6 +27,7 @@ Pair = tuple[str, int]
 
 _AGREEMENT = 1e-3
 _AT_A_TIME = 64
+_MOST_SUMS = 1024
 _MOST = 4
 _SMALL = 1e-4
 _LARGEST = 1e100
@@ -129,10 +130,12 @@ def _logarithm(values: float | Array) -> Array:
 
 
 def _resampled(sums: Mapping[Pair, Array], measure: DocumentMeasure) -> Iterator[tuple[Pair, Array]]:
-    """Yields the value of every run at resampled documents, 64 runs at a time to bound the memory."""
+    """Yields the value of every run at resampled documents, 64 runs at a time, and fewer where each has many sums, to
+    bound the memory."""
     pairs = list(sums)
-    for start in range(0, len(pairs), _AT_A_TIME):
-        chunk = pairs[start : start + _AT_A_TIME]
+    at_a_time = max(1, min(_AT_A_TIME, _MOST_SUMS // max(len(columns[0]) for columns in sums.values())))
+    for start in range(0, len(pairs), at_a_time):
+        chunk = pairs[start : start + at_a_time]
         totals = resampled_sums(np.concatenate([sums[pair] for pair in chunk], axis=1))
         width = totals.shape[1] // len(chunk)
         for index, pair in enumerate(chunk):

@@ -34,11 +34,15 @@ _ERRORS = 2
 
 @dataclass(frozen=True)
 class Findings:
-    """A study with its comparisons and notes, and the format in which its numbers are printed."""
+    """A study with its comparisons and notes, and the format in which its numbers are printed.
+
+    further: the same by each metric that is shown and judges nothing, whose comparisons have no verdicts.
+    """
 
     study: Study
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...] = ()
+    further: tuple[Findings, ...] = ()
 
     @property
     def metric(self) -> Metric:

@@ -6,13 +6,25 @@ Every metric is thus a smooth function of totals over documents, and all get int
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from lit_transformers.scores import confusion, matthews
-from reports.read.measurements import Array, DocumentLosses
+from lit_transformers.scores import (
+    class_columns,
+    class_counts,
+    confusion,
+    exact_sets,
+    macro_f1,
+    matthews,
+    micro_f1,
+    moments,
+    pearson,
+    set_counts,
+    spearman_values,
+)
+from reports.read.measurements import Array, DocumentLosses, as_documents
 from reports.read.outputs import BLEU_COLUMNS, bleu
 
 __all__ = ["DocumentMeasure", "measure_of"]
@@ -34,19 +46,48 @@ class DocumentMeasure:
     needs: tuple[str, ...] = ()
 
 
-def measure_of(metric: str, columns: Container[str] = ()) -> DocumentMeasure | None:
-    """Returns the measure of a metric such as ``val/bpb`` or ``val/accuracy@20``, or None where there is none.
+def measure_of(metric: str, columns: Collection[str] = ()) -> DocumentMeasure | None:
+    """Returns the measure of a metric such as ``val/bpb``, ``val/accuracy@20`` or, of a head of its own name,
+    ``val/relatedness_pearson``, or None where there is none.
 
     The number after ``@`` is a length: only examples of that length count. columns: the names of what is known of each
     document; a metric that is among them is its mean over the documents.
     """
     name, _, length = metric.rpartition("/")[2].partition("@")
-    measure = _mean_of(name) if name in columns else _MEASURES.get(name)
+    measure = _named(name, columns)
     if measure is None or not length:
         return measure
     if not length.isdigit():
         return None
     return DocumentMeasure(_of_length(measure.sums, float(length)), measure.value, (*measure.needs, "length"))
+
+
+def _named(name: str, columns: Collection[str]) -> DocumentMeasure | None:
+    if name in columns:
+        return _mean_of(name)
+    known = {**_MEASURES, **(_OF_SETS if class_columns(1)[0] in columns else {})}
+    ends = [end for end in (*_MEASURES, *_OF_SETS) if name.endswith(f"_{end}")]
+    if name in known or not ends:
+        return known.get(name)
+    head = name.removesuffix(max(ends, key=len))
+    own = {column.removeprefix(head) for column in columns if column.startswith(head)}
+    measure = _named(name.removeprefix(head), own - {name.removeprefix(head)}) if {"nats", "tokens"} <= own else None
+    if measure is None:
+        return None
+    return DocumentMeasure(_of_head(measure.sums, head), measure.value, tuple(f"{head}{one}" for one in measure.needs))
+
+
+def _of_head(sums: Sums, head: str) -> Sums:
+    """Returns the sums of the columns whose names begin with that of a head, of documents that it has a target in."""
+
+    def selected(documents: DocumentLosses) -> Array:
+        own = {name.removeprefix(head): column for name, column in documents.others.items() if name.startswith(head)}
+        there = own["tokens"] > 0
+        columns = {name: column[there] for name, column in own.items()}
+        names = tuple(name for name, is_there in zip(documents.names, there, strict=True) if is_there)
+        return sums(as_documents(names, {"bytes": np.zeros(len(names)), **columns}))
+
+    return selected
 
 
 def _of_length(sums: Sums, length: float) -> Sums:
@@ -84,6 +125,20 @@ def _mean_of(column: str) -> DocumentMeasure:
     return DocumentMeasure(_rate(lambda documents: documents.others[column], _ones), _ratio, (column,))
 
 
+def _sets(documents: DocumentLosses) -> Array:
+    """Returns the columns of the classes of each document [documents, classes]."""
+    names = class_columns(len(documents.others))
+    return np.column_stack([documents.others[name] for name in names if name in documents.others])
+
+
+_OF_SETS: Mapping[str, DocumentMeasure] = {
+    "micro_f1": DocumentMeasure(lambda documents: set_counts(_sets(documents)), micro_f1),
+    "macro_f1": DocumentMeasure(lambda documents: set_counts(_sets(documents)), macro_f1),
+    "exact_match": DocumentMeasure(
+        _rate(lambda documents: exact_sets(_sets(documents)).astype(np.float64), _ones), _ratio
+    ),
+}
+"""The measures of documents that have any number of classes."""
 _MEASURES: Mapping[str, DocumentMeasure] = {
     "bpb": DocumentMeasure(
         _rate(lambda documents: documents.nats / math.log(2), lambda documents: documents.bytes), _ratio
@@ -100,6 +155,21 @@ _MEASURES: Mapping[str, DocumentMeasure] = {
         lambda documents: confusion(documents.others["correct"], documents.others["label"]),
         matthews,
         ("correct", "label"),
+    ),
+    "macro_f1": DocumentMeasure(
+        lambda documents: class_counts(documents.others["label"], documents.others["predicted"]),
+        macro_f1,
+        ("label", "predicted"),
+    ),
+    "pearson": DocumentMeasure(
+        lambda documents: moments(documents.others["number"], documents.others["predicted"]),
+        pearson,
+        ("number", "predicted"),
+    ),
+    "spearman": DocumentMeasure(
+        _rate(lambda documents: spearman_values(documents.others["number"], documents.others["predicted"]), _ones),
+        _ratio,
+        ("number", "predicted"),
     ),
     "mse": DocumentMeasure(
         _rate(lambda documents: documents.others["squared_error"], _tokens), _ratio, ("squared_error",)

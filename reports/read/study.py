@@ -102,6 +102,17 @@ class Study:
             return None
         return floor.value - mean if self.plan.metric.goal == "minimize" else mean - floor.value
 
+    def by(self, metric: Metric) -> Study:
+        """Returns the study with the values of another metric of its records, of which no floor and no reference is
+        known."""
+        arms = tuple(replace(arm, references=()) for arm in self.plan.arms)
+        plan = replace(self.plan, metric=metric, also=(), references=(), arms=arms)
+        runs = []
+        for run in self.runs:
+            missing, value, _ = _outcome(run.record or run.missing or "not run", metric)
+            runs.append(replace(run, missing=missing, value=value))
+        return replace(self, plan=plan, runs=tuple(runs), floors=None, context=None)
+
     def missing(self) -> int:
         """Returns how many runs have no value in a table."""
         return sum(run.missing is not None for run in self.runs)

@@ -17,6 +17,7 @@ __all__ = [
     "answer",
     "costs_text",
     "effect_text",
+    "further_answers",
     "headline",
     "interval_of",
     "leading",
@@ -199,6 +200,16 @@ def answer(findings: Findings) -> tuple[str, ...]:
     if len(first) > _MOST:
         sentences.append(f"The table holds {len(first) - _MOST} more.")
     return tuple(sentences)
+
+
+def further_answers(findings: Findings) -> Iterator[str]:
+    """Yields for each metric that does not judge a sentence with the comparisons that answer the question; none of a
+    study that was withdrawn."""
+    for further in () if findings.study.withdrawn else findings.further:
+        estimated = [one for one in further.primary if one.estimate is not None][:_MOST_IN_FULL]
+        parts = [f"{one.name}: {_change_with_interval(further, one)}" for one in estimated]
+        if parts:
+            yield f"{findings.metric.title} judges. Shown and not judged: {'; '.join(parts)}."
 
 
 def sentence(findings: Findings, comparison: Comparison) -> str:

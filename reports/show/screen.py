@@ -14,7 +14,7 @@ from reports.judge.costs import cost_ratio
 from reports.judge.fairness import cost_of
 from reports.judge.findings import Findings
 from reports.read.study import Study
-from reports.show.answer import headline, interval_of, leading
+from reports.show.answer import further_answers, headline, interval_of, leading
 from reports.show.names import name_comparisons
 from reports.show.tables import VERDICT_STYLES, fixed
 
@@ -216,6 +216,7 @@ def _closing(findings: Findings) -> Iterator[str]:
     counted = any(cost_of(run, _COSTS[0]) is not None for run in findings.study.runs)
     cost = "FLOPs per token" if counted else "time"
     yield f"{ratio} {findings.metric.title}; {better} is better. Cost: {cost}.{margin}"
+    yield from further_answers(findings)
     by_reason: dict[str, list[str]] = {}
     for one in findings.shown:
         if one.verdict is None and one.reason:

@@ -76,6 +76,7 @@ def all_tables(findings: Findings) -> tuple[Table, ...]:
         *([] if of_rows else [ranking(findings)]),
         differences(findings, contrasts, "differences", "Paired differences"),
         *([] if of_rows else [effects_table]),
+        *(further_differences(further, number) for number, further in enumerate(findings.further, start=1)),
         bleu_tests(findings),
         published(findings),
         costs(findings.study),
@@ -94,6 +95,7 @@ def results(findings: Findings) -> Table:
         _arm_column(study),
         Column("Mean ± standard deviation", "number", findings.metric.title, decimals),
         *([Column(SHARE, "percent")] if findings.references else []),
+        *(Column(one.metric.title, "number", decimals=one.decimals) for one in findings.further),
         Column("Seeds"),
     )
     rows = []
@@ -102,10 +104,19 @@ def results(findings: Findings) -> Table:
         name = Cell(arm.name, label=study.plan.labels.marked(arm.name))
         mean = _mean_cell(finished, planned)
         share = [_share_of_arm(findings.shares.get(arm.name))] if findings.references else []
-        rows.append((name, mean, *share, Cell(_seeds_text(finished, planned))))
-    goal = "lower" if findings.metric.goal == "minimize" else "higher"
-    notes = (f"A {goal} value is better.", *_about_shares(findings), floor_text(findings), provenance(study))
+        others = [_mean_cell(one.study.finished(arm.name), one.study.of(arm.name)) for one in findings.further]
+        rows.append((name, mean, *share, *others, Cell(_seeds_text(finished, planned))))
+    about = (*_better(findings), *_about_shares(findings))
+    notes = (*about, floor_text(findings), provenance(study))
     return Table("results", "Results", columns, tuple(rows), notes, findings.metric.title)
+
+
+def _better(findings: Findings) -> Iterator[str]:
+    """Yields what is better of the metric that judges, and of each that does not."""
+    for one in (findings, *findings.further):
+        goal = "lower" if one.metric.goal == "minimize" else "higher"
+        name = "value" if one is findings else one.metric.title
+        yield f"A {goal} {name} is better{'' if one is findings else '; it judges nothing'}."
 
 
 def _arm_column(study: Study) -> Column:
@@ -303,6 +314,30 @@ def differences(findings: Findings, comparisons: Sequence[Comparison], name: str
             "Intervals are of one comparison each; verdicts allow for all of them (p after Holm's correction)."
         )
     return Table(name, title, columns, rows, tuple(notes), unit)
+
+
+def further_differences(further: Findings, number: int) -> Table:
+    """Returns a table of the comparisons by a metric that does not judge, the n-th one, with their intervals."""
+    decimals, unit = further.difference_decimals, further.difference_unit
+    names = name_comparisons(further.study.plan, further.shown)
+    columns = (
+        Column(names.heading("Comparison")),
+        Column("Ratio" if further.ratio else "Difference", "number", unit, decimals),
+        Column("95 % interval", "interval", unit, decimals),
+        Column("Seeds", "count", detail=True),
+        Column("Documents", "count", detail=True),
+    )
+    rows = []
+    for one in further.shown:
+        name, estimate = Cell(one.name, label=names.levels[one.name]), one.estimate
+        if estimate is None:
+            rows.append((name, Cell(missing=one.reason), *[Cell()] * 3))
+            continue
+        documents = Cell(one.documents) if one.documents else Cell(missing="seeds only")
+        difference, interval = Cell(further.as_printed(estimate.difference)), _interval_cell(further, estimate.interval)
+        rows.append((name, difference, interval, Cell(estimate.seeds), documents))
+    notes = ("This metric judges nothing: its intervals are of one comparison each, and no verdict follows from them.",)
+    return Table(f"further_{number}", "Paired differences, not judged", columns, tuple(rows), notes, unit)
 
 
 def excludes_zero(comparison: Comparison) -> bool:

@@ -154,8 +154,9 @@ def test_numbers_are_predicted_by_their_mean() -> None:
         for batches in (islice(data.train_dataloader(), 3), data.val_dataloader())
     )
     error = float(((evaluated - training.mean()) ** 2).mean())
-    assert floors(data, "mse", 3) == {"mean of the labels": pytest.approx(error)}
-    assert floors(data, "nats", 3) == {"mean of the labels": pytest.approx(error / 2)}
+    assert floors(data, "mse", 3)["mean of the labels"] == pytest.approx(error)
+    assert floors(data, "nats", 3)["mean of the labels"] == pytest.approx(error / 2)
+    assert floors(data, "pearson", 3)["mean of the labels"] == 0
 
 
 def test_relations_are_predicted_by_their_frequencies() -> None:

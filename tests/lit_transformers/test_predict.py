@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from datamodules.labelled.stored_texts import StoredText
 from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
 from lit_transformers.inference.lines import LineOptions
@@ -67,7 +68,7 @@ def test_a_line_is_predicted_as_an_example_of_the_data_is(task: str, tmp_path: P
         with torch.no_grad():
             expected |= {prediction.document: prediction[1] for prediction in network.predict_step(batch, 0)}
     documents = data.examples.corpus.documents("validation")
-    texts = [documents[number].text[1:].decode() for number in sorted(expected)]
+    texts = [StoredText.of(documents[number].text).texts[0] for number in sorted(expected)]
     (tmp_path / "texts.csv").unlink()
     for options in ({}, {"window": 3}, {"batch_tokens": 1}):
         results = predicted(of(checkpoint, **options), *texts)
@@ -109,7 +110,7 @@ def test_lines_of_json_are_texts_that_may_hold_line_ends(tmp_path: Path) -> None
         ("good film", r'line 1: is no JSON; give \{"text": "..."\}, or --lines text'),
         ("[1]", r'line 1: has another form; give \{"text": "..."\}'),
         ('"\\ud800"', "line 1: holds a character that UTF-8 cannot write"),
-        ('{"review": "good"}', r'line 1: has another form; give \{"text": "..."\}'),
+        ('{"review": "good"}', r"line 1: has no field 'text'; give \{"),
     ):
         with pytest.raises(ValueError, match=message):
             predicted(of(checkpoint, "json"), line)

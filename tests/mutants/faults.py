@@ -2916,8 +2916,8 @@ REPORT_FAULTS = (
         "planning",
         "the metric of the baseline alone is asked for",
         "ablations/plan.py",
-        "            measure = runner.measure_of(config, metric.name)\n",
-        "            measure = runner.measure_of(config, metric.name) if not number else None\n",
+        "            goal = stated_goal(config, metric, goal, runner)\n",
+        "            goal = stated_goal(config, metric, goal, runner) if not number else goal\n",
         (
             "tests/lit_transformers/test_measurement.py::test_a_metric_that_an_arm_will_not_have_is_refused_before_anything_trains",
         ),
@@ -2925,7 +2925,7 @@ REPORT_FAULTS = (
     Fault(
         "planning",
         "a goal that contradicts its metric is taken",
-        "ablations/plan.py",
+        "ablations/metrics.py",
         "if measure is not None and measure.goal != (goal or measure.goal):",
         "if False:",
         (f"{MEASURES}the_goal_of_a_study_is_that_which_its_objective_states",),
@@ -2933,7 +2933,7 @@ REPORT_FAULTS = (
     Fault(
         "planning",
         "less is better of a metric of which nothing says it",
-        "ablations/plan.py",
+        "ablations/metrics.py",
         "    if goal is None:\n        reason",
         '    goal = goal or "minimize"\n    if goal is None:\n        reason',
         (f"{MEASURES}a_metric_of_which_nothing_states_the_goal_needs_one_from_the_study",),
