@@ -34,7 +34,7 @@ class Outputs(NamedTuple):
     """The outputs of a head for the examples of a split, and their labels: a class (n,), or 0 and 1 (n, c) of sets."""
 
     outputs: Float[Tensor, "n c"]
-    labels: Int[Tensor, "n *c"]
+    labels: Int[Tensor, n * c]
 
     def nats(self, temperature: Float[Tensor, ""] | float) -> Float[Tensor, ""]:
         """Returns the mean loss of an example, where outputs are divided by a temperature."""
