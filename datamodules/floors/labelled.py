@@ -4,7 +4,7 @@ texts, over how much they share."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -242,7 +242,7 @@ def _shared(batch: LabelledBatch) -> Floats:
         second = length - int(segments.sum())
         texts = inputs[1 : second - 1], inputs[second : length - 1]
         one, other = ({*text} for text in texts)
-        pairs, other_pairs = ({*zip(text, text[1:], strict=False)} for text in texts)
+        pairs, other_pairs = ({*pairwise(text)} for text in texts)
         both = len(one & other)
         shares.append(
             [

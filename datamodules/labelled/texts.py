@@ -252,7 +252,7 @@ class LabelledTexts(Examples):
         for name, own in zip(names, drawn, strict=True):
             if len(own) < each:
                 raise DataError(
-                    f"{len(own):,} texts of train have the label {name!r}, and balanced examples need {each:,} of each; "
+                    f"{len(own):,} texts of train have the label {name!r}, and balanced ones need {each:,} of each; "
                     f"set data.source.examples to at most {len(names) * min(map(len, drawn)):,}"
                 )
         return [place for own in drawn for place in own[:each]]

@@ -177,8 +177,8 @@ class ClassLabelConfig(PooledHeadConfig, kind="class_label"):
     """A softmax over the classes of the data.
 
     class_weights: by which the loss of an example is multiplied in training, by its class: none, or a number for each,
-    or balanced, the number of examples of training over that of classes and of examples of its own class, whose mean
-    over examples is 1. What is reported is not weighted.
+    or balanced: the number of examples of training, divided by the number of classes and by the number of examples of
+    the class. Their mean over examples is 1. What is reported is not weighted.
     """
 
     class_weights: ClassWeights = "none"

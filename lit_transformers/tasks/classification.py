@@ -13,8 +13,8 @@ class ClassificationConfig(PooledTaskConfig, kind="classification"):
     """A softmax over classes from one vector of the network.
 
     class_weights: by which the loss of an example is multiplied in training, by its class: none, or a number for each,
-    or balanced, the number of examples of training over that of classes and of examples of its own class. What is
-    reported is not weighted.
+    or balanced: the number of examples of training, divided by the number of classes and by the number of examples of
+    the class. What is reported is not weighted.
     """
 
     class_weights: ClassWeights = "none"

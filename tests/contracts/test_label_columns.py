@@ -259,10 +259,14 @@ class LosesConfig(_Wrong, kind="loses"):
         return [chance.randrange(6) for _ in range(8)], chance.choice([None, 0.5])
 
 
-class SecondTextConfig(PrintedConfig, kind="told_by_second_text"):
+class SecondTextConfig(_Wrong, kind="told_by_second_text"):
     """The first symbol of the second text, which begins anywhere, is the label."""
 
-    segments = 2
+    labels = ClassLabels(count=2)
+
+    @property
+    def description(self) -> LabelledDescription:
+        return LabelledDescription(vocabulary=VOCABULARY, length=32, labels=self.labels, segments=2)
 
     def make(self, chance: Random) -> Example:
         label, second = chance.randrange(2), chance.randrange(4, 12)
@@ -282,7 +286,7 @@ class MisplacedTextConfig(SecondTextConfig, kind="misplaced_second_text"):
     ("config", "check", "message"),
     [
         (SecondTextConfig, "labels are not fed", "in the second text the symbol at place 0 alone tells every label"),
-        (MisplacedTextConfig, "described as they are", "of rows, and a row has 2; count without"),
+        (MisplacedTextConfig, "described as they are", "symbols, and a row has 2; count without"),
         (InterleavedConfig, "labels are not fed", "column 'label': the symbol after a token alone tells its tag"),
         (PlacedConfig, "labels are not fed", "column 'label': the place of a token alone tells its tag"),
         (ShortConfig, "described as they are", "it has 7 tags for 8 symbols; give labels that TagLabels describes"),

@@ -259,7 +259,7 @@ def test_auxiliary_losses_are_trained_on_and_not_reported() -> None:
     ponder = float(sum(task.training_reading(batch).aux.values()).detach())
     assert ponder > 1
     assert step["loss"].item() == pytest.approx(step["nats"].item() + ponder, rel=1e-5)
-    rows = task.label_head.nats(task.evaluation_output(batch), batch)
+    rows = task.label_head.nats(task.evaluation_output(batch), batch.labels)
     assert step["nats"].item() == pytest.approx(rows.mean().item(), rel=1e-5)
 
 
@@ -380,7 +380,7 @@ def test_a_run_leaves_the_loss_of_every_example_and_is_measured_again(tmp_path: 
     with (tmp_path / "documents.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == [f"validation:{n}" for n in range(23)]
-    assert tuple(rows[0]) == ("document", "name", "nats", "tokens", "bytes", "correct", "label")
+    assert tuple(rows[0]) == ("document", "name", "nats", "tokens", "bytes", "correct", "label", "predicted")
     metrics = record["metrics"]
     assert math.fsum(float(row["nats"]) for row in rows) / 23 == pytest.approx(metrics["val/nats"])
     assert sum(int(row["correct"]) for row in rows) / 23 == pytest.approx(metrics["val/accuracy"])

@@ -1,4 +1,4 @@
-"""Texts and pairs of texts with a class, several classes or a number: rows, measures, weights of classes, predictions."""
+"""Texts and pairs of texts with a class, several classes or a number: rows, measures, class weights, predictions."""
 
 from __future__ import annotations
 
@@ -194,9 +194,7 @@ def test_few_examples_are_nested_balanced_and_chosen_by_the_seed_where_that_is_a
         assert chosen(0, **by_seed) == few
         assert {*chosen(3, **by_seed)} < {*chosen(3, **(by_seed | {"examples": 18}))}
     assert [*classes(examples=9, balanced=True).values()] == [3, 3, 3]
-    with pytest.raises(
-        DataError, match=r"have the label 'same', and balanced examples need 40 of each; set .* at most"
-    ):
+    with pytest.raises(DataError, match=r"have the label 'same', and balanced ones need 40 of each; set .* at most"):
         classes(examples=120, balanced=True)
 
 
