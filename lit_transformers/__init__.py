@@ -12,7 +12,7 @@ from lit_transformers.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ablations.api import comparisons, run_study
-    from lit_transformers.api import allow_modules, build_model, evaluate, fit, generate, load_checkpoint
+    from lit_transformers.api import allow_modules, build_model, evaluate, fit, generate, load_checkpoint, probe_layers
     from lit_transformers.config import Config, ConfigError
     from lit_transformers.runs.config import RunConfig
 
@@ -27,6 +27,7 @@ __all__ = [
     "fit",
     "generate",
     "load_checkpoint",
+    "probe_layers",
     "run_study",
 ]
 

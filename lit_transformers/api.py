@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pandas as pd
+
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.decoding.sampling import SamplingConfig
 from lit_transformers.inference.write import write
@@ -14,11 +16,12 @@ from lit_transformers.runner import load_runner, runner_of
 from lit_transformers.runs import RunConfig, load
 from lit_transformers.runs import evaluate as evaluate_checkpoint
 from lit_transformers.runs.config import describe
+from lit_transformers.runs.layer_probes import probe_layers as probe
 from lit_transformers.runs.required_memory import require_memory
 from lit_transformers.tasks import Task
 from lit_transformers.trust import allow_modules, remember
 
-__all__ = ["allow_modules", "build_model", "evaluate", "fit", "generate", "load_checkpoint"]
+__all__ = ["allow_modules", "build_model", "evaluate", "fit", "generate", "load_checkpoint", "probe_layers"]
 
 Run = Config | Mapping[str, Plain] | str | Path
 """A run's config, of a model of this library or of any LightningModule, its plain data, or the path of its YAML file.
@@ -90,3 +93,15 @@ def fit(run: Run, directory: str | Path) -> dict[str, Plain]:
     """
     config = _config(run)
     return load_runner(runner_of(config)).fit(config, Path(directory))
+
+
+def probe_layers(run: Run, penalty: float = 0.05, runs: str | Path = "runs") -> pd.DataFrame:
+    """Returns the accuracy and the nats of a logistic regression on each layer and pooling of the network that a run
+    of classification starts from (``lit_transformers.runs.layer_probes``). Its features are computed once.
+
+    Raises ConfigError for a run that predicts no class of a row, and DataError where its data are not there.
+    """
+    config = _config(run)
+    if not isinstance(config, RunConfig):
+        raise ConfigError("a network from elsewhere shows no layers", "model")
+    return probe(config, penalty, runs)

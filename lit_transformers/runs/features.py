@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import torch
 
-from datamodules import Data, LabelledData, cache_folder
+from datamodules import Data, LabelledData, Split, cache_folder
 from datamodules.core.index import made_aside
 from lit_transformers.batch import LabelledBatch
 from lit_transformers.config import ConfigError, Plain, canonical_hash
@@ -88,12 +89,12 @@ def write_table(config: RunConfig, task: LabelledTask, data: LabelledData, folde
     task.to(device).eval()
     width = 0
     with arithmetic(config.training):
-        for batch in every_batch(data):
+        for batch in chain(examples_of(data, "train"), examples_of(data, data.validated_split)):
             rows = task.rows_read(batch)
             keys = [row for row in row_keys(rows) if not writer.has(row.key)]
             if not keys:
                 continue
-            vectors = torch.cat(task.chosen_layers(task.network, rows._replace(**moved(rows, device))).layers, dim=-1)
+            vectors = torch.cat(task.chosen_layers(task.network, moved(rows, device)).layers, dim=-1)
             width = vectors.size(-1)
             for row in keys:
                 if not writer.has(row.key):
@@ -102,13 +103,13 @@ def write_table(config: RunConfig, task: LabelledTask, data: LabelledData, folde
     task.to(home).train(was_training)
 
 
-def every_batch(data: LabelledData) -> Iterator[LabelledBatch]:
-    """Yields all rows of training, those of like length together, and then those of validation."""
-    yield from data.every_example("train").batches()
-    yield from data.evaluation(data.validated_split).batches()
+def examples_of(data: LabelledData, split: Split) -> Iterator[LabelledBatch]:
+    """Yields all examples of training, those of like length together, or those that a validation measures."""
+    yield from (data.every_example(split) if split == "train" else data.evaluation(split)).batches()
 
 
-def moved(batch: LabelledBatch, device: torch.device) -> dict[str, torch.Tensor | None]:
-    """Returns what a network reads of a batch, on a device."""
-    parts = {name: getattr(batch, name) for name in ("inputs", "padding_mask", "marked", "segments")}
-    return {name: None if part is None else part.to(device) for name, part in parts.items()}
+def moved(batch: LabelledBatch, device: torch.device) -> LabelledBatch:
+    """Returns a batch with what a network reads of it on a device."""
+    inputs, padding_mask = batch.inputs.to(device), batch.padding_mask.to(device)
+    marked, segments = (None if part is None else part.to(device) for part in (batch.marked, batch.segments))
+    return batch._replace(inputs=inputs, padding_mask=padding_mask, marked=marked, segments=segments)

@@ -1,0 +1,143 @@
+"""Probes of all layers and poolings of a network at once, on features that are computed once and kept below LIT_CACHE:
+a logistic regression on each (Alain and Bengio 2016, arXiv:1610.01644, section 3; arXiv:1905.05583, section 5.3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from scipy.optimize import minimize
+
+from datamodules import LabelledData, Split, cache_folder
+from datamodules.core.index import made_aside
+from lit_transformers.batch import ClassLabels, needed_mask
+from lit_transformers.config import ConfigError, canonical_hash
+from lit_transformers.heads.pooling import Pooling, pooled
+from lit_transformers.runs.code import code_hash
+from lit_transformers.runs.config import RunConfig
+from lit_transformers.runs.features import examples_of, moved
+from lit_transformers.runs.keys import source_keys
+from lit_transformers.runs.stages import origins
+from lit_transformers.runs.train import starting_task
+from lit_transformers.tasks.features import weights_digest
+from lit_transformers.tasks.labelled import LabelledTask, marks
+from lit_transformers.training.arithmetic import arithmetic
+
+__all__ = ["PooledLayers", "classifier", "pooled_layers", "probe_layers"]
+
+POOLINGS: tuple[Pooling, ...] = tuple(pooling for pooling in get_args(Pooling) if pooling != "attention")
+VECTORS, LABELS = "vectors.npy", "labels.npy"
+
+Floats = npt.NDArray[np.float64]
+
+
+class PooledLayers(NamedTuple):
+    """vectors (n, l, p, d) in float32, memory-mapped: of each example of a split each layer, the embeddings first, by
+    each of ``poolings``. labels (n,): their classes. A layer below the last is as it is before a norm after the last.
+    """
+
+    vectors: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.int64]
+    poolings: tuple[Pooling, ...] = POOLINGS
+
+
+def pooled_layers(config: RunConfig, runs: str | Path = "runs") -> dict[Split, PooledLayers]:
+    """Returns what the layers of a network make of all examples of training and validation: from the cache, or computed
+    now with the weights that the run starts from.
+
+    config: of a run of an objective that predicts a class of each row. Its fields of layers and pooling do not matter.
+    runs: the folder of the runs that it starts from, if there are any. Raises ConfigError or DataError.
+    """
+    whole = config.override(
+        {"task.layers": None, "task.combined_layers": (), "task.layer_combination": "concatenation"}
+    )
+    data = whole.build_data()
+    starts = {part: origin.path for part, origin in origins(whole, Path(runs), source_keys(whole)).items()}
+    task, _ = starting_task(whole, data, starts)
+    if not isinstance(task, LabelledTask) or not isinstance(data, LabelledData) or data.description.pieces > 1:
+        raise ConfigError("probes of layers read labelled sequences of one piece; set task: classification", "task")
+    data.description.labels_of("label", ClassLabels, "a probe of layers")
+    splits: tuple[Split, ...] = ("train", data.validated_split)
+    weights = weights_digest(task.network)
+    rows = [data.examples.fingerprint, data.config.evaluation.to_dict(), data.config.batch_size]
+    code = code_hash(whole.override({"training.callbacks": ()}), (__name__,))
+    folder = cache_folder() / "pooled_layers" / canonical_hash([weights, whole.model.to_dict(), rows, code], 32)
+    if not (folder / splits[-1] / LABELS).exists():
+        with made_aside(folder, f"{splits[-1]}/{LABELS}") as temporary:
+            for split in splits:
+                (temporary / split).mkdir()
+                _write(whole, task, data, split, temporary / split)
+    return {
+        split: PooledLayers(np.load(folder / split / VECTORS, mmap_mode="r"), np.load(folder / split / LABELS))
+        for split in splits
+    }
+
+
+@torch.no_grad()
+def _write(config: RunConfig, task: LabelledTask, data: LabelledData, split: Split, folder: Path) -> None:
+    """Reads every example once, those of like length together, and writes its vectors in the order of ordinals."""
+    device = torch.device("cuda" if config.training.device != "cpu" and torch.cuda.is_available() else "cpu")
+    network = task.to(device).eval().network
+    kept: dict[int, tuple[npt.NDArray[np.float32], int]] = {}
+    with arithmetic(config.training):
+        for batch in examples_of(data, split):
+            rows = moved(batch, device)
+            layers = network.read_layers(rows.inputs, needed_mask(rows), marks(rows), rows.segments).layers
+            pools = [[pooled(layer, rows.padding_mask, pooling) for pooling in POOLINGS] for layer in layers]
+            vectors = torch.stack([torch.stack(of_layer, dim=1) for of_layer in pools], dim=1).float().cpu().numpy()
+            labels = batch.labels.tolist()
+            kept |= dict(zip(batch.example.tolist(), zip(vectors, labels, strict=True), strict=True))
+    ordinals = sorted(kept)
+    np.save(folder / VECTORS, np.stack([kept[ordinal][0] for ordinal in ordinals]))
+    np.save(folder / LABELS, np.array([kept[ordinal][1] for ordinal in ordinals], np.int64))
+
+
+def probe_layers(config: RunConfig, penalty: float = 0.05, runs: str | Path = "runs") -> pd.DataFrame:
+    """Returns the accuracy and the nats per example of a logistic regression on each layer and pooling of a network,
+    trained on the examples of training and measured on those of validation: a row each, with the columns layer, 0 for
+    the embeddings, pooling, accuracy and nats.
+
+    penalty: half of its product with the squared weights is added to the mean of nats. Features are standardised by
+    those of training. Arguments and errors are otherwise those of ``pooled_layers``.
+    """
+    splits = pooled_layers(config, runs)
+    train, held_out = splits["train"], next(of for split, of in splits.items() if split != "train")
+    rows = []
+    for layer in range(train.vectors.shape[1]):
+        for number, pooling in enumerate(POOLINGS):
+            x, held = (of.vectors[:, layer, number].astype(np.float64) for of in (train, held_out))
+            center, scale = x.mean(axis=0), x.std(axis=0)
+            scale[scale < 1e-8] = 1.0
+            logits = classifier((x - center) / scale, train.labels, penalty)((held - center) / scale)
+            nats = -log_softmax(logits)[np.arange(len(held)), held_out.labels]
+            accuracy = float((logits.argmax(axis=1) == held_out.labels).mean())
+            rows.append({"layer": layer, "pooling": pooling, "accuracy": accuracy, "nats": float(nats.mean())})
+    return pd.DataFrame(rows)
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """Returns the logarithms of probabilities (n, c)."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+
+def classifier(x: Floats, labels: npt.NDArray[np.int64], penalty: float) -> Callable[[Floats], Floats]:
+    """Returns the logits (n, c) of a multinomial logistic regression, as a function of features (n, d): the minimum of
+    the mean of nats and ``penalty`` / 2 times the squared weights, the biases excepted, by L-BFGS."""
+    count, width = int(labels.max()) + 1, x.shape[1]
+    targets = np.eye(count)[labels]
+
+    def loss(flat: Floats) -> tuple[float, Floats]:
+        weights, biases = flat[:-count].reshape(width, count), flat[-count:]
+        log_p = log_softmax(x @ weights + biases)
+        difference = (np.exp(log_p) - targets) / len(x)
+        gradient = np.concatenate([(x.T @ difference + penalty * weights).ravel(), difference.sum(axis=0)])
+        return float(-(log_p * targets).sum() / len(x) + penalty / 2 * (weights**2).sum()), gradient
+
+    flat = minimize(loss, np.zeros((width + 1) * count), jac=True, method="L-BFGS-B", options={"maxiter": 1000}).x
+    return lambda features: features @ flat[:-count].reshape(width, count) + flat[-count:]
