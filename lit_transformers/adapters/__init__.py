@@ -5,7 +5,7 @@ from lit_transformers.adapters.bottleneck import BottleneckConfig
 from lit_transformers.adapters.dora import DoRAConfig
 from lit_transformers.adapters.ia3 import IA3Config
 from lit_transformers.adapters.low_rank import LowRankConfig
-from lit_transformers.adapters.parallel import ParallelConfig
+from lit_transformers.adapters.parallel import ParallelAdapterConfig
 from lit_transformers.adapters.vera import VeRAConfig
 from lit_transformers.config import table
 from lit_transformers.maps import Adapter, MapAdapter
@@ -13,7 +13,7 @@ from lit_transformers.maps import Adapter, MapAdapter
 ADAPTERS = table(
     AdapterConfig,  # type: ignore[type-abstract]
     BottleneckConfig,
-    ParallelConfig,
+    ParallelAdapterConfig,
     LowRankConfig,
     DoRAConfig,
     VeRAConfig,
@@ -29,7 +29,7 @@ __all__ = [
     "IA3Config",
     "LowRankConfig",
     "MapAdapter",
-    "ParallelConfig",
+    "ParallelAdapterConfig",
     "Sublayer",
     "VeRAConfig",
     "adapter_names",

@@ -12,11 +12,11 @@ from lit_transformers.adapters.bottleneck import Bottleneck
 from lit_transformers.config import Positive, PositiveFloat, Width
 from lit_transformers.mixer import Shape
 
-__all__ = ["ParallelConfig"]
+__all__ = ["ParallelAdapterConfig"]
 
 
 @final
-class ParallelConfig(AdapterConfig, kind="parallel"):
+class ParallelAdapterConfig(AdapterConfig, kind="parallel"):
     """A bottleneck that reads what a sublayer reads, and is added to the sublayer's output. width: channels of the
     bottleneck; activation: of its hidden layer; scale: what it is multiplied by (the paper has 4 next to a
     feed-forward). beside: the sublayers of each block that have one; the paper recommends the feed-forward (section

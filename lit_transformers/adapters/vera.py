@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.adapters.adapted_maps import MapsConfig
-from lit_transformers.config import Dropout, Fraction, NonNegative, Positive, PositiveFloat, Width
+from lit_transformers.config import Dropout, Fraction, NonNegative, Positive, PositiveFloat, RandomSeed, Width
 from lit_transformers.maps import Adapter, LinearMap
 from lit_transformers.mixer import Shape
 
@@ -32,7 +32,7 @@ class VeRAConfig(MapsConfig, kind="vera"):
     rank: Annotated[Positive, Width] = 256
     dropout: Annotated[Fraction, Dropout] = 0.0
     start: PositiveFloat = 0.1
-    seed: NonNegative = 0
+    seed: Annotated[NonNegative, RandomSeed] = 0
 
     def adapter_of(self, linear: LinearMap, shape: Shape) -> VeRA:
         inputs, outputs = linear.in_features, linear.out_features

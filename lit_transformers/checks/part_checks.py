@@ -37,7 +37,9 @@ def other_value(value: Any, hint: Any) -> Any:
         return other_value(value, get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
         members = [member for member in get_args(hint) if member is not NoneType]
-        return 2 if members == [int] or get_origin(members[0]) is Annotated else other_value(value, members[0])
+        if members == [int] or get_origin(members[0]) is Annotated:
+            return 3 if value == 2 else 2
+        return other_value(value, members[0])
     if get_origin(hint) is Literal:
         return next(choice for choice in get_args(hint) if choice != value)
     if hint is bool:

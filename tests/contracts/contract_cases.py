@@ -22,7 +22,7 @@ from lit_transformers.adapters import (
     DoRAConfig,
     IA3Config,
     LowRankConfig,
-    ParallelConfig,
+    ParallelAdapterConfig,
     VeRAConfig,
 )
 from lit_transformers.config import Config, Dropout, Memory, field_types
@@ -228,7 +228,7 @@ ADAPTER_CASES: Sequence[AdapterConfig] = (
     BottleneckConfig(width=4, activation="gelu", after="feedforward"),
     LowRankConfig(rank=4),
     LowRankConfig(rank=3, alpha=1.0, maps=("query", "key", "value", "output", "up", "down")),
-    ParallelConfig(width=6, beside="both"),
+    ParallelAdapterConfig(width=6, beside="both"),
     DoRAConfig(rank=3, alpha=5.0),
     VeRAConfig(rank=4, maps=("query", "up")),
     IA3Config(),

@@ -18,7 +18,7 @@ from lit_transformers.adapters import (
     DoRAConfig,
     IA3Config,
     LowRankConfig,
-    ParallelConfig,
+    ParallelAdapterConfig,
     VeRAConfig,
     adapter_names,
 )
@@ -55,7 +55,7 @@ MERGED = [
     VeRAConfig(rank=5, maps=EVERY),
     IA3Config(maps=EVERY),
 ]
-ADAPTERS = [BottleneckConfig(width=4), ParallelConfig(width=4, beside="both"), ALL_MAPS, *MERGED[1:]]
+ADAPTERS = [BottleneckConfig(width=4), ParallelAdapterConfig(width=4, beside="both"), ALL_MAPS, *MERGED[1:]]
 FAMILIES: list[ModelConfig] = [
     *(LanguageModelConfig(**SIZES, stack=stack, mixer=AttentionConfig(memory=8)) for stack in STACK_CASES),
     EncoderConfig(**SIZES, norm="post"),
@@ -240,7 +240,7 @@ def test_a_network_with_merged_adapters_computes_the_same(adapter: AdapterConfig
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_parallel_adapter_reads_what_the_feed_forward_reads(norm: Any) -> None:
     """By equation 5 of arXiv:2110.04366, h = FFN(x) + s (W_up relu(W_down x + b) + c), within the residual branch."""
-    adapter = ParallelConfig(width=4, scale=3.0)
+    adapter = ParallelAdapterConfig(width=4, scale=3.0)
     network = randomised(EncoderConfig(**SIZES, norm=norm, adapter=adapter).build(DATA).double()).eval()
     block, ctx = network.stack.steps()[0], Context(torch.arange(6).expand(2, 6), causal=False)
     x = torch.randn(2, 6, 16, dtype=torch.float64)
