@@ -255,7 +255,7 @@ app.command("summarize", help=SUMMARIZE)(write_lines)
 
 @app.command()
 def predict(
-    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a classification or regression run.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a run that predicts labels.")],
     lines: Annotated[
         Literal["text", "json"],
         typer.Option(
@@ -270,9 +270,11 @@ def predict(
     ] = "cut",
     allowed: AllowedModules = None,
 ) -> None:
-    """Predict the class or the number of every line of standard input; write one JSON line for each, in order.
+    """Predict the class, the number or the tags of every line of standard input; write a JSON line for each, in order.
 
-    A class is {"label": ..., "probabilities": {...}}, a number {"value": ...}; an empty line gives null. Probabilities
+    A class is {"label": ..., "probabilities": {...}}, a number {"value": ...}; an empty line gives null. Tags are
+    {"words": [...], "tags": [...], "probabilities": [...], "entities": [...]}, of the words of a text, or of those of
+    a JSON list. Probabilities
     are not calibrated. A masked_lm that was trained with data.relation predicts the relation of two texts, given as
     {"first": ..., "second": ...}. A summary on standard error counts empty, cut and refused lines, and unknown symbols.
 

@@ -13,8 +13,9 @@ import scipy.sparse
 import scipy.special
 
 from datamodules.core.errors import DataError
+from datamodules.floors.tags import tag_floors
 from datamodules.labelled.labelled import LabelledData
-from lit_transformers.batch import ClassLabels, LabelledBatch, NumberLabels
+from lit_transformers.batch import ClassLabels, LabelledBatch, NumberLabels, WordTagLabels
 from lit_transformers.scores import confusion, matthews
 
 __all__ = ["labelled_floors"]
@@ -45,6 +46,8 @@ def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, 
     They are fitted on so many batches of training. Raises DataError for other metrics.
     """
     labels = data.description.labels
+    if isinstance(labels, WordTagLabels):
+        return tag_floors(data, labels, metric, batches)
     if not isinstance(labels, ClassLabels | NumberLabels):
         raise DataError(f"no simple predictor of {labels.kind} is known")
     scores = ("accuracy", *["matthews"] * (labels.count == 2)) if isinstance(labels, ClassLabels) else ("mse",)

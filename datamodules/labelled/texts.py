@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Annotated
@@ -16,10 +17,10 @@ from datamodules.core.tokenizers import BytesConfig, Symbols, Tokenizer, Tokeniz
 from datamodules.core.trained import TrainedSymbols, require_tokenizer
 from datamodules.core.windows import shuffled
 from datamodules.rows.symbols import RowSymbols
-from lit_transformers.batch import ClassLabels, LabelledDescription
+from lit_transformers.batch import ClassLabels, LabelledDescription, Labels
 from lit_transformers.config import Plain, Positive, canonical_hash
 
-__all__ = ["WHOLE", "LabelledTexts", "TextExamplesConfig"]
+__all__ = ["WHOLE", "LabelledTexts", "StoredTexts", "TextExamplesConfig"]
 
 WHOLE = 1 << 30
 """A size of pieces so large that no text is cut: each has one label."""
@@ -69,12 +70,16 @@ class TextExamplesConfig(ExamplesConfig):
 
     def described(self, trained: TrainedSymbols) -> LabelledDescription:
         symbols = RowSymbols.of(require_tokenizer(trained.tokenizer))
-        labels = ClassLabels(count=len(self.classes if trained.labels is None else trained.labels))
+        labels = self.labels_named(self.classes if trained.labels is None else trained.labels)
         return LabelledDescription(vocabulary=symbols.vocabulary, length=self.length, labels=labels)
 
+    def labels_named(self, names: Sequence[str]) -> Labels:
+        """Hook: returns what labels of these names are; by default the class of a text."""
+        return ClassLabels(count=len(names))
 
-class LabelledTexts(Examples):
-    """Texts of an index, each behind a byte that is its label, which are turned into symbols when they are read.
+
+class StoredTexts(Examples):
+    """Texts of an index with their labels, which are turned into symbols when they are read.
 
     Where there is no test, it reads the split of validation.
     """
@@ -99,7 +104,11 @@ class LabelledTexts(Examples):
         config, tokenizer = self.config, canonical_hash(key_of(self.tokenizer), 32)
         decisive = [self.content, tokenizer, config.length, config.shortest, config.examples]
         others = [] if self.labels == [*config.classes] else [self.labels]
-        return canonical_hash([*decisive, *others], 32)
+        return canonical_hash([*decisive, *others, *self.decisive()], 32)
+
+    def decisive(self) -> list[Plain]:
+        """Hook: returns what else decides an example, besides the content, the tokenizer and the fields of the base."""
+        return []
 
     def trained_symbols(self) -> TrainedSymbols:
         return TrainedSymbols(self.tokenizer.to_dict(), labels=self.labels)
@@ -116,9 +125,16 @@ class LabelledTexts(Examples):
     def count(self, split: Split) -> int:
         return len(self._places(self._split(split)))
 
+    @abstractmethod
+    def text_of(self, stored: bytes) -> bytes:
+        """Returns the text of a stored example."""
+
+    @abstractmethod
+    def example_of(self, stored: bytes) -> Example:
+        """Returns a stored example as symbols and labels."""
+
     def example(self, split: Split, ordinal: int) -> Example:
-        text = self.corpus.documents(self._split(split))[self._place(split, ordinal)].text
-        return Example(self.rows.row(self.tokenizer.encode(text[1:])), self.numbers[text[0]])
+        return self.example_of(self.corpus.documents(self._split(split))[self._place(split, ordinal)].text)
 
     def reading_messages(self) -> list[str]:
         return self.corpus.messages
@@ -136,7 +152,9 @@ class LabelledTexts(Examples):
             documents, config = self.corpus.documents(split), self.config
             places: Sequence[int] = range(len(documents))
             if config.shortest > 1:
-                places = [place for place in places if len(documents[place].text[1:].split()) >= config.shortest]
+                places = [
+                    place for place in places if len(self.text_of(documents[place].text).split()) >= config.shortest
+                ]
             if config.examples is not None and split == "train":
                 places = [places[place] for place in sorted(shuffled(len(places), 0, 0)[: config.examples].tolist())]
             if not places:
@@ -146,3 +164,13 @@ class LabelledTexts(Examples):
 
     def _split(self, split: Split) -> Split:
         return "validation" if split == "test" and not self.corpus.count("test") else split
+
+
+class LabelledTexts(StoredTexts):
+    """Texts of an index, each behind a byte that is its label."""
+
+    def text_of(self, stored: bytes) -> bytes:
+        return stored[1:]
+
+    def example_of(self, stored: bytes) -> Example:
+        return Example(self.rows.row(self.tokenizer.encode(stored[1:])), self.numbers[stored[0]])

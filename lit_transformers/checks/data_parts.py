@@ -43,7 +43,7 @@ from datamodules.denoising.symbols import DenoisingSymbols
 from datamodules.pairs.source import PairsRead
 from datamodules.rows.noises import PlainRow
 from datamodules.rows.phrases import Phrases
-from lit_transformers.batch import IGNORED, LabelledBatch, Labels, TagLabels, Vocabulary, labels_in
+from lit_transformers.batch import IGNORED, LabelledBatch, Labels, TagLabels, Vocabulary, WordTagLabels, labels_in
 from lit_transformers.checks.part_checks import PartChecks, require_effects
 from lit_transformers.config import Config, ConfigError, existing, field_types
 from lit_transformers.gates.gates import Broken
@@ -124,7 +124,8 @@ def _content(case: SourceConfig | ExamplesConfig | PairsConfig, backwards: bool 
             return opened.name(split, number), (tuple(map(int, pair.source)), tuple(map(int, pair.target)))
         example = opened.example(split, number)
         labels = {name: _hashable(label) for name, label in example.labels.items()}
-        return opened.name(split, number), (tuple(map(int, example.symbols)), (*labels.items(),), example.marked)
+        symbols, words = tuple(map(int, example.symbols)), _hashable(example.words)
+        return opened.name(split, number), (symbols, (*labels.items(),), example.marked, words)
 
     def items(split: Split) -> list[tuple[str, Any]]:
         if isinstance(case, SourceConfig):
@@ -327,7 +328,7 @@ def examples_are_described(case: ExamplesConfig) -> str:
     description, longest = case.description, 0
     counts: dict[str, Counter[Any]] = {name: Counter() for name in description.label_columns}
     for split, items in _content(case).items.items():
-        for name, (symbols, labels, marked) in items:
+        for name, (symbols, labels, marked, words) in items:
             place = f"{split}: {name}"
             _symbols_fit(symbols, description.vocabulary, place)
             longest = max(longest, len(symbols) + 1)
@@ -342,6 +343,8 @@ def examples_are_described(case: ExamplesConfig) -> str:
                 label = dict(labels).get(column)
                 _label_fits(kind, label, len(symbols), f"{place}: column {column!r}")
                 counts[column].update(label if isinstance(kind, TagLabels) and label else [label])
+            if (words is not None) != description.of_words or len(words or symbols) != len(symbols):
+                raise Broken(f"{place} has the words {words}; number the word of each symbol where labels are of words")
             if any(not 0 <= mark < len(symbols) for mark in marked or ()):
                 raise Broken(f"{place} marks {marked} of {len(symbols)} symbols; count them without the boundary")
     for column, labels in counts.items():
@@ -371,13 +374,22 @@ def labels_are_not_fed(case: ExamplesConfig) -> str:
     rows = [item for split in SPLITS[:2] for _, item in content[split]]
     if len(rows) < COUNT // 2:
         return f"not asked: there are {len(rows)} examples"
-    if min(len(symbols) for symbols, _, _ in rows) < 3:
+    if min(len(symbols) for symbols, *_ in rows) < 3:
         return "not asked: a row has fewer than 3 symbols"
     for column, kind in case.description.label_columns.items():
-        labels = [dict(labels).get(column) for _, labels, _ in rows]
-        if leak := kind.leak([symbols for symbols, _, _ in rows], labels):
+        symbols, labels = [row[0] for row in rows], [dict(row[1]).get(column) for row in rows]
+        leak = kind.leak(symbols, labels)
+        if isinstance(kind, WordTagLabels):
+            tags = [_tags_of_symbols(own, row[3]) for own, row in zip(labels, rows, strict=True)]
+            leak = leak or TagLabels(count=len(kind.names)).leak(symbols, tags)
+        if leak:
             raise Broken(f"column {column!r}: {leak}; leave labels out of the symbols")
     return "no one place tells it"
+
+
+def _tags_of_symbols(labels: Sequence[tuple[int, int]], words: Sequence[int]) -> list[int | None]:
+    """Returns the tag of each word at its first symbol, and None at all others."""
+    return [labels[word - 1][0] if word and word not in words[:place] else None for place, word in enumerate(words)]
 
 
 def pairs_are_described(case: PairsConfig) -> str:

@@ -12,6 +12,7 @@ from lit_transformers.heads.pooled import ClassLabelConfig, NumberLabelConfig
 from lit_transformers.heads.relation import RelationConfig
 from lit_transformers.heads.replaced_symbols import DrawnSymbolsConfig, ReplacedSymbolsConfig
 from lit_transformers.heads.span_boundary import SpanBoundaryConfig
+from lit_transformers.heads.tag_label import TagLabelConfig
 
 HEADS = table(
     HeadConfig,
@@ -21,6 +22,7 @@ HEADS = table(
     AnswerSymbolsConfig,
     ClassLabelConfig,
     NumberLabelConfig,
+    TagLabelConfig,
     HiddenSymbolsConfig,
     OneSidedSymbolsConfig,
     RelationConfig,
@@ -54,4 +56,5 @@ __all__ = [
     "ReplacedSymbolsConfig",
     "Representation",
     "SpanBoundaryConfig",
+    "TagLabelConfig",
 ]

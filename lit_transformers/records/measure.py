@@ -18,7 +18,7 @@ _PUBLISHED: dict[Goal, tuple[str, ...]] = {
         *("perplexity", "bits per byte", "bits per character", "bits per dimension", "nats per symbol"),
         *("nats per hidden symbol", "mean squared error"),
     ),
-    "maximize": ("accuracy", "BLEU", "chrF", "ROUGE-1", "ROUGE-2", "ROUGE-L", "Matthews correlation"),
+    "maximize": ("accuracy", "BLEU", "chrF", "ROUGE-1", "ROUGE-2", "ROUGE-L", "Matthews correlation", "entity F1"),
 }
 """The names by which papers call what this suite measures."""
 _FORMER: dict[Goal, tuple[str, ...]] = {

@@ -11,6 +11,7 @@ from lit_transformers.tasks.regression import RegressionConfig
 from lit_transformers.tasks.replaced_tokens import ReplacedTokensConfig, SymbolGeneratorConfig
 from lit_transformers.tasks.seq2seq import Seq2SeqConfig
 from lit_transformers.tasks.strings import StringsConfig
+from lit_transformers.tasks.tagging import TaggingConfig
 from lit_transformers.tasks.task import Task, TaskConfig
 
 TASKS = table(
@@ -18,6 +19,7 @@ TASKS = table(
     CausalLMConfig,
     ClassificationConfig,
     RegressionConfig,
+    TaggingConfig,
     StringsConfig,
     Seq2SeqConfig,
     MaskedLMConfig,
@@ -41,6 +43,7 @@ __all__ = [
     "Seq2SeqConfig",
     "StringsConfig",
     "SymbolGeneratorConfig",
+    "TaggingConfig",
     "Task",
     "TaskConfig",
 ]

@@ -49,7 +49,9 @@ class LabelledTaskConfig(TaskConfig):
         marked = torch.arange(data.length) == torch.randint(data.length, (2, 1))
         real, rows = torch.ones_like(marked), torch.arange(2)
         segments = random_segments(2, data.length) if described.segments > 1 else None
-        return LabelledBatch(inputs, real, labels, marked, rows, None, columns, padded=False, segments=segments)
+        words = words_of_two(2, data.length) if described.of_words else None
+        more = {"padded": False, "segments": segments, "words": words}
+        return LabelledBatch(inputs, real, labels, marked, rows, None, columns, **more)
 
 
 class LabelledTask(Task):
@@ -100,3 +102,8 @@ def marks(batch: LabelledBatch) -> Bool[Tensor, "b t"]:
 def random_segments(rows: int, length: int) -> Int[Tensor, "b t"]:
     """Returns segments of rows of two texts, of which the second begins at a random token."""
     return (torch.arange(length) > torch.randint(length - 1, (rows, 1))).long()
+
+
+def words_of_two(rows: int, length: int) -> Int[Tensor, "b t"]:
+    """Returns the words of rows whose words have two tokens each, the last one perhaps one, behind the boundary."""
+    return ((torch.arange(length) + 1) // 2).expand(rows, length)

@@ -16,7 +16,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.utilities.enums import GradClipAlgorithmType
 from torch import Tensor, nn
 
-from lit_transformers.batch import DataDescription
+from lit_transformers.batch import DataDescription, Vocabulary
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.heads.head import Head, HeadConfig, HeadDict, HeadLoss, Representation
 from lit_transformers.heads.metric import HeadsMetric
@@ -113,6 +113,11 @@ class TaskConfig(Config):
         """Hook: returns the config with what follows from the language of the targets, None where the data do not name
         it, and is not set. The config itself by default."""
         return self
+
+    def for_probe(self, vocabulary: Vocabulary, length: int) -> DataDescription:
+        """Hook: returns a description of data that the objective reads, for random rows of ``length`` tokens. By
+        default that of ``reads``."""
+        return self.reads.for_probe(vocabulary, length)
 
     def fewest_layers(self) -> int:
         """Returns the smallest number of layers of a network that the task can read."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from lit_transformers.scores import confusion, matthews
+from lit_transformers.scores import ENTITY_COLUMNS, ENTITY_SCORES, confusion, entity_counts, entity_ratio, matthews
 from reports.read.measurements import Array, DocumentLosses
 from reports.read.outputs import BLEU_COLUMNS, bleu
 
@@ -80,6 +81,12 @@ def _ones(documents: DocumentLosses) -> Array:
     return np.ones(len(documents.names))
 
 
+def _entities(name: str) -> DocumentMeasure:
+    return DocumentMeasure(
+        lambda documents: entity_counts(name, documents.others), partial(entity_ratio, name), ENTITY_COLUMNS
+    )
+
+
 def _mean_of(column: str) -> DocumentMeasure:
     return DocumentMeasure(_rate(lambda documents: documents.others[column], _ones), _ratio, (column,))
 
@@ -107,5 +114,6 @@ _MEASURES: Mapping[str, DocumentMeasure] = {
     "bleu": DocumentMeasure(
         lambda documents: np.column_stack([documents.others[name] for name in BLEU_COLUMNS]), bleu, BLEU_COLUMNS
     ),
+    **{name: _entities(name) for name in ENTITY_SCORES},
     **{name: _mean_of(name) for name in ("rouge1", "rouge2", "rougeL")},
 }
