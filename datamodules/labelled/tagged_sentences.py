@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -115,7 +116,7 @@ def _inventory(corpus: IndexedCorpus, labels: Sequence[str], given: Scheme | Lit
     if scheme is None:
         return TagInventory(names, frozenset())
     for tag, place in first_places.items():
-        if tag != OUTSIDE and tag[0] not in SCHEMES[scheme].prefixes:
+        if tag != OUTSIDE and not re.fullmatch(f"[{SCHEMES[scheme].prefixes}](-.+)?", tag):
             known = ", ".join(f"{prefix}-" for prefix in SCHEMES[scheme].prefixes if prefix != OUTSIDE)
             raise DataError(
                 f"{place}: the tag {tag!r} begins with none of {known} of {scheme}; correct data.source.scheme"

@@ -40,6 +40,7 @@ CASES: dict[str, tuple[ModelConfig, Mapping[str, Any], Mapping[str, Any]]] = {
     "strings": (LM, {}, {}),
     "classification": (ENCODER, {"pooling": "mean"}, {}),
     "regression": (ENCODER, {"pooling": "last"}, {}),
+    "tagging": (ENCODER, {"word": "mean"}, {}),
     "masked_lm": (ROWS, {"span_boundary": {"longest": 1, "width": 3}}, {"phrases": True}),
     "masked_lm, adaptive": (ENCODER.override({"segments": 2} | ADAPTIVE), {}, {}),
     "masked_lm, pairs": (ROWS, {}, {"rules": ("one", "two")}),
