@@ -37,19 +37,8 @@ KINDS: list[type[DataDescription]] = [
     RowDescription,
 ]
 VOCABULARY = Vocabulary(size=11, boundary=10, unit="word", byte_lengths=None)
-READERS = {"seq2seq": "encoder_decoder"} | dict.fromkeys(
-    (
-        "classification",
-        "regression",
-        "tagging",
-        "masked_lm",
-        "replaced_tokens",
-        "contrastive",
-        "permutation_lm",
-        "bilm",
-    ),
-    "encoder",
-)
+OF_ENCODERS = ("classification", "regression", "tagging", "masked_lm", "replaced_tokens", "contrastive")
+READERS = {"seq2seq": "encoder_decoder"} | dict.fromkeys((*OF_ENCODERS, "permutation_lm", "bilm"), "encoder")
 SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "depth": 1}
 FIELDS: dict[str, dict[str, Any]] = {"permutation_lm": {"query_stream": "learned"}, "bilm": {"causal": True}}
 """What a task needs of its model besides."""
