@@ -243,7 +243,7 @@ class TagPredictor(Predictor):
         return [word_pieces(self.tokenizer, texts[:-1], WHOLE).symbols]
 
     def row(self, symbols: Sequence[Symbols]) -> Symbols:
-        return np.append([self.boundary], self.rows.row(symbols[0]))
+        return np.concatenate([[self.boundary], self.rows.row(symbols[0])])
 
     def predictions(
         self,
