@@ -36,6 +36,7 @@ from datamodules.denoising.parts import (
     PrefixTargetConfig,
     SpanCorruptionConfig,
 )
+from datamodules.labelled.conll import ConllConfig
 from datamodules.labelled.labelled import LabelledData, LabelledDataConfig, LabelledEvaluationConfig
 from datamodules.labelled.labelled_records import LabelledRecordsConfig
 from datamodules.labelled.listops import ListOpsConfig
@@ -104,6 +105,7 @@ __all__ = [
     "CausalTargetConfig",
     "CharactersConfig",
     "ComposedConfig",
+    "ConllConfig",
     "CopyConfig",
     "Corpus",
     "CorruptionConfig",
@@ -237,6 +239,7 @@ EXAMPLES = table(
     ReviewsConfig,
     SentencesConfig,
     LabelledRecordsConfig,
+    ConllConfig,
 )
 NOISES = table(
     NoiseConfig,

@@ -256,7 +256,7 @@ app.command("summarize", help=SUMMARIZE)(write_lines)
 
 @app.command()
 def predict(
-    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a classification or regression run.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a run that predicts labels.")],
     lines: Annotated[
         Literal["text", "json"],
         typer.Option(
@@ -271,12 +271,13 @@ def predict(
     ] = "cut",
     allowed: AllowedModules = None,
 ) -> None:
-    """Predict the class or the number of every line of standard input; write one JSON line for each, in order.
+    """Predict the class, the number or the tags of every line of standard input; write a JSON line for each, in order.
 
     A class is {"label": ..., "probabilities": {...}}, several classes {"labels": [...], "probabilities": {...}}, a
     number {"value": ...}; an empty line gives null. Probabilities are calibrated after the command calibrate. Two texts
-    are {"first": ..., "second": ...}: those of a run on pairs, or of a masked_lm that was trained with data.relation. A
-    summary on standard error counts empty, cut and refused lines, and unknown symbols.
+    are {"first": ..., "second": ...}: those of a run on pairs, or of a masked_lm that was trained with data.relation.
+    Tags are {"words": [...], "tags": [...], "probabilities": [...], "entities": [...]}, of the words of a text, or of
+    those of a JSON list. A summary on standard error counts empty, cut and refused lines, and unknown symbols.
 
     Example: python -m lit_transformers predict runs/KEY/checkpoint.ckpt < reviews.txt > labels.jsonl
     """

@@ -23,6 +23,7 @@ from lit_transformers.labels import (
     NumberLabels,
     SpanLabels,
     TagLabels,
+    WordTagLabels,
 )
 from lit_transformers.trust import import_allowed
 
@@ -51,6 +52,7 @@ __all__ = [
     "TextBatch",
     "Unit",
     "Vocabulary",
+    "WordTagLabels",
     "labels_in",
     "needed_mask",
     "needed_source_mask",
@@ -271,6 +273,11 @@ class LabelledDescription(DataDescription):
     def label_columns(self) -> Mapping[str, Labels]:
         return {LABEL: self.labels, **self.columns}
 
+    @property
+    def of_words(self) -> bool:
+        """Whether a column holds labels of words, so that batches say which token belongs to which."""
+        return any(isinstance(labels, WordTagLabels) for labels in self.label_columns.values())
+
     @classmethod
     def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
         return cls(vocabulary=vocabulary, length=length, labels=ClassLabels(count=3))
@@ -449,6 +456,8 @@ class LabelledBatch(NamedTuple):
     columns       (b, ...) the further columns of labels by name, as ``LabelledDescription.columns`` says; None without
     segments      (b, t) 0 in the first text with its special symbols, 1 in the second with its [SEP], 0 at padding;
                   None where every row is one text
+    words         (b, t) the number of the word that each input is a piece of, from 1, as those of the labels of words
+                  stand; 0 at special symbols and padding. None where no label is one of words
     """
 
     inputs: Int[Tensor, "b t"]
@@ -460,6 +469,7 @@ class LabelledBatch(NamedTuple):
     columns: Mapping[str, Tensor] | None = None
     padded: bool = True
     segments: Int[Tensor, "b t"] | None = None
+    words: Int[Tensor, "b t"] | None = None
 
 
 class PairBatch(NamedTuple):

@@ -1,4 +1,4 @@
-"""The kinds of labels that columns of a batch hold: of rows, of tokens, and of spans of tokens.
+"""The kinds of labels that columns of a batch hold: of rows, of tokens, of words, and of spans of tokens.
 
 A column has one kind, which lays out the labels of examples as a tensor, draws random ones, and says what is wrong with
 those of a data set. Where a row or a token has no label, and at padding, a column of whole numbers holds IGNORED.
@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lit_transformers.config import ConfigError, Plain, nearest
+from lit_transformers.entities import Scheme
 
 __all__ = [
     "IGNORED",
@@ -27,6 +28,7 @@ __all__ = [
     "NumberLabels",
     "SpanLabels",
     "TagLabels",
+    "WordTagLabels",
 ]
 
 IGNORED = -100
@@ -198,6 +200,50 @@ class TagLabels(Labels):
             if _tells([symbol for symbol, _ in near], [tag for _, tag in near]):
                 return f"the symbol {side} a token alone tells its tag"
         return None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class WordTagLabels(Labels):
+    """One of the tags ``names`` of each word of a row (b, w, 2), by its number, and which entities of training begin
+    with this word: the bit n of a whole number where the n + 1 words from this one on are one, up to 62 words; 0 where
+    tags spell no entities. Batches have the words of tokens as ``LabelledBatch.words``. A word without a token is
+    beyond the end of a row that was cut. IGNORED after the last word of a row.
+
+    scheme: in which tags spell entities; None where they spell none.
+    """
+
+    kind = "word_tags"
+    dtype = torch.long
+
+    names: tuple[str, ...]
+    scheme: Scheme | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))  # a file makes lists of tuples
+
+    def random(self, rows: int, length: int) -> Int[Tensor, "b w 2"]:
+        return torch.stack([torch.randint(number, (rows, length)) for number in (len(self.names), 4)], dim=2)
+
+    def tensor(self, labels: Sequence[Sequence[tuple[int, int]] | None], length: int) -> Int[Tensor, "b w 2"]:
+        most = max((len(words or ()) for words in labels), default=0)
+        column = torch.full((max(len(labels), 1), max(most, 1), 2), IGNORED)
+        for row, words in enumerate(labels):
+            if words:
+                column[row, : len(words)] = torch.tensor(words)
+        return column
+
+    def fault(self, column: Tensor, real: Bool[Tensor, "b t"]) -> str | None:
+        if column.dim() != 3:
+            return f"it has the shape {tuple(column.shape)}, and each word has two numbers"
+        misshapen = _misshapen(self, column, (len(real), column.size(1), 2))
+        return misshapen or _unknown(column[..., 0], len(self.names)) or _padded(column, real)
+
+    def leak(self, rows: Sequence[Symbols], labels: Sequence[Sequence[tuple[int, int]] | None]) -> str | None:
+        tagged = [(place, tag) for words in labels for place, (tag, _) in enumerate(words or ())]
+        if _tells([place for place, _ in tagged], [tag for _, tag in tagged]):
+            return "the place of a word alone tells its tag"
+        return _place_that_tells(rows, [tuple(tag for tag, _ in words or ()) for words in labels])
 
 
 @final

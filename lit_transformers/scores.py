@@ -6,7 +6,7 @@ Used by tasks, which score their outputs, and by reports, which read outputs fro
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +16,8 @@ import numpy.typing as npt
 from lit_transformers.config import ConfigError
 
 __all__ = [
+    "ENTITY_COLUMNS",
+    "ENTITY_SCORES",
     "ROUGES",
     "UNSPACED",
     "ScoreWords",
@@ -24,6 +26,9 @@ __all__ = [
     "class_columns",
     "class_counts",
     "confusion",
+    "entity_counts",
+    "entity_ratio",
+    "entity_score",
     "exact_sets",
     "macro_f1",
     "matthews",
@@ -283,6 +288,40 @@ def _ranked_below(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float
     each = np.bincount(place, weights)
     sums: npt.NDArray[np.float64] = (weights.sum() - np.cumsum(each) + each / 2)[place]
     return sums
+
+
+ENTITY_COLUMNS = ("right_entities", "predicted_entities", "entities", "right_unseen", "predicted_unseen", "unseen")
+"""Counts of each example that scores of entities are computed from."""
+ENTITY_SCORES = ("f1", "precision", "recall", "unseen_f1", "unseen_recall", "seen_f1", "seen_recall")
+
+
+def entity_counts(name: str, sums: Mapping[str, npt.ArrayLike]) -> npt.NDArray[np.float64]:
+    """Returns for each example the entities that are right, predicted, and there, and 1 [examples, 4], of those that a
+    score of this name counts: all, or those that were not seen in training, or those that were."""
+    right, predicted, there, *unseen = (np.asarray(sums[column], np.float64) for column in ENTITY_COLUMNS)
+    counts = np.stack([right, predicted, there])
+    counts = np.stack(unseen) if name.startswith("unseen_") else counts - unseen if name.startswith("seen_") else counts
+    return np.column_stack([*counts, np.ones_like(right)])
+
+
+def entity_ratio(name: str, totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Returns a score [...], from 0 to 1, of totals [..., 4] of ``entity_counts``. It is 0 where it has no divisor, as
+    for seqeval."""
+    right, predicted, there, _ = np.moveaxis(totals, -1, 0)
+    match name.rpartition("_")[2]:
+        case "precision":
+            divisor = predicted
+        case "recall":
+            divisor = there
+        case _:
+            divisor = (predicted + there) / 2
+    ratio: npt.NDArray[np.float64] = right / np.where(divisor > 0, divisor, 1.0)
+    return ratio
+
+
+def entity_score(name: str, sums: Mapping[str, npt.ArrayLike]) -> npt.NDArray[np.float64]:
+    """Returns the score of this name over all examples, given their columns."""
+    return entity_ratio(name, entity_counts(name, sums).sum(axis=0))
 
 
 def streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:

@@ -31,7 +31,8 @@ class Example(NamedTuple):
 
     marked: positions of marked symbols, or None where none are marked. columns: the labels of further columns, by their
     names in the description; without one that the example has not. second: the place of the first symbol of the second
-    text; None where there is one text.
+    text; None where there is one text. words: the number of the word of each symbol, from 1, and 0 where it belongs to
+    none; None where no label is one of words.
     """
 
     symbols: npt.NDArray[np.int64]
@@ -39,6 +40,7 @@ class Example(NamedTuple):
     marked: tuple[int, ...] | None = None
     columns: Mapping[str, Any] | None = None
     second: int | None = None
+    words: npt.NDArray[np.int64] | None = None
 
     @property
     def labels(self) -> dict[str, Any]:

@@ -95,6 +95,11 @@ class Tokenizer(ABC):
         """Returns the symbols of a text, without the boundary. Raises UnicodeDecodeError for text that must be
         UTF-8."""
 
+    def encode_words(self, words: Sequence[str]) -> list[Symbols]:
+        """Hook: returns the symbols of each word of a sentence that has single spaces between its words. The space
+        before a word belongs to it, as for the pieces of a byte-level tokenizer, unless the tokenizer drops spaces."""
+        return [self.encode(text.encode()) for text in spaced(words)]
+
     @abstractmethod
     def decode(self, symbols: Iterable[int]) -> str:
         """Returns the text of symbols; boundaries are left out."""
@@ -130,6 +135,11 @@ class TokenizerConfig(Config):
     def build(self, documents: Documents | Iterable[Document]) -> Tokenizer:
         """Makes the tokenizer, from the train split where it needs a text to learn from. Raises DataError."""
         raise NotImplementedError
+
+
+def spaced(words: Sequence[str]) -> list[str]:
+    """Returns the words of a sentence, each but the first with the space before it."""
+    return [f" {word}" if number else word for number, word in enumerate(words)]
 
 
 def encode_document(tokenizer: Tokenizer, document: Document) -> Symbols:
@@ -337,6 +347,9 @@ class BPE(Tokenizer, kind="bpe"):
         [encoded] = self.model.encode_batch_fast([text.decode(errors=self.errors)])  # without offsets into the text
         return np.array(encoded.ids, np.int32)
 
+    def encode_words(self, words: Sequence[str]) -> list[Symbols]:
+        return [np.array(encoded.ids, np.int32) for encoded in self.model.encode_batch_fast(spaced(words))]
+
     def decode(self, symbols: Iterable[int]) -> str:
         boundary = self.vocabulary.boundary
         return str(self.model.decode([symbol for symbol in symbols if symbol != boundary]))
@@ -495,6 +508,10 @@ class PieceTokenizer(Tokenizer, kind="pieces"):
     def encode(self, text: bytes) -> Symbols:
         [encoded] = self.model.encode_batch_fast([text.decode(errors=self.errors)], add_special_tokens=False)
         return np.array(encoded.ids, np.int32)
+
+    def encode_words(self, words: Sequence[str]) -> list[Symbols]:
+        every = self.model.encode_batch_fast(spaced(words), add_special_tokens=False)
+        return [np.array(encoded.ids, np.int32) for encoded in every]
 
     def decode(self, symbols: Iterable[int]) -> str:
         without = {self.vocabulary.boundary} if self.specials is None else self.specials.all - {self.unknown}

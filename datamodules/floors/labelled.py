@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import scipy.sparse
 import scipy.special
 
 from datamodules.core.errors import DataError
+from datamodules.floors.tags import tag_floors
 from datamodules.labelled.labelled import LabelledData
 from lit_transformers.batch import (
     IGNORED,
@@ -23,6 +24,7 @@ from lit_transformers.batch import (
     LabelledBatch,
     Labels,
     NumberLabels,
+    WordTagLabels,
     labels_in,
 )
 from lit_transformers.scores import (
@@ -79,7 +81,8 @@ class _Predictor(NamedTuple):
 
 def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, float]:
     """Returns the value of a metric of labels by who knows no text, from the frequencies of classes or the mean number,
-    and by a linear model over bags of n-grams: logistic regression or, of numbers, ridge regression.
+    and by a linear model over bags of n-grams: logistic regression or, of numbers, ridge regression. Tags of words have
+    predictors by word (``tag_floors``).
 
     metric: with the column before a colon where that is another than ``label``. They are fitted on this many batches of
     training. Raises DataError for other metrics.
@@ -87,6 +90,8 @@ def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, 
     column, _, name = metric.rpartition(":")
     column = column or LABEL
     labels = data.description.label_columns[column]
+    if isinstance(labels, WordTagLabels):
+        return tag_floors(data, labels, metric, batches)
     predictor = _predictor(labels)
     if name not in predictor.scores:
         raise DataError(f"no predictor of labels has a value of {name}")
@@ -211,7 +216,7 @@ def _bags(batches: Iterable[LabelledBatch], column: str, kind: Labels) -> _Bags:
         counts = scipy.sparse.csr_matrix((np.ones(len(row)), (row, place)), shape=(len(symbols), COLUMNS))
         logarithms = counts.log1p()
         norms = np.sqrt(np.asarray(logarithms.multiply(logarithms).sum(axis=1)).ravel())
-        features = scipy.sparse.diags(1 / np.maximum(norms, 1e-9)) @ logarithms
+        features: Any = scipy.sparse.diags(1 / np.maximum(norms, 1e-9)) @ logarithms
         if segments is not None:
             features = scipy.sparse.hstack([features, scipy.sparse.csr_matrix(_shared(batch))])
         truth, has = _truth(batch, column, kind)
@@ -223,10 +228,10 @@ def _bags(batches: Iterable[LabelledBatch], column: str, kind: Labels) -> _Bags:
 def _truth(batch: LabelledBatch, column: str, kind: Labels) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """Returns the labels of a batch [rows, outputs], and which rows have one."""
     labels = labels_in(batch, column).numpy()
-    has = batch.padding_mask.numpy().any(axis=1)
+    has: npt.NDArray[np.bool_] = batch.padding_mask.numpy().any(axis=1)
     if isinstance(kind, NumberLabels):
         return labels[:, None].astype(np.float64), has
-    has = has & (labels.reshape(len(labels), -1)[:, 0] != IGNORED)
+    has = np.asarray(has & (labels.reshape(len(labels), -1)[:, 0] != IGNORED))
     if isinstance(kind, ClassLabels):
         return (labels[:, None] == np.arange(kind.count)).astype(np.float64), has
     return (labels == 1).astype(np.float64), has

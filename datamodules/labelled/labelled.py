@@ -184,7 +184,8 @@ class LabelledData(Data):
         least = description.longest_row if self.config.padding == "fixed" else 0
         boundary, columns = description.vocabulary.boundary, description.label_columns
         window = self.config.window or window
-        return RowShape(self.rows(batch_size), window, boundary, least, columns, description.segments)
+        layout = (boundary, least, columns, description.segments, description.of_words)
+        return RowShape(self.rows(batch_size), window, *layout)
 
     def _reading(self, split: Split, shape: RowShape, order: Callable[[], Endless | Once]) -> Reading:
         open_rows = partial(_open, self.examples, split, shape, order)
@@ -194,7 +195,7 @@ class LabelledData(Data):
 class RowShape(NamedTuple):
     """rows: of a batch over all ranks. window: number of batches that are sorted together. boundary: the symbol that a
     row begins with. least: the minimum length of a row. columns: what the columns of labels hold. segments: the most
-    texts of a row."""
+    texts of a row. of_words: whether a column is of words."""
 
     rows: int
     window: int
@@ -202,6 +203,7 @@ class RowShape(NamedTuple):
     least: int
     columns: Mapping[str, Labels]
     segments: int = 1
+    of_words: bool = False
 
 
 def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -> LabelledBatch:
@@ -209,13 +211,16 @@ def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -
     count = max(len(examples), 1)
     longest = max([shape.least, 1, *(len(example.symbols) + 1 for _, example in examples)])
     inputs, padding_mask = np.zeros((count, longest), np.int64), np.zeros((count, longest), np.bool_)
-    marked, segments = np.zeros((count, longest), np.bool_), np.zeros((count, longest), np.int64)
+    marked = np.zeros((count, longest), np.bool_)
+    segments, words = np.zeros((count, longest), np.int64), np.zeros((count, longest), np.int64)
     for row, (_, example) in enumerate(examples):
         length = len(example.symbols) + 1
         inputs[row, 0], inputs[row, 1:length], padding_mask[row, :length] = shape.boundary, example.symbols, True
         marked[row, [place + 1 for place in example.marked or ()]] = True
         if example.second is not None:
             segments[row, example.second + 1 : length] = 1
+        if example.words is not None:
+            words[row, 1:length] = example.words
     labels = {name: column_of(name, kind, examples, longest) for name, kind in shape.columns.items()}
     return LabelledBatch(
         torch.from_numpy(inputs),
@@ -227,6 +232,7 @@ def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -
         labels or None,
         padded=not padding_mask.all(),
         segments=torch.from_numpy(segments) if shape.segments > 1 else None,
+        words=torch.from_numpy(words) if shape.of_words else None,
     )
 
 

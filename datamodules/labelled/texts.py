@@ -3,6 +3,7 @@ are fine-tuned on."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -22,7 +23,7 @@ from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import LABEL, LabelledDescription
 from lit_transformers.config import Fraction, Plain, Positive, canonical_hash
 
-__all__ = ["WHOLE", "LabelledTexts", "TextExamplesConfig", "texts_of_training"]
+__all__ = ["WHOLE", "LabelledTexts", "StoredTexts", "TextExamplesConfig", "texts_of_training"]
 
 Keep = Literal["head", "tail", "head_tail"]
 
@@ -58,11 +59,15 @@ class TextExamplesConfig(ExamplesConfig):
     subset: Literal["fixed", "by_seed"] = "fixed"
 
     def conflicts(self) -> Iterator[str]:
-        if (self.balanced or self.subset == "by_seed") and self.examples is None:
-            yield "balanced and subset choose some examples of training, and all are read; set examples"
+        yield from self.subset_conflicts()
         yield from self.balance_conflicts()
         if self.texts == 2 and (self.keep != "head" or self.pieces > 1):
             yield "keep and pieces are of single texts, and rows have two; drop them"
+
+    def subset_conflicts(self) -> Iterator[str]:
+        """Yields why no examples of training are chosen."""
+        if (self.balanced or self.subset == "by_seed") and self.examples is None:
+            yield "balanced and subset choose some examples of training, and all are read; set examples"
 
     def balance_conflicts(self) -> Iterator[str]:
         """Yields why as many examples of each class cannot be chosen."""
@@ -137,7 +142,7 @@ class TextExamplesConfig(ExamplesConfig):
         )
 
 
-class LabelledTexts(Examples):
+class StoredTexts(Examples):
     """Texts of an index with their labels, which are turned into symbols when they are read.
 
     Where there is no test, it reads the split of validation.
@@ -167,7 +172,11 @@ class LabelledTexts(Examples):
         others += ["balanced"] if config.balanced else []
         others += [self.seed] if config.subset == "by_seed" else []
         others += [config.reading()] if config.reading() else []
-        return canonical_hash([*decisive, *others], 32)
+        return canonical_hash([*decisive, *others, *self.decisive()], 32)
+
+    def decisive(self) -> list[Plain]:
+        """Hook: returns what else decides an example, besides the content, the tokenizer and the fields of the base."""
+        return []
 
     def draw(self, seed: int) -> None:
         self.seed = seed if self.config.subset == "by_seed" else 0
@@ -183,22 +192,21 @@ class LabelledTexts(Examples):
 
     def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
         for ordinal in range(self.count(split)):
-            stored = self._stored(self._split(split), self._place(split, ordinal))
-            for symbols in self.rows.read(*map(self.tokenizer.encode, stored.encoded)):
-                yield self.tokenizer, symbols
+            yield self.tokenizer, self.example(split, ordinal).symbols[: -len(self.rows.end)]
 
     def count(self, split: Split) -> int:
         return len(self._places(self._split(split)))
 
-    def example(self, split: Split, ordinal: int) -> Example:
-        stored = self._stored(self._split(split), self._place(split, ordinal))
-        symbols, second = self.rows.row(*map(self.tokenizer.encode, stored.encoded))
-        labels = self._labels(stored)
-        return Example(symbols, labels.pop(LABEL), columns=labels or None, second=second)
+    @abstractmethod
+    def texts_of(self, stored: bytes) -> Sequence[bytes]:
+        """Returns the texts of a stored example."""
 
-    def class_counts(self, column: str, classes: int) -> list[int]:
-        counts = Counter(self._labels(self._stored("train", place))[column] for place in self._places("train"))
-        return [counts[number] for number in range(classes)]
+    @abstractmethod
+    def example_of(self, stored: bytes) -> Example:
+        """Returns a stored example as symbols and labels."""
+
+    def example(self, split: Split, ordinal: int) -> Example:
+        return self.example_of(self._stored(self._split(split), self._place(split, ordinal)))
 
     def reading_messages(self) -> list[str]:
         return self.corpus.messages
@@ -206,16 +214,8 @@ class LabelledTexts(Examples):
     def name(self, split: Split, ordinal: int) -> str:
         return self.corpus.documents(self._split(split)).name(self._place(split, ordinal))
 
-    def _labels(self, stored: StoredText) -> dict[str, Any]:
-        """Returns the labels of an example by their columns."""
-        columns = self.config.label_columns.items()
-        return {
-            name: column.read(label, self.numbers.get(name, ()))
-            for (name, column), label in zip(columns, stored.labels, strict=True)
-        }
-
-    def _stored(self, split: Split, place: int) -> StoredText:
-        return StoredText.of(self.corpus.documents(split)[place].text)
+    def _stored(self, split: Split, place: int) -> bytes:
+        return self.corpus.documents(split)[place].text
 
     def _place(self, split: Split, ordinal: int) -> int:
         """Returns the place of an example among all that the corpus has of its split."""
@@ -236,18 +236,61 @@ class LabelledTexts(Examples):
         return self.places[split]
 
     def _words(self, split: Split, place: int) -> int:
-        return min(len(text.split()) for text in self._stored(split, place).encoded)
+        return min(len(text.split()) for text in self.texts_of(self._stored(split, place)))
 
     def _chosen(self, places: Sequence[int], count: int) -> list[int]:
-        """Returns ``count`` places of training in the order in which they are drawn: where examples are balanced, as
-        many of each class. Raises DataError for a class that has not as many."""
-        order = [places[place] for place in shuffled(len(places), self.seed, 0).tolist()]
+        """Hook: returns ``count`` places of training in the order in which they are drawn. Raises DataError where there
+        are not as many."""
+        return self._drawn(places)[:count]
+
+    def _drawn(self, places: Sequence[int]) -> list[int]:
+        """Returns places of training in random order."""
+        return [places[place] for place in shuffled(len(places), self.seed, 0).tolist()]
+
+    def _split(self, split: Split) -> Split:
+        return "validation" if split == "test" and not self.corpus.count("test") else split
+
+
+class LabelledTexts(StoredTexts):
+    """Texts of an index, or pairs of texts, with a class, a number or several classes each."""
+
+    def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
+        for ordinal in range(self.count(split)):
+            texts = self.texts_of(self._stored(self._split(split), self._place(split, ordinal)))
+            for symbols in self.rows.read(*map(self.tokenizer.encode, texts)):
+                yield self.tokenizer, symbols
+
+    def texts_of(self, stored: bytes) -> Sequence[bytes]:
+        return StoredText.of(stored).encoded
+
+    def example_of(self, stored: bytes) -> Example:
+        own = StoredText.of(stored)
+        symbols, second = self.rows.row(*map(self.tokenizer.encode, own.encoded))
+        labels = self._labels(own)
+        return Example(symbols, labels.pop(LABEL), columns=labels or None, second=second)
+
+    def class_counts(self, column: str, classes: int) -> list[int]:
+        stored = (StoredText.of(self._stored("train", place)) for place in self._places("train"))
+        counts = Counter(self._labels(text)[column] for text in stored)
+        return [counts[number] for number in range(classes)]
+
+    def _labels(self, stored: StoredText) -> dict[str, Any]:
+        """Returns the labels of an example by their columns."""
+        columns = self.config.label_columns.items()
+        return {
+            name: column.read(label, self.numbers.get(name, ()))
+            for (name, column), label in zip(columns, stored.labels, strict=True)
+        }
+
+    def _chosen(self, places: Sequence[int], count: int) -> list[int]:
+        """Returns as many places of each class, where examples are balanced. Raises DataError for a class that has not
+        as many."""
         if not self.config.balanced:
-            return order[:count]
+            return super()._chosen(places, count)
         names = self.config.class_names[LABEL]
         drawn: list[list[int]] = [[] for _ in names]
-        for place in order:
-            drawn[self._stored("train", place).labels[0]].append(place)
+        for place in self._drawn(places):
+            drawn[StoredText.of(self._stored("train", place)).labels[0]].append(place)
         each = count // len(names)
         for name, own in zip(names, drawn, strict=True):
             if len(own) < each:
@@ -256,9 +299,6 @@ class LabelledTexts(Examples):
                     f"set data.source.examples to at most {len(names) * min(map(len, drawn)):,}"
                 )
         return [place for own in drawn for place in own[:each]]
-
-    def _split(self, split: Split) -> Split:
-        return "validation" if split == "test" and not self.corpus.count("test") else split
 
 
 def trained_with(tokenizer: Tokenizer, names: Mapping[str, list[str]]) -> TrainedSymbols:

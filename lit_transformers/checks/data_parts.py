@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -43,7 +43,7 @@ from datamodules.denoising.symbols import DenoisingSymbols
 from datamodules.pairs.source import PairsRead
 from datamodules.rows.noises import PlainRow
 from datamodules.rows.phrases import Phrases
-from lit_transformers.batch import IGNORED, LabelledBatch, Labels, TagLabels, Vocabulary, labels_in
+from lit_transformers.batch import IGNORED, LabelledBatch, Labels, TagLabels, Vocabulary, WordTagLabels, labels_in
 from lit_transformers.checks.part_checks import PartChecks, require_effects
 from lit_transformers.config import Config, ConfigError, existing, field_types
 from lit_transformers.gates.gates import Broken
@@ -124,8 +124,8 @@ def _content(case: SourceConfig | ExamplesConfig | PairsConfig, backwards: bool 
             return opened.name(split, number), (tuple(map(int, pair.source)), tuple(map(int, pair.target)))
         example = opened.example(split, number)
         labels = {name: _hashable(label) for name, label in example.labels.items()}
-        read = (tuple(map(int, example.symbols)), (*labels.items(),), example.marked, example.second)
-        return opened.name(split, number), read
+        symbols, words = tuple(map(int, example.symbols)), _hashable(example.words)
+        return opened.name(split, number), (symbols, (*labels.items(),), example.marked, example.second, words)
 
     def items(split: Split) -> list[tuple[str, Any]]:
         if isinstance(case, SourceConfig):
@@ -328,7 +328,7 @@ def examples_are_described(case: ExamplesConfig) -> str:
     description, longest = case.description, 0
     counts: dict[str, Counter[Any]] = {name: Counter() for name in description.label_columns}
     for split, items in _content(case).items.items():
-        for name, (symbols, labels, marked, second) in items:
+        for name, (symbols, labels, marked, second, words) in items:
             place = f"{split}: {name}"
             _symbols_fit(symbols, description.vocabulary, place)
             longest = max(longest, len(symbols) + 1)
@@ -348,6 +348,8 @@ def examples_are_described(case: ExamplesConfig) -> str:
                     f"{place} has its second text at {second} of {len(symbols)} symbols, and a row has "
                     f"{description.segments}; count without the boundary, and describe both in segments"
                 )
+            if (words is not None) != description.of_words or len(words or symbols) != len(symbols):
+                raise Broken(f"{place} has the words {words}; number the word of each symbol where labels are of words")
             if any(not 0 <= mark < len(symbols) for mark in marked or ()):
                 raise Broken(f"{place} marks {marked} of {len(symbols)} symbols; count them without the boundary")
     for column, labels in counts.items():
@@ -381,18 +383,27 @@ def labels_are_not_fed(case: ExamplesConfig) -> str:
     if min(len(symbols) for symbols, *_ in rows) < 3:
         return "not asked: a row has fewer than 3 symbols"
     for column, kind in case.description.label_columns.items():
-        labels = [dict(labels).get(column) for _, labels, *_ in rows]
-        if leak := kind.leak([symbols for symbols, *_ in rows], labels):
+        symbols, labels = [row[0] for row in rows], [dict(row[1]).get(column) for row in rows]
+        leak = kind.leak(symbols, labels)
+        if isinstance(kind, WordTagLabels):
+            tags = [_tags_of_symbols(own, row[4]) for own, row in zip(labels, rows, strict=True)]
+            leak = leak or TagLabels(count=len(kind.names)).leak(symbols, tags)
+        if leak:
             raise Broken(f"column {column!r}: {leak}; leave labels out of the symbols")
-        if isinstance(kind, TagLabels) or any(second is None for *_, second in rows):
+        if isinstance(kind, TagLabels | WordTagLabels) or any(second is None for *_, second, _ in rows):
             continue
         for noun, texts in (
-            ("first", [symbols[:second] for symbols, *_, second in rows]),
-            ("second", [symbols[second:] for symbols, *_, second in rows]),
+            ("first", [row[:second] for row, *_, second, _ in rows]),
+            ("second", [row[second:] for row, *_, second, _ in rows]),
         ):
             if leak := kind.leak(texts, labels):
                 raise Broken(f"column {column!r}: in the {noun} text {leak}; leave labels out of the symbols")
     return "no one place tells it"
+
+
+def _tags_of_symbols(labels: Any, words: Sequence[int]) -> list[int | None]:
+    """Returns the tag of each word at its first symbol, and None at all others."""
+    return [labels[word - 1][0] if word and word not in words[:place] else None for place, word in enumerate(words)]
 
 
 def pairs_are_described(case: PairsConfig) -> str:

@@ -66,7 +66,7 @@ def layout_of(family: Family, model: ModelConfig, symbols: int) -> WeightLayout:
     if deepest > MOST_LAYERS:
         raise ConfigError(f"names {deepest:,} layers, and no network has more than {MOST_LAYERS:,}", "config.json")
     vocabulary = Vocabulary(size=symbols, boundary=0, unit="piece", byte_lengths=None)
-    description = family.task.reads.for_probe(vocabulary, 1)
+    description = family.task.probe_data(vocabulary, 1)
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             task = family.task.build(model, description, TrainingConfig())

@@ -70,8 +70,8 @@ def symbol_numbers(checkpoint: Path) -> dict[str, Plain]:
             numbers = {"bos": boundary, "cls": boundary, "eos": separator, "sep": separator, "mask": mask}
         case PairDescription():
             numbers = {"eos": boundary, "decoder_start": boundary, "pad": boundary}
-        case LabelledDescription() if (separator := separator_of(saved.get("tokenizer"))) is not None:
-            numbers = {"bos": boundary, "cls": boundary, "eos": separator, "sep": separator}
+        case LabelledDescription() if (end := separator_of(saved.get("tokenizer"))) is not None:
+            numbers = {"bos": boundary, "cls": boundary, "eos": end, "sep": end}
         case _:
             numbers = {"bos": boundary, "cls": boundary, "eos": boundary}
     numbers |= {} if padding is None else {"pad": padding}

@@ -12,6 +12,7 @@ from lit_transformers.heads.pooled import ClassLabelConfig, ClassSetLabelConfig,
 from lit_transformers.heads.relation import RelationConfig
 from lit_transformers.heads.replaced_symbols import DrawnSymbolsConfig, ReplacedSymbolsConfig
 from lit_transformers.heads.span_boundary import SpanBoundaryConfig
+from lit_transformers.heads.tag_label import TagLabelConfig
 
 HEADS = table(
     HeadConfig,
@@ -22,6 +23,7 @@ HEADS = table(
     ClassLabelConfig,
     ClassSetLabelConfig,
     NumberLabelConfig,
+    TagLabelConfig,
     HiddenSymbolsConfig,
     OneSidedSymbolsConfig,
     RelationConfig,
@@ -56,4 +58,5 @@ __all__ = [
     "ReplacedSymbolsConfig",
     "Representation",
     "SpanBoundaryConfig",
+    "TagLabelConfig",
 ]

@@ -119,7 +119,7 @@ def fitted_temperature(outputs: Outputs) -> float:
     def closure() -> float:
         optimizer.zero_grad()
         loss = outputs.nats(logarithm.exp())
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return float(loss.detach())
 
     optimizer.step(closure)

@@ -78,9 +78,11 @@ def named(numbers: Sequence[int]) -> str:
 
 
 class SourceLine(NamedTuple):
-    """One input line: its bytes with the line end, and the symbols that are read; None for an empty output."""
+    """One input line: its bytes with the line end, its texts, and the symbols that are read; None for an empty
+    output."""
 
     size: int
+    texts: tuple[str, ...]
     symbols: Symbols | None
 
 
@@ -98,8 +100,15 @@ class LineWriter(ABC):
         """Returns what the network reads of the texts of a line, token by token, of which it cuts what is too long."""
 
     @abstractmethod
-    def outputs(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool) -> Sequence[str]:
-        """Returns the output of each row, on one line. ``padded``: whether any symbol is padding."""
+    def outputs(
+        self,
+        rows: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"],
+        padded: bool,
+        texts: Sequence[tuple[str, ...]],
+    ) -> Sequence[str]:
+        """Returns the output of each row, on one line. ``padded``: whether any symbol is padding. ``texts``: of the
+        line of each row."""
 
     def texts(self, line: str) -> tuple[str, ...]:
         """Hook: returns the texts of a line; by default it is one. Raises ConfigError, which says what is wrong."""
@@ -108,6 +117,10 @@ class LineWriter(ABC):
     def encode(self, text: str) -> Symbols:
         """Hook: returns the symbols of a text; by default all of it is encoded at once."""
         return self.tokenizer.encode(text.encode())
+
+    def encode_each(self, texts: Sequence[str]) -> list[Symbols]:
+        """Hook: returns the symbols of each text of a line; by default none depends on the others."""
+        return [self.encode(text) for text in texts]
 
     def messages(self) -> Iterator[str]:
         """Hook: yields a sentence for each count of the lines so far."""
@@ -145,8 +158,8 @@ class LineWriter(ABC):
         counts.lines += 1
         if not all(text.strip() for text in texts):
             counts.empty += 1
-            return SourceLine(len(line), None)
-        symbols = [self.encode(text) for text in texts]
+            return SourceLine(len(line), texts, None)
+        symbols = self.encode_each(texts)
         count = sum(map(len, symbols))
         counts.symbols += count
         if self.tokenizer.unknown is not None:
@@ -157,9 +170,9 @@ class LineWriter(ABC):
         if count > self.longest:
             if self.options.overlong == "refuse":
                 counts.refused.append(number)
-                return SourceLine(len(line), None)
+                return SourceLine(len(line), texts, None)
             counts.cut.append(number)
-        return SourceLine(len(line), self.row(symbols))
+        return SourceLine(len(line), texts, self.row(symbols))
 
     def of_window(self, window: Sequence[SourceLine], report_lines: ReportLines | None) -> Sequence[str]:
         """Returns the outputs of a window of lines; lines of similar length are read together."""
@@ -171,7 +184,8 @@ class LineWriter(ABC):
             inputs = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
             padding_mask = torch.arange(inputs.size(1)) < lengths[:, None]
             padded = int(lengths.min()) < inputs.size(1)
-            for index, text in zip(indices, self.outputs(inputs, padding_mask, padded), strict=True):
+            texts = [window[index].texts for index in indices]
+            for index, text in zip(indices, self.outputs(inputs, padding_mask, padded, texts), strict=True):
                 outputs[index] = text
             if report_lines:
                 report_lines(len(indices), sum(window[index].size for index in indices))

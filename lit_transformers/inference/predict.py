@@ -1,8 +1,10 @@
-"""Applies a trained network to lines of text, or of two: the class or the number that it predicts, as JSON lines."""
+"""Applies a trained network to lines of text, or of two: the class, number or tags that it predicts, as JSON lines."""
 
 from __future__ import annotations
 
 import json
+import math
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,10 +18,20 @@ from torch import Tensor
 from datamodules import Document, LabelledDataConfig, RowDataConfig, Tokenizer, TrainedSymbols, tokenizer_from_dict
 from datamodules.core.examples import TextRows
 from datamodules.core.tokenizers import Symbols
+from datamodules.labelled.tagged_sentences import word_pieces
+from datamodules.labelled.texts import WHOLE
 from datamodules.rows.reader import RELATIONS
 from datamodules.rows.stored_sentences import sentences_of
 from datamodules.rows.symbols import RowSymbols
-from lit_transformers.batch import IGNORED, LabelledBatch, RowBatch, RowDescription
+from lit_transformers.batch import (
+    IGNORED,
+    LABEL,
+    LabelledBatch,
+    LabelledDescription,
+    RowBatch,
+    RowDescription,
+    WordTagLabels,
+)
 from lit_transformers.config import ConfigError
 from lit_transformers.heads.pooled import EstimatedNumber
 from lit_transformers.heads.relation import Relation
@@ -33,6 +45,7 @@ from lit_transformers.tasks.masked_lm import MaskedLM
 from lit_transformers.tasks.multi_label import MultiLabel
 from lit_transformers.tasks.pooled import PooledTask
 from lit_transformers.tasks.regression import Regression
+from lit_transformers.tasks.tagging import Tagging
 from lit_transformers.training.arithmetic import arithmetic
 
 __all__ = ["LineFormat", "Predictor", "predictor_of"]
@@ -123,8 +136,10 @@ class Predictor(LineWriter):
         segments: Int[Tensor, "b t"],
         padding_mask: Bool[Tensor, "b t"],
         padded: bool,
+        texts: Sequence[tuple[str, ...]],
     ) -> Iterator[Mapping[str, Any]]:
-        """Yields the predictions of every row, by name. ``padded``: whether any symbol is padding."""
+        """Yields the predictions of every row, by name. ``padded``: whether any symbol is padding. ``texts``: of the
+        line of each row."""
 
     def texts(self, line: str) -> tuple[str, ...]:
         return self.line_texts.of(line)
@@ -136,11 +151,17 @@ class Predictor(LineWriter):
         return np.stack([row, is_second], axis=1)
 
     @torch.no_grad()
-    def outputs(self, rows: Int[Tensor, "b t 2"], padding_mask: Bool[Tensor, "b t"], padded: bool) -> Sequence[str]:
+    def outputs(
+        self,
+        rows: Int[Tensor, "b t 2"],
+        padding_mask: Bool[Tensor, "b t"],
+        padded: bool,
+        texts: Sequence[tuple[str, ...]],
+    ) -> Sequence[str]:
         torch.manual_seed(0)  # as in an evaluation, for mixers that draw random numbers
         with arithmetic(self.training):
             symbols, segments = rows.to(self.device).unbind(dim=2)
-            predictions = self.predictions(symbols, segments, padding_mask.to(self.device), padded)
+            predictions = self.predictions(symbols, segments, padding_mask.to(self.device), padded, texts)
             return [json.dumps(prediction, ensure_ascii=False) for prediction in predictions]
 
     def messages(self) -> Iterator[str]:
@@ -172,6 +193,7 @@ class TextPredictor(Predictor):
         segments: Int[Tensor, "b t"],
         padding_mask: Bool[Tensor, "b t"],
         padded: bool,
+        texts: Sequence[tuple[str, ...]],
     ) -> Iterator[Mapping[str, Any]]:
         numbers, two = torch.arange(len(rows)), self.rows.texts == 2
         unknown = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
@@ -214,6 +236,7 @@ class RelationPredictor(Predictor):
         segments: Int[Tensor, "b t"],
         padding_mask: Bool[Tensor, "b t"],
         padded: bool,
+        texts: Sequence[tuple[str, ...]],
     ) -> Iterator[Mapping[str, Any]]:
         nothing = torch.full_like(rows, IGNORED)
         order = torch.zeros_like(rows) if RowDescription.of(self.task.data, "predict").ordered else None
@@ -223,6 +246,98 @@ class RelationPredictor(Predictor):
         related = self.head.logits(self.task.evaluation_reading(batch))
         for probabilities in related.softmax(dim=-1).tolist():
             yield of_classes(self.labels, probabilities)
+
+
+class TagPredictor(Predictor):
+    """Predicts the tag of each word of a line, and the entities that tags spell."""
+
+    def __init__(self, task: Tagging, rows: TextRows, options: LineOptions, form: LineFormat) -> None:
+        super().__init__(task, LineTexts(ONE_TEXT, form), rows, options, ("words", "tags", "probabilities", "entities"))
+        self.task = task
+        self.tags = LabelledDescription.of(task.data, "predict").labels_of(LABEL, WordTagLabels, "predict").names
+
+    def texts(self, line: str) -> tuple[str, ...]:
+        """Returns the words of a line, and then the text that they are of, or "" where words are given."""
+        words = given_words(line) if self.line_texts.format == "json" else None
+        if words is not None:
+            return (*words, "")
+        [text] = self.line_texts.of(line)
+        return (*(text[start:stop] for start, stop in word_places(text)), text)
+
+    def encode_each(self, texts: Sequence[str]) -> list[Symbols]:
+        return [word_pieces(self.tokenizer, texts[:-1], WHOLE).symbols]
+
+    def predictions(
+        self,
+        rows: Int[Tensor, "b t"],
+        segments: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"],
+        padded: bool,
+        texts: Sequence[tuple[str, ...]],
+    ) -> Iterator[Mapping[str, Any]]:
+        words = torch.zeros(rows.shape, dtype=torch.long)
+        labels = torch.full((len(rows), max(map(len, texts)), 2), IGNORED)
+        for row, (*own, _) in enumerate(texts):
+            numbers = word_pieces(self.tokenizer, own, self.rows.longest).words
+            words[row, 1 : len(numbers) + 1] = torch.from_numpy(numbers)
+            labels[row, : len(own)] = 0
+        places = torch.arange(len(rows))
+        batch = LabelledBatch(rows, padding_mask, labels.to(rows.device), None, places, None, padded=padded)
+        for tagged in self.task.predict_step(batch._replace(words=words.to(rows.device)), 0):
+            *own, text = texts[tagged.document]
+            yield self.of_words(own, text, tagged.probabilities)
+
+    def of_words(
+        self, words: Sequence[str], text: str, probabilities: Sequence[tuple[float, ...] | None]
+    ) -> dict[str, Any]:
+        """Returns the likeliest tag of each word with its probability, None where a word is beyond the row; and the
+        entities."""
+        numbers = [None if own is None else max(range(len(own)), key=own.__getitem__) for own in probabilities]
+        best = [None if own is None else max(own) for own in probabilities]
+        rules, entities = self.task.label_head.rules, list[dict[str, Any]]()
+        places = word_places(text) if text else None
+        if rules is not None:
+            tags = torch.tensor([[IGNORED if number is None else number for number in numbers]], device=self.device)
+            spans = rules.spans(tags)
+            for start in spans.begins[0].nonzero()[:, 0].tolist():
+                stop, kind = int(spans.stops[0, start]), rules.types[int(spans.types[0, start])]
+                probability = math.prod(value or 0.0 for value in best[start:stop])
+                entity = {"type": kind, "text": " ".join(words[start:stop]), "words": [start, stop]}
+                if places is not None:
+                    first, last = places[start][0], places[stop - 1][1]
+                    entity |= {"text": text[first:last], "characters": [first, last]}
+                entities.append(entity | {"probability": round(probability, DIGITS)})
+        return {
+            "words": words,
+            "tags": [None if number is None else self.tags[number] for number in numbers],
+            "probabilities": [None if value is None else round(value, DIGITS) for value in best],
+            "entities": entities,
+        }
+
+
+def given_words(line: str) -> list[str] | None:
+    """Returns the words of a line of JSON that gives words: a list, or an object with "words"; None of any other line.
+    Raises ConfigError for words that are no texts, or empty."""
+    try:
+        plain = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    words = plain.get("words") if isinstance(plain, Mapping) else plain
+    if not isinstance(words, list):
+        return None
+    if not all(isinstance(word, str) and word.strip() for word in words):
+        raise ConfigError('has a word that is empty or no text; give {"words": ["...", ...]}')
+    try:
+        "".join(words).encode()
+    except UnicodeEncodeError:
+        raise ConfigError("holds a character that UTF-8 cannot write") from None
+    return words
+
+
+def word_places(text: str) -> list[tuple[int, int]]:
+    """Returns where each word of a text begins and ends. A word is letters and digits, with points, hyphens and
+    apostrophes between them, and @ or # before them; any other sign that is no space is a word alone."""
+    return [match.span() for match in re.finditer(r"[@#]?\w+(?:[-.'’]\w+)*|[^\w\s]", text)]
 
 
 def of_classes(labels: Sequence[str] | None, probabilities: Sequence[float]) -> dict[str, Any]:
@@ -250,15 +365,17 @@ def predictor_of(checkpoint: Path, options: LineOptions, form: LineFormat = "tex
     task, config, extra = load(checkpoint)
     require_numbers(task, checkpoint)
     trained = TrainedSymbols.of(extra)
-    if isinstance(task, PooledTask) and isinstance(config.data, LabelledDataConfig):
+    if isinstance(task, PooledTask | Tagging) and isinstance(config.data, LabelledDataConfig):
         rows = None if trained.tokenizer is None else config.data.source.text_rows(trained)
         if rows is None:
             reason = f"was trained on {config.data.name}, which are no texts; measure it by: evaluate"
             raise ConfigError(reason, str(checkpoint))
+        if isinstance(task, Tagging):
+            return TagPredictor(task, rows, options, form)
         return TextPredictor(task, rows, trained, options, form, temperature_of(checkpoint))
     head = dict(task.heads).get("relation")
     if isinstance(task, MaskedLM) and isinstance(config.data, RowDataConfig) and isinstance(head, Relation):
         tokenizer = tokenizer_from_dict(extra["tokenizer"])
         return RelationPredictor(task, head, tokenizer, RELATIONS[config.data.relation], options, form)
-    reason = f"neither classifies texts nor gives them a number, for its task is {config.task.kind}"
+    reason = f"neither classifies texts, nor gives them a number or tags, for its task is {config.task.kind}"
     raise ConfigError(f"{reason}; generate, translate and summarize write", str(checkpoint))

@@ -70,11 +70,17 @@ class Translator(LineWriter):
     def row(self, symbols: Sequence[Symbols]) -> Symbols:
         return np.append(symbols[0][: self.longest], self.task.data.source.boundary)
 
-    def outputs(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool) -> Sequence[str]:
+    def outputs(
+        self,
+        rows: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"],
+        padded: bool,
+        texts: Sequence[tuple[str, ...]],
+    ) -> Sequence[str]:
         device = self.task.device
         with arithmetic(self.task.training_config):
-            texts = self.task.write(rows.to(device), padding_mask.to(device) if padded else None)
-        return [LINE_ENDS.sub(" ", text.rstrip("\r\n")) for text in texts]  # one line, whatever a model generates
+            written = self.task.write(rows.to(device), padding_mask.to(device) if padded else None)
+        return [LINE_ENDS.sub(" ", text.rstrip("\r\n")) for text in written]  # one line, whatever a model generates
 
 
 def decoding(trained: DecodingConfig, wanted: TranslationOptions) -> DecodingConfig:

@@ -20,7 +20,7 @@ _PUBLISHED: dict[Goal, tuple[str, ...]] = {
     ),
     "maximize": (
         *("accuracy", "BLEU", "chrF", "ROUGE-1", "ROUGE-2", "ROUGE-L", "Matthews correlation"),
-        *("macro F1", "micro F1", "exact match", "Pearson correlation", "Spearman correlation"),
+        *("macro F1", "micro F1", "exact match", "Pearson correlation", "Spearman correlation", "entity F1"),
     ),
 }
 """The names by which papers call what this suite measures."""

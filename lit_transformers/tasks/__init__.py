@@ -12,6 +12,7 @@ from lit_transformers.tasks.regression import RegressionConfig
 from lit_transformers.tasks.replaced_tokens import ReplacedTokensConfig, SymbolGeneratorConfig
 from lit_transformers.tasks.seq2seq import Seq2SeqConfig
 from lit_transformers.tasks.strings import StringsConfig
+from lit_transformers.tasks.tagging import TaggingConfig
 from lit_transformers.tasks.task import Task, TaskConfig
 
 TASKS = table(
@@ -20,6 +21,7 @@ TASKS = table(
     ClassificationConfig,
     MultiLabelConfig,
     RegressionConfig,
+    TaggingConfig,
     StringsConfig,
     Seq2SeqConfig,
     MaskedLMConfig,
@@ -44,6 +46,7 @@ __all__ = [
     "Seq2SeqConfig",
     "StringsConfig",
     "SymbolGeneratorConfig",
+    "TaggingConfig",
     "Task",
     "TaskConfig",
 ]

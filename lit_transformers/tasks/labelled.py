@@ -80,7 +80,10 @@ class LabelledTaskConfig(TaskConfig):
         marked = torch.arange(length) == torch.randint(length, (2, 1))
         real, rows = torch.ones_like(marked), torch.arange(2)
         segments = random_segments(2, length) if described.segments > 1 else None
-        return LabelledBatch(inputs, real, labels, marked, rows, None, columns, padded=False, segments=segments)
+        words = words_of_two(2, length) if described.of_words else None
+        return LabelledBatch(
+            inputs, real, labels, marked, rows, None, columns, padded=False, segments=segments, words=words
+        )
 
 
 class LabelledTask(Task):
@@ -191,3 +194,8 @@ def marks(batch: LabelledBatch) -> Bool[Tensor, "b t"]:
 def random_segments(rows: int, length: int) -> Int[Tensor, "b t"]:
     """Returns segments of rows of two texts, of which the second begins at a random token."""
     return (torch.arange(length) > torch.randint(length - 1, (rows, 1))).long()
+
+
+def words_of_two(rows: int, length: int) -> Int[Tensor, "b t"]:
+    """Returns the words of rows whose words have two tokens each, the last one perhaps one, behind the boundary."""
+    return ((torch.arange(length) + 1) // 2).expand(rows, length)

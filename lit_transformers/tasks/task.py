@@ -94,8 +94,8 @@ class TaskConfig(Config):
         raise NotImplementedError
 
     def probe_data(self, vocabulary: Vocabulary, length: int) -> DataDescription:
-        """Hook: returns a description of data of random rows of ``length`` tokens, on which fields without effect are
-        searched for. By default the simplest that it reads."""
+        """Hook: returns a description of data that the objective reads, for random rows of ``length`` tokens. By
+        default that of ``reads``."""
         return self.reads.for_probe(vocabulary, length)
 
     def measures(self, data: DataDescription) -> dict[str, Measure]:

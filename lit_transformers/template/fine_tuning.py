@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import yaml
-from datamodules.labelled.conll import ConllConfig
 from datamodules.labelled.questions import QuestionsConfig
 
 from datamodules import DataError
 from datamodules.core.reading import locate
 from datamodules.core.tokenizers import Tokenizer, tokenizer_of_folder
+from datamodules.labelled.conll import ConllConfig
 from datamodules.text.nested_records import RecordsConfig
+from lit_transformers.batch import LABEL
 from lit_transformers.config import ConfigError, Plain, nearest
 from lit_transformers.exchange.folders import local_folder
 from lit_transformers.exchange.transfer import imported
@@ -218,7 +219,8 @@ def read_tagged(path: str, started: Started, columns: Columns) -> OwnData:
     corpus = source.corpus()
     words = [len(text.text.split()) for text in islice(corpus.documents("train"), READ)]
     length = _rounded(1.6 * _long(words) + 2, started)
-    lines = [f"tags: {', '.join(source.classes[:8])}{', ...' if len(source.classes) > 8 else ''}"]
+    tags = source.class_names[LABEL]
+    lines = [f"tags: {', '.join(tags[:8])}{', ...' if len(tags) > 8 else ''}"]
     return OwnData({"kind": "conll", "path": path, **splits, **own}, corpus.count("train"), length, lines)
 
 

@@ -24,6 +24,7 @@ _KINDS = {
     "information": re.compile(rf"{_PERPLEXITY.pattern}|bits|\bbp[bcd]\b|nats", re.I),
     "accuracy": re.compile("accuracy", re.I),
     "Matthews correlation": re.compile("matthews", re.I),
+    "F1": re.compile(r"\bf1\b|_f1\b", re.I),
     "BLEU": re.compile("bleu", re.I),
     "ROUGE": re.compile("rouge", re.I),
     "squared error": re.compile(r"squared error|\bmse\b", re.I),

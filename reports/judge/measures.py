@@ -8,13 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from lit_transformers.scores import (
+    ENTITY_COLUMNS,
+    ENTITY_SCORES,
     class_columns,
     class_counts,
     confusion,
+    entity_counts,
+    entity_ratio,
     exact_sets,
     macro_f1,
     matthews,
@@ -121,6 +126,12 @@ def _ones(documents: DocumentLosses) -> Array:
     return np.ones(len(documents.names))
 
 
+def _entities(name: str) -> DocumentMeasure:
+    return DocumentMeasure(
+        lambda documents: entity_counts(name, documents.others), partial(entity_ratio, name), ENTITY_COLUMNS
+    )
+
+
 def _mean_of(column: str) -> DocumentMeasure:
     return DocumentMeasure(_rate(lambda documents: documents.others[column], _ones), _ratio, (column,))
 
@@ -177,5 +188,6 @@ _MEASURES: Mapping[str, DocumentMeasure] = {
     "bleu": DocumentMeasure(
         lambda documents: np.column_stack([documents.others[name] for name in BLEU_COLUMNS]), bleu, BLEU_COLUMNS
     ),
+    **{name: _entities(name) for name in ENTITY_SCORES},
     **{name: _mean_of(name) for name in ("rouge1", "rouge2", "rougeL")},
 }

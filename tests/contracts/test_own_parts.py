@@ -64,6 +64,7 @@ PARTS: Mapping[str, tuple[dict[str, type[Any]], Sequence[Any]]] = {
             {"kind": "needle", "length": 12, "distance": 3, **SIZES},
             {"kind": "reviews", "path": "{folder}/labelled", "length": 40},
             {"kind": "labelled_texts", "path": "{folder}/labelled", "labels": ["neg", "pos"]},
+            {"kind": "conll", "path": "{folder}/tagged"},
         ],
     ),
     "PAIRS": (
@@ -98,8 +99,9 @@ ELSEWHERE = {
     ),
 }
 """Kinds that are no case here, by their table, and where their tests are."""
-OF_TABLES = ("labelled_texts", "records")
-"""Kinds with fields that act on tables and on incomplete records alone: test_records_source.py."""
+OF_FILES = ("labelled_texts", "records", "conll")
+"""Kinds with fields that act on tables, incomplete records or other files alone: test_records_source.py,
+test_conll.py."""
 PROVEN_ELSEWHERE = {
     "gates": "test_gates.py and test_promises.py",
     "every field has an effect": "test_fields.py and test_training_fields.py",
@@ -132,6 +134,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write(f"pairs/{split}.jsonl", *(json.dumps({"source": text, "target": text[::-1]}) for text in sources))
         labelled = [{"text": line(), "label": random.choice(["neg", "pos"])} for _ in range(4 * count)]
         write(f"labelled/{split}.jsonl", *map(json.dumps, labelled))
+        tags = [[random.choice(["O", "B-x", "B-y"]) for _ in range(9)] for _ in range(2 * count)]
+        sentences = [zip(line().split(), own, strict=True) for own in tags]
+        write(f"tagged/{split}.conll", *("".join(f"{word}\t{tag}\n" for word, tag in own) for own in sentences))
     write("vocab.txt", *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "."))
     return folder
 
@@ -170,7 +175,7 @@ def test_a_part_of_ours_keeps_the_contract(
     left_out = (
         {*PROVEN_ELSEWHERE} if table not in ("TASKS", "GENERATORS", "NOISES", "CORRUPTIONS", "SOURCES") else set()
     )
-    left_out |= {"every field changes the content"} if case.kind in OF_TABLES else set()
+    left_out |= {"every field changes the content"} if case.kind in OF_FILES else set()
     asked = [(check, run) for check, run in checks_of(case) if check not in left_out]
     results = [gate for check, run in asked for gate in run_check(check, run)]
     assert len(results) > 2 and not [f"{gate.name}: {gate.detail}" for gate in results if not gate.passed]

@@ -40,6 +40,7 @@ CASES: dict[str, tuple[ModelConfig, Mapping[str, Any], Mapping[str, Any]]] = {
     "strings": (LM, {}, {}),
     "classification": (ENCODER, {"pooling": "mean"}, {}),
     "regression": (ENCODER, {"pooling": "last"}, {}),
+    "tagging": (ENCODER, {"word": "mean"}, {}),
     "masked_lm": (ROWS, {"span_boundary": {"longest": 1, "width": 3}}, {"phrases": True}),
     "masked_lm, adaptive": (ENCODER.override({"segments": 2} | ADAPTIVE), {}, {}),
     "masked_lm, pairs": (ROWS, {}, {"rules": ("one", "two")}),
@@ -62,7 +63,7 @@ def built(name: str) -> Task:
     model, changes, of_data = CASES[name]
     config = TASKS[name.partition(",")[0]]().override(changes)
     torch.manual_seed(0)
-    data = replace(config.reads.for_probe(VOCABULARY, 9), **of_data)
+    data = replace(config.for_probe(VOCABULARY, 9), **of_data)
     return config.build(model, data, TrainingConfig(device="cpu")).double()
 
 

@@ -81,6 +81,7 @@ LABELLED = {
     "window": 16,
     "evaluation": {"examples": 12},
 }
+TAGGED = {"kind": "conll", "path": "corpus/tags", "tokenizer": {"kind": "bpe", "size": 300}, "length": 48}
 SUMS = {"kind": "masked_sum", "length": 16, "ones": 3, "levels": 8, "train": 200, "validation": 32, "test": 8}
 HALTING = {"kind": "universal", "halting": {"ponder": 0.02}}
 COMPRESSIVE = {"kind": "compressive", "encoding": "xl", "memory": 24, "compressed_memory": 16, "rate": 2}
@@ -116,6 +117,7 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
     "strings": run(STRING_MODEL, "strings", STRINGS, {"steps": 100}),
     "reversible": text({"stack": "reversible", "dropout": 0.1}),
     "classification": run(ENCODER, "classification", LABELLED, TWICE),
+    "tagging": run(ENCODER, {"kind": "tagging", "word": "mean"}, LABELLED | {"source": TAGGED}),
     "regression": run(
         ENCODER | {"segments": 0}, "regression", {"kind": "labelled", "source": SUMS, "batch_size": 8, "window": 16}
     ),
@@ -145,12 +147,13 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
 
 
 def write_corpus(folder: Path) -> None:
-    """Writes the sentences of the licence: as documents, as pairs of a sentence and its last word, and with a label."""
+    """Writes the sentences of the licence: as documents, as pairs of a sentence and its last word, with a label,
+    and with tags of words with a capital letter."""
     paragraphs = re.split(r"\n\s*\n", LICENSE.read_text(encoding="utf-8"))
     joined = " ".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     sentences = [sentence for sentence in re.split(r"(?<=[.;:,]) ", joined) if len(sentence) > 12]
     for split in SPLITS:
-        for kind in ("text", "pairs", "labels"):
+        for kind in ("text", "pairs", "labels", "tags"):
             (folder / kind / split).mkdir(parents=True, exist_ok=True)
     documents = [sentences[start : start + SENTENCES] for start in range(0, len(sentences), SENTENCES)]
     for number, document in enumerate(documents):
@@ -163,3 +166,7 @@ def write_corpus(folder: Path) -> None:
                 {"text": sentence, "label": "yes" if "or" in sentence.split() else "no"} for sentence in document
             )
             file.writelines(json.dumps(row) + "\n" for row in labelled)
+        with (folder / "tags" / split / "tags.conll").open("a", encoding="utf-8") as file:
+            for sentence in document:
+                file.writelines(f"{word}\t{'B-name' if word[0].isupper() else 'O'}\n" for word in sentence.split())
+                file.write("\n")

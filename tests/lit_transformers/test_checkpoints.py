@@ -180,7 +180,7 @@ def older_task(kind: str) -> tuple[Task, dict[str, Tensor], dict[str, str]]:
     """A task, its weights by older names, and the older name of each where it had another."""
     model, fields, _ = OLDER[kind]
     config = TaskConfig.from_dict({"kind": kind, **fields})
-    data = config.reads.for_probe(VOCABULARY, 8)
+    data = config.probe_data(VOCABULARY, 8)
     if kind == "masked_lm":
         data = replace(data, phrases=True)  # type: ignore[call-arg]
     task = config.build(ModelConfig.from_dict(model), data, TrainingConfig())
@@ -219,7 +219,7 @@ def test_an_older_import_is_exported_with_its_heads(tmp_path: Path) -> None:
         "transform": "gelu", "tokens": {"scaled": False}, "initial_std": 0.02, "feedforward": {"activation": "gelu"},
     }  # fmt: skip
     config = TaskConfig.from_dict({"kind": "masked_lm"})
-    data = config.reads.for_probe(VOCABULARY, 8)
+    data = config.probe_data(VOCABULARY, 8)
     task = config.build(ModelConfig.from_dict(model), data, TrainingConfig())
     names = own_names(task)
     now = {name: tensor for name, tensor in task.state_dict().items() if names[name] == name}

@@ -37,9 +37,8 @@ KINDS: list[type[DataDescription]] = [
     RowDescription,
 ]
 VOCABULARY = Vocabulary(size=11, boundary=10, unit="word", byte_lengths=None)
-READERS = {"seq2seq": "encoder_decoder"} | dict.fromkeys(
-    ("classification", "regression", "masked_lm", "replaced_tokens", "contrastive", "permutation_lm", "bilm"), "encoder"
-)
+OF_ENCODERS = ("classification", "regression", "tagging", "masked_lm", "replaced_tokens", "contrastive")
+READERS = {"seq2seq": "encoder_decoder"} | dict.fromkeys((*OF_ENCODERS, "permutation_lm", "bilm"), "encoder")
 SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "depth": 1}
 FIELDS: dict[str, dict[str, Any]] = {"permutation_lm": {"query_stream": "learned"}, "bilm": {"causal": True}}
 """What a task needs of its model besides."""
@@ -55,7 +54,8 @@ def test_a_task_builds_on_the_kind_that_it_reads_and_refuses_the_others(task: st
     fields = SMALL | FIELDS.get(task, {})
     config, model = TASKS[task](), MODELS[READERS.get(task, "language_model")](**fields)
     if kind is config.reads:
-        assert config.build(model, described(kind), TrainingConfig(device="cpu")).data == described(kind)
+        data = config.for_probe(VOCABULARY, 9)
+        assert config.build(model, data, TrainingConfig(device="cpu")).data == data
         return
     with pytest.raises(ConfigError, match=f"^data: these data .*{task}.*; set data to ") as refusal:
         config.build(model, described(kind), TrainingConfig(device="cpu"))

@@ -113,7 +113,7 @@ def test_the_heads_that_a_task_is_made_of_are_on_its_path(kind: str) -> None:
     fields = {"span_boundary": {}} if kind == "masked_lm" else {"intermediate": True, "future": [1.0]}
     config = TASKS[kind].from_dict({"kind": kind} | (fields if kind in ("masked_lm", "causal_lm") else {}))
     vocabulary = Vocabulary(size=9, boundary=0, unit="piece", byte_lengths=None)
-    described = config.reads.for_probe(vocabulary, 8)
+    described = config.probe_data(vocabulary, 8)
     if isinstance(described, RowDescription):
         described = replace(described, phrases=True)
     if kind == "regression":

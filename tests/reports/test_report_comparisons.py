@@ -20,6 +20,7 @@ from study_on_disk import (
     write_run,
 )
 
+from lit_transformers.scores import ENTITY_COLUMNS
 from reports.judge.comparisons import Comparison, compare
 from reports.judge.measures import measure_of
 from reports.judge.statistics import holm
@@ -231,11 +232,18 @@ def test_a_run_that_has_no_ratio_is_named_and_not_left_out(tmp_path: Path) -> No
     )
 
 
+COUNTS = ([2, 0, 1, 1], [3, 1, 1, 1], [2, 2, 1, 3], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 0, 2])
+ENTITIES: dict[str, list[float]] = dict(zip(ENTITY_COLUMNS, COUNTS, strict=True))  # type: ignore[arg-type]
+"""Of four examples the entities that are right, predicted and there, and the same of those that were not seen."""
 EXAMPLES: dict[str, tuple[dict[str, list[float]], float]] = {
     "val/accuracy": ({"tokens": [2, 3, 5, 2], "correct": [1, 3, 4, 2]}, 10 / 12),
     "val/sequence_accuracy": ({"tokens": [2, 3, 5, 2], "correct": [1, 3, 4, 2]}, 2 / 4),
     "val/accuracy@20": ({"tokens": [2, 3, 5, 2], "correct": [1, 3, 4, 2], "length": [20, 10, 20, 20]}, 7 / 9),
     "val/matthews": ({"tokens": [1] * 4, "correct": [1, 1, 0, 1], "label": [0, 1, 1, 1]}, 2 / 12**0.5),
+    **{
+        f"val/{name}": ({"tokens": [4] * 4, **ENTITIES}, value)
+        for name, value in (("f1", 8 / 14), ("precision", 4 / 6), ("unseen_recall", 1 / 4), ("seen_f1", 6 / 8))
+    },
     "val/mse": ({"tokens": [1, 1, 1, 1], "squared_error": [0.5, 1.0, 0.25, 2.25]}, 1.0),
     "val/nats": ({"tokens": [2, 3, 5, 2]}, 6 / 12),
 }

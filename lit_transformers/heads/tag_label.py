@@ -1,0 +1,149 @@
+"""Prediction of a tag for each word of a row, and of the entities that tags spell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from lit_transformers.batch import IGNORED, LABEL, DataDescription, LabelledBatch, LabelledDescription, WordTagLabels
+from lit_transformers.config import Dropout, Fraction
+from lit_transformers.entities import EntityRules, entities_of_words
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
+from lit_transformers.models.model import ModelConfig, Network
+from lit_transformers.precision import full_precision
+from lit_transformers.records.measure import Measure, maximized, minimized
+from lit_transformers.scores import ENTITY_SCORES, entity_score
+
+WordVector = Literal["first", "mean", "last"]
+
+
+class TagLabelConfig(HeadConfig, kind="tag_label"):
+    """A softmax over the tags of the data for each word, from one vector of it.
+
+    word: the vector of its first piece (arXiv:1810.04805, section 5.3), the mean over its pieces, or the vector of the
+    last one. dropout: of that vector.
+    """
+
+    reads: ClassVar[Reads] = LabelledDescription
+
+    word: WordVector = "first"
+    dropout: Annotated[Fraction, Dropout] = 0.0
+
+    def build(self, model: ModelConfig, network: Network, data: DataDescription) -> TagLabel:
+        return TagLabel(self, model.dim, self.labels(data))
+
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
+        of_words = minimized("nats", per="word") | maximized("accuracy", per="word")
+        return of_words | (maximized(*ENTITY_SCORES, per="entity") if self.labels(data).scheme else {})
+
+    def labels(self, data: DataDescription) -> WordTagLabels:
+        """Returns the tags of data. Raises ConfigError for data without any."""
+        return LabelledDescription.of(data, self.kind).labels_of(LABEL, WordTagLabels, self.kind)
+
+
+class TaggedWords(NamedTuple):
+    """What is predicted of the words of an example: its ordinal, and for each word the probability of each tag; None
+    for a word beyond the end of its row."""
+
+    document: int
+    probabilities: tuple[tuple[float, ...] | None, ...]
+
+
+class TagLabel(Head):
+    """Nats of the tags of each example, how many are right, and its entities.
+
+    Measures are nats and accuracy per word. A word beyond the end of its row has no prediction: it counts as wrong, as
+    O, and with the nats of a uniform distribution. It has no part in training.
+
+    Where tags spell entities, precision, recall and F1 of entities are those of seqeval's strict mode (1.2.2): an
+    entity is right if its first word, its last one and its type are. They are given once more for entities that were
+    seen in training and for those that were not (unseen_f1). An entity, of the data or predicted, was seen if the same
+    words, as they are written, are an entity of training, of whatever type (Derczynski et al. 2017, WNUT17, measures
+    entities that are new). With more than 62 words none was.
+    """
+
+    columns: ClassVar[Mapping[str, type]] = {
+        "nats": float,
+        "tokens": int,
+        "bytes": int,
+        "correct": int,
+        "cut": int,
+        "right_entities": int,
+        "predicted_entities": int,
+        "entities": int,
+        "right_unseen": int,
+        "predicted_unseen": int,
+        "unseen": int,
+    }
+
+    def __init__(self, config: TagLabelConfig, dim: int, labels: WordTagLabels) -> None:
+        super().__init__(config)
+        self.word, self.tags = config.word, len(labels.names)
+        self.rules = None if labels.scheme is None else EntityRules(labels.names, labels.scheme)
+        self.map = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(dim, self.tags))
+
+    def logits(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b w c"]:
+        """Returns the logits of the tags of each word; those of words without a token have no meaning."""
+        vectors = word_vectors(reading.hidden, words_in(batch), self.word)
+        return full_precision(self.map(vectors))
+
+    def nats(self, logits: Float[Tensor, "b w c"], batch: LabelledBatch) -> Float[Tensor, "b w"]:
+        """Returns -log p of each tag; 0 where there is no word, or it has no token."""
+        tags, has_token = batch.labels[..., 0], words_in(batch).any(dim=2)
+        nats = -logits.log_softmax(dim=-1).gather(2, tags.clamp(min=0)[..., None])[..., 0]
+        return nats.masked_fill(~has_token | (tags == IGNORED), 0.0)
+
+    def targets(self, batch: LabelledBatch) -> Int[Tensor, ""]:
+        return ((batch.labels[..., 0] != IGNORED) & words_in(batch).any(dim=2)).sum()
+
+    def loss(self, reading: Representation, batch: LabelledBatch) -> HeadLoss:
+        return HeadLoss.of(self.nats(self.logits(reading, batch), batch))
+
+    def sums(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b 11"]:
+        logits, tags = self.logits(reading, batch), batch.labels[..., 0]
+        has_token, is_word = words_in(batch).any(dim=2), tags != IGNORED
+        is_cut = is_word & ~has_token
+        nats = self.nats(logits, batch).double() + is_cut * math.log(self.tags)
+        predicted = torch.where(has_token, logits.argmax(dim=-1), IGNORED)
+        columns = [nats, is_word, torch.zeros_like(is_word), (predicted == tags) & is_word, is_cut]
+        if self.rules is None:
+            columns += [torch.zeros_like(is_word)] * 6
+        else:
+            columns += entities_of_words(self.rules, predicted, batch.labels)
+        return torch.stack([column.double().sum(dim=1) for column in columns], dim=1)
+
+    def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        words = sum(sums["tokens"])
+        if not words:
+            return {}
+        results = {"nats": math.fsum(sums["nats"]) / words, "accuracy": sum(sums["correct"]) / words}
+        if self.rules is None:
+            return results
+        return results | {name: float(entity_score(name, sums).item()) for name in ENTITY_SCORES}
+
+
+def words_in(batch: LabelledBatch) -> Bool[Tensor, "b w t"]:
+    """Returns which tokens each word of the labels has."""
+    assert batch.words is not None, "batches of LabelledDescription.of_words have words"
+    numbers = torch.arange(1, batch.labels.size(1) + 1, device=batch.words.device)
+    return batch.words[:, None, :] == numbers[:, None]
+
+
+def word_vectors(
+    hidden: Float[Tensor, "b t d"], words: Bool[Tensor, "b w t"], word: WordVector
+) -> Float[Tensor, "b w d"]:
+    """Returns one vector for each word, given which tokens it has; of words without any, some finite one."""
+    if word == "mean":
+        total = words.to(hidden.dtype) @ hidden.masked_fill(~words.any(dim=1)[..., None], 0.0)
+        return total / words.sum(dim=2, keepdim=True).clamp(min=1)
+    place = torch.arange(words.size(2), device=words.device)
+    if word == "first":
+        place = torch.where(words, place, words.size(2) - 1).amin(dim=2)
+    else:
+        place = torch.where(words, place, 0).amax(dim=2)
+    return hidden.gather(1, place[..., None].expand(-1, -1, hidden.size(2)))
