@@ -42,6 +42,7 @@ from datamodules.labelled.listops import ListOpsConfig
 from datamodules.labelled.masked_sum import MaskedSumConfig
 from datamodules.labelled.needle import NeedleConfig
 from datamodules.labelled.periodic import PeriodicConfig
+from datamodules.labelled.questions import QuestionsConfig
 from datamodules.labelled.reviews import ReviewsConfig
 from datamodules.labelled.sentences import SentencesConfig
 from datamodules.pairs.catalogues import CataloguesConfig, MessagesConfig
@@ -165,6 +166,7 @@ __all__ = [
     "PrefixTargetConfig",
     "PretrainedTokenizerConfig",
     "QMSumConfig",
+    "QuestionsConfig",
     "RecallConfig",
     "RecordPairsConfig",
     "ReplacePhrasesConfig",
@@ -237,6 +239,7 @@ EXAMPLES = table(
     ReviewsConfig,
     SentencesConfig,
     LabelledRecordsConfig,
+    QuestionsConfig,
 )
 NOISES = table(
     NoiseConfig,
