@@ -130,12 +130,12 @@ class Tokenizer(ABC):
 
 def trimmed(text: str, offsets: Offsets) -> Offsets:
     """Returns the characters of symbols without white space around them."""
-    spans = []
-    for start, stop in offsets.tolist():
-        piece = text[start:stop]
-        first = start + len(piece) - len(piece.lstrip())
-        spans.append((first, max(first, start + len(piece.rstrip()))))
-    return np.array(spans, np.int64).reshape(-1, 2)
+    places = np.arange(len(text) + 1)
+    is_space = np.fromiter((*map(str.isspace, text), False), np.bool_)
+    following = np.minimum.accumulate(np.where(is_space, len(text), places)[::-1])[::-1]
+    ended = np.maximum.accumulate(np.append(0, np.where(is_space[:-1], 0, places[1:])))
+    starts = np.minimum(following[offsets[:, 0]], offsets[:, 1])
+    return np.stack([starts, np.maximum(starts, ended[offsets[:, 1]])], axis=1)
 
 
 class TokenizerConfig(Config):

@@ -178,7 +178,8 @@ class RowShape(NamedTuple):
 
 
 def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -> LabelledBatch:
-    """Makes a batch of examples with the ordinals of their documents; of none, one row of padding, for a rank without a share of it."""
+    """Makes a batch of examples with the ordinals of their documents; of none, one row of padding, for a rank without a
+    share of it."""
     count = max(len(examples), 1)
     longest = max([shape.least, 1, *(len(example.symbols) + 1 for _, example in examples)])
     inputs, padding_mask = np.zeros((count, longest), np.int64), np.zeros((count, longest), np.bool_)

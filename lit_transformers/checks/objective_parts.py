@@ -45,7 +45,7 @@ __all__ = ["checks"]
 
 TOLERANCE = 1e-6
 """The largest difference between losses and outputs in float64 of what is computed in another order."""
-BEYOND_RANDOM_ROWS = ("longest", "phrase_weight", "bleu_tokenizer", "rouge_tokenizer")
+BEYOND_RANDOM_ROWS = ("longest", "longest_answer", "phrase_weight", "bleu_tokenizer", "rouge_tokenizer")
 """Fields that act on spans, phrases and texts, which random rows do not have."""
 
 
@@ -135,7 +135,7 @@ def _built(case: TaskConfig) -> tuple[Task, Any]:
     Raises Broken with the reason of the last refusal where it can train none.
     """
     vocabulary = Vocabulary(size=VOCABULARY, boundary=0, unit="byte", byte_lengths=None)
-    described, refusals = case.reads.for_probe(vocabulary, SHORTEST), []
+    described, refusals = case.probe_data(vocabulary, SHORTEST), []
     with_phrases = [replace(described, phrases=True)] if isinstance(described, RowDescription) else []
     for data, model in product([described, *with_phrases], _models()):
         try:

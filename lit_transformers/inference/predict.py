@@ -1,8 +1,10 @@
-"""Applies a trained network to lines of text, or of two: the class or the number that it predicts, as JSON lines."""
+"""Applies a trained network to lines of text, or of two: the class, the number or the answer that it predicts, as JSON
+lines."""
 
 from __future__ import annotations
 
 import json
+import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,14 +15,26 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from datamodules import Document, LabelledDataConfig, RowDataConfig, Tokenizer, TrainedSymbols, tokenizer_from_dict
+from datamodules import (
+    DataError,
+    Document,
+    LabelledDataConfig,
+    QuestionsConfig,
+    RowDataConfig,
+    Tokenizer,
+    TrainedSymbols,
+    tokenizer_from_dict,
+)
 from datamodules.core.examples import TextRows
 from datamodules.core.tokenizers import Symbols
+from datamodules.core.trained import require_tokenizer
+from datamodules.labelled.question_windows import QuestionWindows
 from datamodules.rows.reader import RELATIONS
 from datamodules.rows.stored_sentences import sentences_of
 from datamodules.rows.symbols import RowSymbols
-from lit_transformers.batch import IGNORED, LabelledBatch, RowBatch, RowDescription
+from lit_transformers.batch import IGNORED, LabelledBatch, Passage, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
+from lit_transformers.heads.answer_span import ResolvedAnswer, WindowAnswer, best_spans
 from lit_transformers.heads.relation import Relation
 from lit_transformers.inference.lines import LineOptions, LineWriter
 from lit_transformers.runs import load
@@ -29,6 +43,7 @@ from lit_transformers.tasks import Task
 from lit_transformers.tasks.classification import Classification
 from lit_transformers.tasks.masked_lm import MaskedLM
 from lit_transformers.tasks.pooled import PooledTask
+from lit_transformers.tasks.question_answering import QuestionAnswering
 from lit_transformers.training.arithmetic import arithmetic
 
 __all__ = ["LineFormat", "Predictor", "predictor_of"]
@@ -99,20 +114,25 @@ class Predictor(LineWriter):
         task.to(self.device)
 
     @abstractmethod
-    def predictions(
-        self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool
-    ) -> Iterator[Mapping[str, Any]]:
+    def predictions(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool) -> Iterator[Any]:
         """Yields the predictions of every row, by name. ``padded``: whether any symbol is padding."""
 
     def texts(self, line: str) -> tuple[str, ...]:
         return self.line_texts.of(line)
 
     @torch.no_grad()
-    def outputs(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool) -> Sequence[str]:
+    def outputs(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool) -> Sequence[Any]:
         torch.manual_seed(0)  # as in an evaluation, for mixers that draw random numbers
         with arithmetic(self.training):
-            predictions = self.predictions(rows.to(self.device), padding_mask.to(self.device), padded)
-            return [json.dumps(prediction, ensure_ascii=False) for prediction in predictions]
+            return [*self.predictions(rows.to(self.device), padding_mask.to(self.device), padded)]
+
+    def written(self, texts: tuple[str, ...], outputs: Sequence[Any]) -> str:
+        return json.dumps(self.prediction(texts, outputs), ensure_ascii=False)
+
+    def prediction(self, texts: tuple[str, ...], outputs: Sequence[Any]) -> Mapping[str, Any]:
+        """Hook: returns what is predicted of a line, by name, given that of its rows. By default of its one row."""
+        prediction: Mapping[str, Any] = outputs[0]
+        return prediction
 
     def messages(self) -> Iterator[str]:
         yield from super().messages()
@@ -188,6 +208,59 @@ class RelationPredictor(Predictor):
             yield of_classes(self.labels, probabilities)
 
 
+class AnswerPredictor(Predictor):
+    """Finds the answer to a question in a passage, in windows as those of training."""
+
+    def __init__(
+        self, task: QuestionAnswering, windows: QuestionWindows, options: LineOptions, form: LineFormat
+    ) -> None:
+        super().__init__(task, LineTexts(("question", "context"), form), windows.tokenizer, sys.maxsize, options, True)
+        self.task, self.windows, self.head = task, windows, task.answer_head
+        self.empty = json.dumps(dict.fromkeys(("answer", "start", "end", "probability")))
+
+    def texts(self, line: str) -> tuple[str, ...]:
+        texts = super().texts(line)
+        question = self.encode(texts[0])
+        if self.windows.separator in question:
+            raise ConfigError("the question holds the symbol that ends questions; remove it")
+        try:
+            self.windows.ranges(len(question), len(self.encode(texts[1])), "the question")
+        except DataError as error:
+            raise ConfigError(str(error)) from None
+        return texts
+
+    def rows_of(self, symbols: Sequence[Symbols]) -> Sequence[Symbols]:
+        question, passage = symbols
+        ranges = self.windows.ranges(len(question), len(passage), "the question")
+        rows = (self.windows.row(question, passage, window) for window in ranges)
+        return [np.append([self.boundary], row.symbols) for row in rows]
+
+    def predictions(
+        self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool
+    ) -> Iterator[Sequence[float]]:
+        """Yields the ``best_spans`` of every row."""
+        is_separator = (rows == self.windows.separator).long()
+        segments = (is_separator.cumsum(dim=1) - is_separator).clamp(max=1) * padding_mask
+        numbers = torch.arange(len(rows))
+        batch = LabelledBatch(
+            rows, padding_mask, numbers.to(rows.device), None, numbers, None, padded=padded, segments=segments
+        )
+        logits = self.head.logits(self.task.evaluation_reading(batch), batch)
+        yield from best_spans(logits, self.head.longest_answer).tolist()
+
+    def prediction(self, texts: tuple[str, ...], outputs: Sequence[Sequence[float]]) -> Mapping[str, Any]:
+        question, (passage, offsets) = self.encode(texts[0]), self.tokenizer.encode_with_offsets(texts[1])
+        windows = []
+        for best, window in zip(outputs, self.windows.ranges(len(question), len(passage), "the question"), strict=True):
+            spans = self.windows.row(question, passage, window).spans(offsets)
+            windows.append(WindowAnswer.of(0, best, Passage(texts[1], spans, ())))
+        answer = ResolvedAnswer.of(windows)
+        text = self.head.answered(answer)
+        start, end = (None, None) if text is None else (answer.start, answer.start + len(text))
+        probability = answer.none_probability if text is None else answer.probability
+        return {"answer": text, "start": start, "end": end, "probability": round(probability, DIGITS)}
+
+
 def of_classes(labels: Sequence[str] | None, probabilities: Sequence[float]) -> dict[str, Any]:
     """Returns the likeliest label and the probability of each; labels without a name are called by their number."""
     names = labels or [str(number) for number in range(len(probabilities))]
@@ -196,11 +269,17 @@ def of_classes(labels: Sequence[str] | None, probabilities: Sequence[float]) -> 
     return {"label": names[best], "probabilities": dict(zip(names, rounded, strict=True))}
 
 
-def predictor_of(checkpoint: Path, options: LineOptions, form: LineFormat = "text") -> Predictor:
-    """Returns the predictor of a checkpoint. Raises ConfigError where it predicts nothing of texts."""
-    task, config, extra = load(checkpoint)
+def predictor_of(
+    checkpoint: Path, options: LineOptions, form: LineFormat = "text", threshold: float | None = None
+) -> Predictor:
+    """Returns the predictor of a checkpoint. threshold: of no answer, in place of that of its task. Raises ConfigError
+    where it predicts nothing of texts, or compares nothing with a threshold."""
+    task, config, extra = load(checkpoint, None if threshold is None else {"task.threshold": threshold})
     require_numbers(task, checkpoint)
     trained = TrainedSymbols.of(extra)
+    source = config.data.source if isinstance(config.data, LabelledDataConfig) else None
+    if isinstance(task, QuestionAnswering) and isinstance(source, QuestionsConfig):
+        return AnswerPredictor(task, source.windows(require_tokenizer(trained.tokenizer)), options, form)
     if isinstance(task, PooledTask) and isinstance(config.data, LabelledDataConfig):
         rows = None if trained.tokenizer is None else config.data.source.text_rows(trained)
         if rows is None:
@@ -211,5 +290,5 @@ def predictor_of(checkpoint: Path, options: LineOptions, form: LineFormat = "tex
     if isinstance(task, MaskedLM) and isinstance(config.data, RowDataConfig) and isinstance(head, Relation):
         tokenizer = tokenizer_from_dict(extra["tokenizer"])
         return RelationPredictor(task, head, tokenizer, RELATIONS[config.data.relation], options, form)
-    reason = f"neither classifies texts nor gives them a number, for its task is {config.task.kind}"
+    reason = f"neither classifies texts nor gives them a number or an answer, for its task is {config.task.kind}"
     raise ConfigError(f"{reason}; generate, translate and summarize write", str(checkpoint))

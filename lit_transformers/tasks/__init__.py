@@ -7,6 +7,7 @@ from lit_transformers.tasks.classification import ClassificationConfig
 from lit_transformers.tasks.contrastive import ContrastiveConfig
 from lit_transformers.tasks.masked_lm import MaskedLMConfig
 from lit_transformers.tasks.permutation_lm import PermutationLMConfig
+from lit_transformers.tasks.question_answering import QuestionAnsweringConfig
 from lit_transformers.tasks.regression import RegressionConfig
 from lit_transformers.tasks.replaced_tokens import ReplacedTokensConfig, SymbolGeneratorConfig
 from lit_transformers.tasks.seq2seq import Seq2SeqConfig
@@ -25,6 +26,7 @@ TASKS = table(
     ContrastiveConfig,
     PermutationLMConfig,
     BiLMConfig,
+    QuestionAnsweringConfig,
     implied="causal_lm",
 )
 
@@ -36,6 +38,7 @@ __all__ = [
     "ContrastiveConfig",
     "MaskedLMConfig",
     "PermutationLMConfig",
+    "QuestionAnsweringConfig",
     "RegressionConfig",
     "ReplacedTokensConfig",
     "Seq2SeqConfig",

@@ -16,7 +16,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.utilities.enums import GradClipAlgorithmType
 from torch import Tensor, nn
 
-from lit_transformers.batch import DataDescription
+from lit_transformers.batch import DataDescription, Vocabulary
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.heads.head import Head, HeadConfig, HeadDict, HeadLoss, Representation
 from lit_transformers.heads.metric import HeadsMetric
@@ -90,6 +90,11 @@ class TaskConfig(Config):
     def random_batch(self, data: DataDescription) -> Any:
         """Returns two rows of ``data.length`` random symbols, for probes."""
         raise NotImplementedError
+
+    def probe_data(self, vocabulary: Vocabulary, length: int) -> DataDescription:
+        """Hook: returns a description of data that it learns from, for random rows of ``length`` tokens. By default
+        ``for_probe`` of the kind that it reads."""
+        return self.reads.for_probe(vocabulary, length)
 
     def measures(self, data: DataDescription) -> dict[str, Measure]:
         """Hook: returns by the name of each metric that a run on such data has, without its split, what it is a mean
@@ -265,6 +270,9 @@ class Task(L.LightningModule, ABC):
             padding = ~batch.padding_mask.any(dim=1, keepdim=True)
             sums = {name: values.masked_fill(padding, 0) for name, values in sums.items()}
         self.metric.update(documents, sums)
+        if self.metric.keeping:
+            kept = {name: self.heads[name].kept(reading, batch) for name in self.metric.keeping}
+            self.metric.keep(kept, documents.device)
 
     @abstractmethod
     def evaluation_output(self, batch: Any) -> Tensor:

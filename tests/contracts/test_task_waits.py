@@ -62,7 +62,7 @@ def built(name: str) -> Task:
     model, changes, of_data = CASES[name]
     config = TASKS[name.partition(",")[0]]().override(changes)
     torch.manual_seed(0)
-    data = replace(config.reads.for_probe(VOCABULARY, 9), **of_data)
+    data = replace(config.probe_data(VOCABULARY, 9), **of_data)
     return config.build(model, data, TrainingConfig(device="cpu")).double()
 
 
