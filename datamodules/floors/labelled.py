@@ -13,7 +13,9 @@ import scipy.sparse
 import scipy.special
 
 from datamodules.core.errors import DataError
+from datamodules.floors.answers import question_floors
 from datamodules.labelled.labelled import LabelledData
+from datamodules.labelled.questions import Questions
 from lit_transformers.batch import ClassLabels, LabelledBatch, NumberLabels
 from lit_transformers.scores import confusion, matthews
 
@@ -42,8 +44,11 @@ def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, 
     """Returns accuracy or nats of classes, or Matthews correlation of two, by the most frequent class and by logistic
     regression over bags of n-grams; or mse or nats (half of it) of numbers, by the mean of training.
 
-    They are fitted on so many batches of training. Raises DataError for other metrics.
+    They are fitted on so many batches of training. Of questions they are those of ``question_floors``. Raises DataError
+    for other metrics.
     """
+    if isinstance(data.examples, Questions):
+        return question_floors(data, metric)
     labels = data.description.labels
     if not isinstance(labels, ClassLabels | NumberLabels):
         raise DataError(f"no simple predictor of {labels.kind} is known")

@@ -43,7 +43,8 @@ class Question(NamedTuple):
         for answer in self.answers:
             found = passage[answer.start : answer.stop] if answer.start >= 0 else ""
             if not answer.text.strip() or found != answer.text:
-                return f"{self.name}: the answer {shortened(answer.text)} is not at character {answer.start} of it"
+                place = f"at character {answer.start} of" if answer.start >= 0 else "in"
+                return f"{self.name}: the answer {shortened(answer.text)} is not {place} its passage"
         return None
 
 

@@ -140,7 +140,7 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
             if (fault := question.fault(paragraph.passage)) is None:
                 yield question
             elif self.misplaced == "refuse":
-                raise DataError(f"{fault} passage; correct it, or set data.source.misplaced=leave_out")
+                raise DataError(f"{fault}; correct it, or set data.source.misplaced=leave_out")
             else:
                 counts[MISPLACED] += 1
 
