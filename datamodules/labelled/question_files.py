@@ -13,13 +13,13 @@ from datamodules.core.errors import DataError
 from datamodules.core.reading import COMPRESSIONS, Member, lines_in, parsed, whole
 from lit_transformers.config import nearest
 
-__all__ = ["REPEATED", "Answer", "Paragraph", "Question", "is_questions", "paragraphs_in"]
+__all__ = ["REPEATED", "Paragraph", "Question", "RightAnswer", "is_questions", "paragraphs_in"]
 
 SUFFIXES = (".json", ".jsonl", ".ndjson")
 REPEATED = "answers without answer_start that occur several times, of which the first place is read"
 
 
-class Answer(NamedTuple):
+class RightAnswer(NamedTuple):
     """A right answer: its first character in the passage, and its text."""
 
     start: int
@@ -36,13 +36,13 @@ class Question(NamedTuple):
 
     name: str
     text: str
-    answers: tuple[Answer, ...]
+    answers: tuple[RightAnswer, ...]
 
     def fault(self, passage: str) -> str | None:
         """Returns which of its answers is not where it should be in the passage; None where all are."""
         for answer in self.answers:
-            found = passage[answer.start : answer.stop] if answer.start >= 0 else ""
-            if not answer.text.strip() or found != answer.text:
+            stated = passage[answer.start : answer.stop] if answer.start >= 0 else ""
+            if not answer.text.strip() or stated != answer.text:
                 place = f"at character {answer.start} of" if answer.start >= 0 else "in"
                 return f"{self.name}: the answer {shortened(answer.text)} is not {place} its passage"
         return None
@@ -68,7 +68,9 @@ class Paragraph(NamedTuple):
         """Returns the paragraph that ``stored`` wrote."""
         place, passage, questions = json.loads(content)
         return cls(
-            place, passage, tuple(Question(name, text, tuple(Answer(*a) for a in own)) for name, text, own in questions)
+            place,
+            passage,
+            tuple(Question(name, text, tuple(RightAnswer(*a) for a in own)) for name, text, own in questions),
         )
 
 
@@ -126,7 +128,7 @@ def _question(record: Any, passage: str, place: str, counts: Counter[str]) -> Qu
     return Question(name, text, tuple(_answers(record["answers"], passage, name, counts)))
 
 
-def _answers(answers: Any, passage: str, name: str, counts: Counter[str]) -> Iterator[Answer]:
+def _answers(answers: Any, passage: str, name: str, counts: Counter[str]) -> Iterator[RightAnswer]:
     """Yields the answers of a list of texts, of a list of records, or of a record of lists. Without its place, an
     answer is where it occurs first."""
     if isinstance(answers, dict):
@@ -145,7 +147,7 @@ def _answers(answers: Any, passage: str, name: str, counts: Counter[str]) -> Ite
             counts[REPEATED] += passage.find(text, start + 1) > 0
         if type(start) is not int:
             raise DataError(f"{name}: answer_start is {start!r}, and no number of a character; correct it")
-        yield Answer(start, text)
+        yield RightAnswer(start, text)
 
 
 def _field(record: Any, field: str, place: str) -> Any:

@@ -1,5 +1,5 @@
-"""Question answering: scores against torchmetrics and the rules of SQuAD 2.0, decoding against brute force, answers over
-windows in any batches and ranks, and answers to new questions from a checkpoint."""
+"""Question answering: scores against torchmetrics and the rules of SQuAD 2.0, decoding against brute force, answers
+over windows in any batches and ranks, and answers to new questions from a checkpoint."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ VOCABULARY = Vocabulary(size=23, boundary=0, unit="byte", byte_lengths=None)
 DATA = LabelledDescription(vocabulary=VOCABULARY, length=24, labels=SpanLabels(), segments=2)
 ENCODER = {"kind": "encoder", "dim": 8, "heads": 2, "depth": 1, "positions": "learned", "segments": 2}
 WORDS = st.sampled_from(
-    ["The", "a", "an", "cat", "Cat!", "the-cat", "\u00e9", "E\u0301", "ÉTÉ", "ß", "SS", "ǅ", "1,000", "—", "¿"]
-    + ["\u200b", "\u00a0", "\n", "  ", ".", "'s", "theatre", "thé", "a1", "an_a", "İ", "ﬁ", "٣"]
-)  # fmt: skip
+    [
+        *("The", "a", "an", "cat", "Cat!", "the-cat", "\u00e9", "E\u0301", "ÉTÉ", "ß", "SS", "ǅ", "1,000", "—", "¿"),
+        *("\u200b", "\u00a0", "\n", "  ", ".", "'s", "theatre", "thé", "a1", "an_a", "İ", "ﬁ", "٣"),
+    ]
+)
 TEXTS = st.lists(WORDS, max_size=5).flatmap(lambda words: st.sampled_from(["", " "]).map(lambda gap: gap.join(words)))
 
 
@@ -207,7 +209,7 @@ def test_data_without_spans_or_passages_are_refused_in_a_line() -> None:
         task.validation_step(task.config.random_batch(DATA)._replace(passages=None), 0)
 
 
-THRESHOLD = -1.0
+THRESHOLD = -0.7
 NAMES = ["ada", "bob", "eve", "kim", "leo", "mia"]
 
 
