@@ -43,6 +43,7 @@ from datamodules.labelled.listops import ListOpsConfig
 from datamodules.labelled.masked_sum import MaskedSumConfig
 from datamodules.labelled.needle import NeedleConfig
 from datamodules.labelled.periodic import PeriodicConfig
+from datamodules.labelled.questions import QuestionsConfig
 from datamodules.labelled.reviews import ReviewsConfig
 from datamodules.labelled.sentences import SentencesConfig
 from datamodules.pairs.catalogues import CataloguesConfig, MessagesConfig
@@ -167,6 +168,7 @@ __all__ = [
     "PrefixTargetConfig",
     "PretrainedTokenizerConfig",
     "QMSumConfig",
+    "QuestionsConfig",
     "RecallConfig",
     "RecordPairsConfig",
     "ReplacePhrasesConfig",
@@ -240,6 +242,7 @@ EXAMPLES = table(
     SentencesConfig,
     LabelledRecordsConfig,
     ConllConfig,
+    QuestionsConfig,
 )
 NOISES = table(
     NoiseConfig,

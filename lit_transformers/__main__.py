@@ -256,7 +256,9 @@ app.command("summarize", help=SUMMARIZE)(write_lines)
 
 @app.command()
 def predict(
-    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a run that predicts labels.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The checkpoint.ckpt of a run whose task predicts something of texts.")
+    ],
     lines: Annotated[
         Literal["text", "json"],
         typer.Option(
@@ -269,15 +271,26 @@ def predict(
         Literal["cut", "refuse"],
         typer.Option(help="Lines longer than in training: cut them, or write null and exit with 1."),
     ] = "cut",
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Give no answer where its score exceeds that of the best span by more than this. [default: that "
+            "of the run]",
+            show_default=False,
+        ),
+    ] = None,
     allowed: AllowedModules = None,
 ) -> None:
-    """Predict the class, the number or the tags of every line of standard input; write a JSON line for each, in order.
+    """Predict something of every line of standard input; write one JSON line for each, in order.
 
     A class is {"label": ..., "probabilities": {...}}, several classes {"labels": [...], "probabilities": {...}}, a
     number {"value": ...}; an empty line gives null. Probabilities are calibrated after the command calibrate. Two texts
     are {"first": ..., "second": ...}: those of a run on pairs, or of a masked_lm that was trained with data.relation.
     Tags are {"words": [...], "tags": [...], "probabilities": [...], "entities": [...]}, of the words of a text, or of
-    those of a JSON list. A summary on standard error counts empty, cut and refused lines, and unknown symbols.
+    those of a JSON list. Of {"question": ..., "context": ...} question_answering finds {"answer": ..., "start": ...,
+    "end": ..., "probability": ...} with the places of characters in the context, null where this has no answer; it
+    reads a long context in windows. A summary on standard error counts empty, cut and refused lines, and unknown
+    symbols.
 
     Example: python -m lit_transformers predict runs/KEY/checkpoint.ckpt < reviews.txt > labels.jsonl
     """
@@ -288,7 +301,8 @@ def predict(
         from lit_transformers.inference.predict import predictor_of
 
     limit_threads()
-    write_all(predictor_of(checkpoint, LineOptions(batch_tokens, window or usual_window(), overlong), lines))
+    options = LineOptions(batch_tokens, window or usual_window(), overlong)
+    write_all(predictor_of(checkpoint, options, lines, threshold))
 
 
 @app.command()

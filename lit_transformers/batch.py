@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -42,6 +44,7 @@ __all__ = [
     "NumberLabels",
     "PairBatch",
     "PairDescription",
+    "Passage",
     "RowBatch",
     "RowDescription",
     "SpanLabels",
@@ -444,6 +447,20 @@ class StringBatch(NamedTuple):
     padded: bool = True
 
 
+class Passage(NamedTuple):
+    """The text of a row in which a question is answered.
+
+    text     all of it, also where the row is a window of it
+    spans    (t, 2) of each token of the row, the first character of ``text`` that it stands for, and that after the
+             last; 0 for tokens that are not of the passage
+    answers  the texts that are right; none where the passage has no answer
+    """
+
+    text: str
+    spans: npt.NDArray[np.int64]
+    answers: tuple[str, ...]
+
+
 class LabelledBatch(NamedTuple):
     """Whole sequences with their labels. Rows do not depend on each other.
 
@@ -451,13 +468,14 @@ class LabelledBatch(NamedTuple):
     padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row
     labels        (b, ...) the column "label", as ``LabelledDescription.labels`` says
     marked        (b, t) True at inputs that the data single out; None where they single out nothing
-    example       (b,)   ordinal of the example within its split
+    example       (b,)   ordinal within its split of the example, or of the document that the row is a window of
     cursor and padded as in TextBatch
     columns       (b, ...) the further columns of labels by name, as ``LabelledDescription.columns`` says; None without
     segments      (b, t) 0 in the first text with its special symbols, 1 in the second with its [SEP], 0 at padding;
                   None where every row is one text
     words         (b, t) the number of the word that each input is a piece of, from 1, as those of the labels of words
                   stand; 0 at special symbols and padding. None where no label is one of words
+    passages      of each row, the text that an answer is a part of; None where there are none
     """
 
     inputs: Int[Tensor, "b t"]
@@ -470,6 +488,7 @@ class LabelledBatch(NamedTuple):
     padded: bool = True
     segments: Int[Tensor, "b t"] | None = None
     words: Int[Tensor, "b t"] | None = None
+    passages: tuple[Passage, ...] | None = None
 
 
 class PairBatch(NamedTuple):

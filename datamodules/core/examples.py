@@ -15,7 +15,7 @@ from datamodules.core.data import KnownValues
 from datamodules.core.documents import SPLITS, Split
 from datamodules.core.tokenizers import Symbols, Tokenizer
 from datamodules.core.trained import TrainedSymbols
-from lit_transformers.batch import LABEL, ClassLabels, LabelledDescription
+from lit_transformers.batch import LABEL, ClassLabels, LabelledDescription, Passage
 from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
 
 __all__ = ["Example", "Examples", "ExamplesConfig", "Synthetic", "SyntheticConfig", "TextRows", "cut_longer"]
@@ -32,7 +32,7 @@ class Example(NamedTuple):
     marked: positions of marked symbols, or None where none are marked. columns: the labels of further columns, by their
     names in the description; without one that the example has not. second: the place of the first symbol of the second
     text; None where there is one text. words: the number of the word of each symbol, from 1, and 0 where it belongs to
-    none; None where no label is one of words.
+    none; None where no label is one of words. passage: the text that an answer is a part of; None where there is none.
     """
 
     symbols: npt.NDArray[np.int64]
@@ -41,6 +41,7 @@ class Example(NamedTuple):
     columns: Mapping[str, Any] | None = None
     second: int | None = None
     words: npt.NDArray[np.int64] | None = None
+    passage: Passage | None = None
 
     @property
     def labels(self) -> dict[str, Any]:
@@ -116,6 +117,15 @@ class Examples(ABC):
     @abstractmethod
     def name(self, split: Split, ordinal: int) -> str:
         """Returns the name of the example with that ordinal."""
+
+    def documents(self, split: Split) -> npt.NDArray[np.int64] | None:
+        """Hook: returns the ordinal of the document of each example of a split, ascending, where several examples may
+        be windows of one document, which are measured together. By default None: each is a document."""
+        return None
+
+    def document_name(self, split: Split, document: int) -> str:
+        """Hook: returns the name of a document. By default that of the example with its ordinal."""
+        return self.name(split, document)
 
     def reading_messages(self) -> list[str]:
         """Hook: returns sentences on what was left out, and how many texts stand in two splits."""

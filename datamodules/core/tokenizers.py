@@ -49,6 +49,8 @@ __all__ = [
 ]
 
 Symbols = npt.NDArray[np.integer[Any]]
+Offsets = npt.NDArray[np.int64]
+"""The first character of each symbol in a text, and that after its last (n, 2); equal where it stands for none."""
 Errors = Literal["strict", "replace"]
 UNKNOWN, LINE_END = "<unk>", "<eos>"
 SPECIAL_NAMES = {"[CLS]": ("[CLS]", "<s>"), "[SEP]": ("[SEP]", "</s>"), "[MASK]": ("[MASK]", "<mask>")}
@@ -104,6 +106,12 @@ class Tokenizer(ABC):
     def decode(self, symbols: Iterable[int]) -> str:
         """Returns the text of symbols; boundaries are left out."""
 
+    def encode_with_offsets(self, text: str) -> tuple[Symbols, Offsets]:
+        """Hook: returns the symbols of a text, without the boundary, and the characters that each stands for, without
+        white space around them. By default no tokenizer knows them. Raises DataError where they are not known."""
+        reason = f"a {self.kind} tokenizer does not say which characters a symbol stands for"
+        raise DataError(f"data.source.tokenizer: {reason}; define encode_with_offsets, or use another one")
+
     def continuing(self) -> npt.NDArray[np.bool_] | None:
         """Hook: returns, for every symbol, whether it continues the word of the symbol before; None where words cannot
         be known from symbols."""
@@ -123,6 +131,16 @@ class Tokenizer(ABC):
         """Returns the tokenizer of ``to_dict``, given without ``kind``: by default they are the arguments of the
         class."""
         return cls(**plain)
+
+
+def trimmed(text: str, offsets: Offsets) -> Offsets:
+    """Returns the characters of symbols without white space around them."""
+    places = np.arange(len(text) + 1)
+    is_space = np.fromiter((*map(str.isspace, text), False), np.bool_)
+    following = np.minimum.accumulate(np.where(is_space, len(text), places)[::-1])[::-1]
+    ended = np.maximum.accumulate(np.append(0, np.where(is_space[:-1], 0, places[1:])))
+    starts = np.minimum(following[offsets[:, 0]], offsets[:, 1])
+    return np.stack([starts, np.maximum(starts, ended[offsets[:, 1]])], axis=1)
 
 
 class TokenizerConfig(Config):
@@ -186,6 +204,11 @@ class Bytes(Tokenizer, kind="bytes"):
     def encode(self, text: bytes) -> Symbols:
         return np.frombuffer(text, np.uint8)
 
+    def encode_with_offsets(self, text: str) -> tuple[Symbols, Offsets]:
+        lengths = [len(character.encode()) for character in text]
+        starts = np.repeat(np.arange(len(text)), lengths)
+        return self.encode(text.encode()), trimmed(text, np.stack([starts, starts + 1], axis=1))
+
     def decode(self, symbols: Iterable[int]) -> str:
         return bytes(symbol for symbol in symbols if symbol < 256).decode(errors="replace")
 
@@ -224,6 +247,10 @@ class Characters(Tokenizer, kind="characters"):
     def encode(self, text: bytes) -> Symbols:
         points = np.frombuffer(text.decode(errors=self.errors).encode("utf-32-le"), np.uint32)
         return self.symbols[points]
+
+    def encode_with_offsets(self, text: str) -> tuple[Symbols, Offsets]:
+        starts = np.arange(len(text))
+        return self.encode(text.encode()), trimmed(text, np.stack([starts, starts + 1], axis=1))
 
     def decode(self, symbols: Iterable[int]) -> str:
         letters = f"{self.alphabet}\ufffd"
@@ -280,6 +307,10 @@ class Words(Tokenizer, kind="words"):
     def encode(self, text: bytes) -> Symbols:
         get, unknown = self.symbols.get, self.unknown
         return np.array([get(word, unknown) for word in _split(text.decode(errors=self.errors))], np.int32)
+
+    def encode_with_offsets(self, text: str) -> tuple[Symbols, Offsets]:
+        spans = [match.span() for match in re.finditer(r"\n|\S+", text)]
+        return self.encode(text.encode()), trimmed(text, np.array(spans, np.int64).reshape(-1, 2))
 
     def decode(self, symbols: Iterable[int]) -> str:
         words = " ".join(self.words[symbol] for symbol in symbols if symbol < len(self.words))
@@ -350,6 +381,9 @@ class BPE(Tokenizer, kind="bpe"):
     def encode_words(self, words: Sequence[str]) -> list[Symbols]:
         return [np.array(encoded.ids, np.int32) for encoded in self.model.encode_batch_fast(spaced(words))]
 
+    def encode_with_offsets(self, text: str) -> tuple[Symbols, Offsets]:
+        return _with_offsets(self.model, text)
+
     def decode(self, symbols: Iterable[int]) -> str:
         boundary = self.vocabulary.boundary
         return str(self.model.decode([symbol for symbol in symbols if symbol != boundary]))
@@ -359,6 +393,12 @@ class BPE(Tokenizer, kind="bpe"):
 
     def to_dict(self) -> dict[str, Plain]:
         return {"kind": self.kind, "model": self.serialised, "errors": self.errors}
+
+
+def _with_offsets(model: Any, text: str) -> tuple[Symbols, Offsets]:
+    """Returns the symbols of a text by a Hugging Face tokenizer, with the characters of each."""
+    encoded = model.encode(text, add_special_tokens=False)
+    return np.array(encoded.ids, np.int32), trimmed(text, np.array(encoded.offsets, np.int64).reshape(-1, 2))
 
 
 BYTE_LEVEL_SPACES = ("Ġ", "Ċ", "ĉ", "č")
@@ -512,6 +552,9 @@ class PieceTokenizer(Tokenizer, kind="pieces"):
     def encode_words(self, words: Sequence[str]) -> list[Symbols]:
         every = self.model.encode_batch_fast(spaced(words), add_special_tokens=False)
         return [np.array(encoded.ids, np.int32) for encoded in every]
+
+    def encode_with_offsets(self, text: str) -> tuple[Symbols, Offsets]:
+        return _with_offsets(self.model, text)
 
     def decode(self, symbols: Iterable[int]) -> str:
         without = {self.vocabulary.boundary} if self.specials is None else self.specials.all - {self.unknown}

@@ -56,10 +56,18 @@ class Endless:
 
 
 class Once:
-    """The ordinals of an evaluation: one pass over all, or over a part that is the same for every run."""
+    """The ordinals of an evaluation: one pass over all, or over a part that is the same for every run.
 
-    def __init__(self, count: int, limit: int | None) -> None:
-        self.ordinals = [*(range(count) if limit is None else sorted(shuffled(count, 0, 0)[:limit].tolist()))]
+    limit: the most of them. documents: that of each, ascending, where several belong to one; ``limit`` then counts
+    documents, of each of which all are read.
+    """
+
+    def __init__(self, count: int, limit: int | None, documents: npt.NDArray[np.int64] | None = None) -> None:
+        if documents is None:
+            self.ordinals = [*(range(count) if limit is None else sorted(shuffled(count, 0, 0)[:limit].tolist()))]
+        else:
+            chosen = shuffled(int(documents[-1]) + 1, 0, 0)[:limit]
+            self.ordinals = np.flatnonzero(np.isin(documents, chosen)).tolist()
 
     def slice(self, start: int, stop: int) -> list[int]:
         """Returns the ordinals from place ``start`` to ``stop``, fewer at the end."""

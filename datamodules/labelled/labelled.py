@@ -35,7 +35,7 @@ class LabelledEvaluationConfig(Config):
 
     batch_size  None: as in training
     examples    largest number of examples, the same for all runs, chosen at random: files may be in the order of their
-                labels
+                labels; of questions all windows are read
     split       the split that validation reads; testing reads test
     """
 
@@ -145,7 +145,7 @@ class LabelledData(Data):
         return self.examples.encoded(split)
 
     def example_name(self, ordinal: int) -> str:
-        return self.examples.name(self.validation_split, ordinal)
+        return self.examples.document_name(self.validation_split, ordinal)
 
     def identity(self) -> dict[str, Plain]:
         config = self.config
@@ -164,7 +164,8 @@ class LabelledData(Data):
 
     def evaluation(self, split: Split) -> Reading:
         config, evaluation = self.config, self.config.evaluation
-        order = partial(Once, self.examples.count(split), evaluation.examples)
+        examples = self.examples
+        order = partial(Once, examples.count(split), evaluation.examples, examples.documents(split))
         return self._reading(split, self._shape(evaluation.batch_size or config.batch_size, WINDOW), order)
 
     def every_example(self, split: Split) -> Reading:
@@ -207,7 +208,8 @@ class RowShape(NamedTuple):
 
 
 def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -> LabelledBatch:
-    """Makes a batch of examples with their ordinals; of none, one row of padding, for a rank without a share of it."""
+    """Makes a batch of examples with the ordinals of their documents; of none, one row of padding, for a rank without a
+    share of it."""
     count = max(len(examples), 1)
     longest = max([shape.least, 1, *(len(example.symbols) + 1 for _, example in examples)])
     inputs, padding_mask = np.zeros((count, longest), np.int64), np.zeros((count, longest), np.bool_)
@@ -222,6 +224,7 @@ def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -
         if example.words is not None:
             words[row, 1:length] = example.words
     labels = {name: column_of(name, kind, examples, longest) for name, kind in shape.columns.items()}
+    passages = [example.passage for _, example in examples if example.passage is not None]
     return LabelledBatch(
         torch.from_numpy(inputs),
         torch.from_numpy(padding_mask),
@@ -233,6 +236,7 @@ def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -
         padded=not padding_mask.all(),
         segments=torch.from_numpy(segments) if shape.segments > 1 else None,
         words=torch.from_numpy(words) if shape.of_words else None,
+        passages=tuple(passages) or None,
     )
 
 
@@ -248,10 +252,11 @@ def column_of(name: str, kind: Labels, examples: list[tuple[int, Example]], leng
 def grouped(
     examples: Examples, split: Split, shape: RowShape, share: Shard, ordinals: list[int]
 ) -> list[list[tuple[int, Example]]]:
-    """Reads a window of examples with their ordinals, as batches of about equal lengths."""
+    """Reads a window of examples with the ordinals of their documents, as batches of about equal lengths."""
+    documents = examples.documents(split)
 
     def read(ordinal: int) -> tuple[int, Example]:
-        return ordinal, examples.example(split, ordinal)
+        return ordinal if documents is None else int(documents[ordinal]), examples.example(split, ordinal)
 
     return cut(ordinals, read, shape.rows, share, (lambda item: len(item[1].symbols)) if shape.window > 1 else None)
 

@@ -45,7 +45,7 @@ __all__ = ["checks"]
 
 TOLERANCE = 1e-6
 """The largest difference between losses and outputs in float64 of what is computed in another order."""
-BEYOND_RANDOM_ROWS = ("longest", "phrase_weight", "bleu_tokenizer", "rouge_tokenizer")
+BEYOND_RANDOM_ROWS = ("longest", "longest_answer", "phrase_weight", "bleu_tokenizer", "rouge_tokenizer")
 """Fields that act on spans, phrases and texts, which random rows do not have."""
 
 

@@ -1,6 +1,7 @@
 """Heads: what a task predicts from a network, one kind a file. A new one needs its file and a line here."""
 
 from lit_transformers.config import table
+from lit_transformers.heads.answer_span import AnswerSpanConfig
 from lit_transformers.heads.answer_symbols import AnswerSymbolsConfig
 from lit_transformers.heads.contrast import ContrastConfig, MaskedSymbolsConfig
 from lit_transformers.heads.head import Head, HeadConfig, HeadDict, HeadLoss, Representation
@@ -33,10 +34,12 @@ HEADS = table(
     DrawnSymbolsConfig,
     ContrastConfig,
     MaskedSymbolsConfig,
+    AnswerSpanConfig,
 )
 
 __all__ = [
     "HEADS",
+    "AnswerSpanConfig",
     "AnswerSymbolsConfig",
     "ClassLabelConfig",
     "ClassSetLabelConfig",

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
-from lit_transformers.config import Config, NonNegativeFloat
+from lit_transformers.config import Config, NonNegativeFloat, Plain
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.records.measure import Measure, minimized
 
@@ -96,6 +96,8 @@ class Head(nn.Module, ABC):
     """Whether the loss of a row depends on the other rows of its batch, which then cannot be cut into several."""
     measured: ClassVar[bool] = True
     """Whether it is measured when the network is evaluated, or is there for training alone."""
+    keeps: ClassVar[bool] = False
+    """Whether columns follow from all rows of a document together, so that rows are kept until all are measured."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
@@ -126,6 +128,20 @@ class Head(nn.Module, ABC):
     def sums(self, reading: Representation, batch: Any) -> Float[Tensor, "*n c"]:
         """Returns ``columns`` for the n rows of a batch, or for the positions (b, t) of a text; 0 where there is no
         target."""
+
+    def kept(self, reading: Representation, batch: Any) -> Sequence[Sequence[Plain]]:
+        """Hook: of a head that ``keeps``, returns what is kept of each row of a batch that is not padding, as plain
+        data, of which the first is the ordinal of its document."""
+        raise NotImplementedError
+
+    def resolved(self, rows: Sequence[Sequence[Plain]]) -> dict[str, float]:
+        """Hook: of a head that ``keeps``, returns the columns of a document that follow from what was kept of all its
+        rows, in any order; ``sums`` has 0 in their places."""
+        raise NotImplementedError
+
+    def output(self, rows: Sequence[Sequence[Plain]]) -> dict[str, Plain]:
+        """Hook: of a head that ``keeps``, returns {"hypothesis", "references"} of a document, given the same."""
+        raise NotImplementedError
 
     def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
         """Hook: returns its measures, given the sums of each document by column. By default nats per target, of which

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torchmetrics.utilities import dim_zero_cat
 
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, Plain
 from lit_transformers.heads.example_metric import ExampleMetric
 from lit_transformers.heads.head import Head
+from lit_transformers.host import sent
 
 
 class HeadsMetric(ExampleMetric):
     """The sums of all heads of a task, each row of which has the columns of the first head, and those of the others
-    under their own names.
+    under their own names. What heads keep of rows is a state, and columns follow from it once all rows are there: a
+    line of ``kept`` is the JSON of the name of a head and what it keeps of a row.
 
     heads: by name, the first one first. absent: kinds of heads, by name, whose columns are there and stay 0, so that
     tables of tasks that differ in heads alone have the same columns.
     """
+
+    kept: list[Tensor]
 
     def __init__(self, heads: Mapping[str, Head], absent: Mapping[str, type[Head]] | None = None) -> None:
         """Raises ConfigError where two heads sum columns of one name."""
@@ -42,6 +49,9 @@ class HeadsMetric(ExampleMetric):
         if repeated := sorted(name for name in {*names} if names.count(name) > 1):
             raise ConfigError(f"two heads have a column {repeated[0]}; give one of them another name", "task.heads")
         self.names = tuple(names)
+        self.keeping = tuple(name for name, head in self.heads.items() if head.keeps)
+        if self.keeping:
+            self.add_state("kept", default=[], dist_reduce_fx="cat")
 
     @property
     def heads(self) -> Mapping[str, Head]:
@@ -57,6 +67,36 @@ class HeadsMetric(ExampleMetric):
         for name, values in sums.items():
             columns[..., self.places[name]] = values.double()
         self.add(documents.flatten(), columns.flatten(0, documents.dim() - 1))
+
+    def keep(self, kept: Mapping[str, Sequence[Sequence[Plain]]], device: torch.device) -> None:
+        """Keeps what heads that keep rows, by name, have of the rows of a batch, on a device. All ranks must call it as
+        often, with no rows where they have none."""
+        lines = "".join(f"{json.dumps([name, row])}\n" for name, rows in kept.items() for row in rows)
+        self.kept.append(sent(torch.from_numpy(np.frombuffer(lines.encode(), np.uint8).copy()), device))
+
+    def kept_rows(self) -> dict[str, dict[int, list[Sequence[Plain]]]]:
+        """Returns what was kept of the rows of each document, by the names of heads and by ordinal; of all ranks within
+        ``compute``."""
+        kept: dict[str, dict[int, list[Sequence[Plain]]]] = {name: {} for name in self.keeping}
+        if self.keeping and len(self.kept):
+            for name, row in map(json.loads, dim_zero_cat(self.kept).cpu().numpy().tobytes().decode().splitlines()):
+                kept[name].setdefault(row[0], []).append(row)
+        return kept
+
+    def rows(self) -> Sequence[Any]:
+        rows = super().rows()
+        for name, documents in self.kept_rows().items():
+            head, columns = self.heads[name], self.names[self.places[name]]
+            own = dict(zip(head.columns, columns, strict=True))
+            resolved = ({own[c]: v for c, v in head.resolved(documents[row.document]).items()} for row in rows)
+            rows = [row._replace(**values) for row, values in zip(rows, resolved, strict=True)]
+        return rows
+
+    def outputs(self) -> Sequence[dict[str, Plain]]:
+        """Returns the texts of the first head that keeps rows."""
+        with self.sync_context():
+            documents = self.kept_rows()[self.keeping[0]] if self.keeping else {}
+        return [{"id": number} | self.heads[self.keeping[0]].output(documents[number]) for number in sorted(documents)]
 
     def compute(self) -> dict[str, float]:
         """Returns the measures of the first head by their names, and those of the others as "head_measure"."""

@@ -7,7 +7,7 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Int
@@ -78,12 +78,11 @@ def named(numbers: Sequence[int]) -> str:
 
 
 class SourceLine(NamedTuple):
-    """One input line: its bytes with the line end, its texts, and the symbols that are read; None for an empty
-    output."""
+    """One input line: its bytes with the line end, the rows that are read, none for an empty output, and its texts."""
 
     size: int
-    texts: tuple[str, ...]
-    symbols: Symbols | None
+    rows: Sequence[Symbols] = ()
+    texts: tuple[str, ...] = ()
 
 
 class LineWriter(ABC):
@@ -95,9 +94,14 @@ class LineWriter(ABC):
     def __init__(self, options: LineOptions, tokenizer: Tokenizer, longest: int) -> None:
         self.options, self.tokenizer, self.longest, self.counts = options, tokenizer, longest, Counts()
 
-    @abstractmethod
     def row(self, symbols: Sequence[Symbols]) -> Symbols:
-        """Returns what the network reads of the texts of a line, token by token, of which it cuts what is too long."""
+        """Hook: returns the one row that the network reads of the texts of a line, token by token, of which it cuts
+        what is too long."""
+        raise NotImplementedError
+
+    def rows_of(self, symbols: Sequence[Symbols]) -> Sequence[Symbols]:
+        """Hook: returns the rows that the network reads of the texts of a line. By default ``row`` alone."""
+        return [self.row(symbols)]
 
     @abstractmethod
     def outputs(
@@ -106,9 +110,13 @@ class LineWriter(ABC):
         padding_mask: Bool[Tensor, "b t"],
         padded: bool,
         texts: Sequence[tuple[str, ...]],
-    ) -> Sequence[str]:
-        """Returns the output of each row, on one line. ``padded``: whether any symbol is padding. ``texts``: of the
-        line of each row."""
+    ) -> Sequence[Any]:
+        """Returns the output of each row. ``padded``: whether any symbol is padding. ``texts``: of the line of each
+        row."""
+
+    def written(self, texts: tuple[str, ...], outputs: Sequence[Any]) -> str:
+        """Hook: returns the output for a line, on one line, given those of its rows. By default that of its one row."""
+        return str(outputs[0])
 
     def texts(self, line: str) -> tuple[str, ...]:
         """Hook: returns the texts of a line; by default it is one. Raises ConfigError, which says what is wrong."""
@@ -158,7 +166,7 @@ class LineWriter(ABC):
         counts.lines += 1
         if not all(text.strip() for text in texts):
             counts.empty += 1
-            return SourceLine(len(line), texts, None)
+            return SourceLine(len(line))
         symbols = self.encode_each(texts)
         count = sum(map(len, symbols))
         counts.symbols += count
@@ -170,29 +178,34 @@ class LineWriter(ABC):
         if count > self.longest:
             if self.options.overlong == "refuse":
                 counts.refused.append(number)
-                return SourceLine(len(line), texts, None)
+                return SourceLine(len(line))
             counts.cut.append(number)
-        return SourceLine(len(line), texts, self.row(symbols))
+        return SourceLine(len(line), self.rows_of(symbols), texts)
 
     def of_window(self, window: Sequence[SourceLine], report_lines: ReportLines | None) -> Sequence[str]:
-        """Returns the outputs of a window of lines; lines of similar length are read together."""
-        outputs = [self.empty] * len(window)
-        sizes = [0 if line.symbols is None else len(line.symbols) for line in window]
-        for indices in batches(sizes, self.options.batch_tokens):
-            rows = [torch.from_numpy(window[index].symbols).long() for index in indices]
+        """Returns the outputs of a window of lines; rows of similar length are read together."""
+        every = [(number, row) for number, line in enumerate(window) for row in line.rows]
+        outputs: list[dict[int, Any]] = [{} for _ in window]
+        for indices in batches([len(row) for _, row in every], self.options.batch_tokens):
+            rows = [torch.from_numpy(every[index][1]).long() for index in indices]
             lengths = torch.tensor([len(row) for row in rows])
             inputs = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
             padding_mask = torch.arange(inputs.size(1)) < lengths[:, None]
             padded = int(lengths.min()) < inputs.size(1)
-            texts = [window[index].texts for index in indices]
-            for index, text in zip(indices, self.outputs(inputs, padding_mask, padded, texts), strict=True):
-                outputs[index] = text
+            texts = [window[every[index][0]].texts for index in indices]
+            for index, output in zip(indices, self.outputs(inputs, padding_mask, padded, texts), strict=True):
+                outputs[every[index][0]][index] = output
+            read = {every[index][0] for index in indices}
+            complete = [window[number].size for number in read if len(outputs[number]) == len(window[number].rows)]
             if report_lines:
-                report_lines(len(indices), sum(window[index].size for index in indices))
-        empty_sizes = [line.size for line in window if line.symbols is None]
+                report_lines(len(complete), sum(complete))
+        empty_sizes = [line.size for line in window if not line.rows]
         if report_lines and empty_sizes:
             report_lines(len(empty_sizes), sum(empty_sizes))
-        return outputs
+        return [
+            self.written(line.texts, [own[index] for index in sorted(own)]) if own else self.empty
+            for line, own in zip(window, outputs, strict=True)
+        ]
 
 
 def batches(sizes: Sequence[int], tokens: int) -> Iterator[list[int]]:

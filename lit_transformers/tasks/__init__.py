@@ -8,6 +8,7 @@ from lit_transformers.tasks.contrastive import ContrastiveConfig
 from lit_transformers.tasks.masked_lm import MaskedLMConfig
 from lit_transformers.tasks.multi_label import MultiLabelConfig
 from lit_transformers.tasks.permutation_lm import PermutationLMConfig
+from lit_transformers.tasks.question_answering import QuestionAnsweringConfig
 from lit_transformers.tasks.regression import RegressionConfig
 from lit_transformers.tasks.replaced_tokens import ReplacedTokensConfig, SymbolGeneratorConfig
 from lit_transformers.tasks.seq2seq import Seq2SeqConfig
@@ -29,6 +30,7 @@ TASKS = table(
     ContrastiveConfig,
     PermutationLMConfig,
     BiLMConfig,
+    QuestionAnsweringConfig,
     implied="causal_lm",
 )
 
@@ -41,6 +43,7 @@ __all__ = [
     "MaskedLMConfig",
     "MultiLabelConfig",
     "PermutationLMConfig",
+    "QuestionAnsweringConfig",
     "RegressionConfig",
     "ReplacedTokensConfig",
     "Seq2SeqConfig",

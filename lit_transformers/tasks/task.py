@@ -281,6 +281,9 @@ class Task(L.LightningModule, ABC):
             padding = ~batch.padding_mask.any(dim=1, keepdim=True)
             sums = {name: values.masked_fill(padding, 0) for name, values in sums.items()}
         self.metric.update(documents, sums)
+        if self.metric.keeping:
+            kept = {name: self.heads[name].kept(reading, batch) for name in self.metric.keeping}
+            self.metric.keep(kept, documents.device)
 
     @abstractmethod
     def evaluation_output(self, batch: Any) -> Tensor:

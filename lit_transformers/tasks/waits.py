@@ -57,6 +57,11 @@ WAITS: Mapping[str, Wait] = {
         never,
         lambda task, model, data: math.inf if isinstance(task, Seq2SeqConfig) and WRITTEN & {*task.scores} else 0,
     ),
+    "answers": Wait(
+        "the best span of each row of a batch",
+        never,
+        lambda task, model, data: float(any(head.kind == "answer_span" for head in task.all_heads(data).values())),
+    ),
     "minimal pairs": Wait(
         "which symbols of masked rows are scored, each in a pass",
         never,

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import yaml
-from datamodules.labelled.questions import QuestionsConfig
 
 from datamodules import DataError
 from datamodules.core.reading import locate
 from datamodules.core.tokenizers import Tokenizer, tokenizer_of_folder
 from datamodules.labelled.conll import ConllConfig
+from datamodules.labelled.questions import QuestionsConfig
 from datamodules.text.nested_records import RecordsConfig
 from lit_transformers.batch import LABEL
 from lit_transformers.config import ConfigError, Plain, nearest

@@ -32,6 +32,7 @@ TOPICS = {"kind": "topics", "documents": 41, "sentences": 6, "validation": 0.3, 
 TEXT = {"source": TOPICS, "tokenizer": "words", "length": 24, "batch_size": 8, "window": 2}
 COPY = {"kind": "strings", "generator": {"kind": "copy", "alphabet": 4}, "max_length": 6, "train": 50}
 LISTOPS = {"kind": "listops", "train": 45, "validation": 19, "test": 9, "depth": 3, "shortest": 4, "longest": 40}
+QUESTIONS = {"kind": "questions", "path": "{folder}/questions", "language": None, "length": 64, "stride": 16}
 SIZES = {"train": 120, "validation": 40, "test": 20}
 DATA_CASES: Sequence[dict[str, Any]] = (
     {"kind": "language", "source": TOPICS, "segment_length": 64, "batch_size": 8},
@@ -65,6 +66,7 @@ PARTS: Mapping[str, tuple[dict[str, type[Any]], Sequence[Any]]] = {
             {"kind": "reviews", "path": "{folder}/labelled", "length": 40},
             {"kind": "labelled_texts", "path": "{folder}/labelled", "labels": ["neg", "pos"]},
             {"kind": "conll", "path": "{folder}/tagged"},
+            QUESTIONS,
         ],
     ),
     "PAIRS": (
@@ -99,9 +101,9 @@ ELSEWHERE = {
     ),
 }
 """Kinds that are no case here, by their table, and where their tests are."""
-OF_FILES = ("labelled_texts", "records", "conll")
+OF_FILES = ("labelled_texts", "records", "conll", "questions")
 """Kinds with fields that act on tables, incomplete records or other files alone: test_records_source.py,
-test_conll.py."""
+test_conll.py, test_questions.py."""
 PROVEN_ELSEWHERE = {
     "gates": "test_gates.py and test_promises.py",
     "every field has an effect": "test_fields.py and test_training_fields.py",
@@ -137,6 +139,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tags = [[random.choice(["O", "B-x", "B-y"]) for _ in range(9)] for _ in range(2 * count)]
         sentences = [zip(line().split(), own, strict=True) for own in tags]
         write(f"tagged/{split}.conll", *("".join(f"{word}\t{tag}\n" for word, tag in own) for own in sentences))
+        passages = [line() for _ in range(count)]
+        answers = [[text.split()[random.randrange(9)]] * random.randint(0, 1) for text in passages]
+        asked = [
+            {"question": f"What is {n}?", "context": text, "answers": own}
+            for n, (text, own) in enumerate(zip(passages, answers, strict=True))
+        ]
+        write(f"questions/{split}.jsonl", *map(json.dumps, asked))
     write("vocab.txt", *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "."))
     return folder
 

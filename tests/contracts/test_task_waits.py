@@ -41,6 +41,7 @@ CASES: dict[str, tuple[ModelConfig, Mapping[str, Any], Mapping[str, Any]]] = {
     "classification": (ENCODER, {"pooling": "mean"}, {}),
     "regression": (ENCODER, {"pooling": "last"}, {}),
     "tagging": (ENCODER, {"word": "mean"}, {}),
+    "question_answering": (ENCODER, {"threshold": 0.0, "longest_answer": 4}, {}),
     "masked_lm": (ROWS, {"span_boundary": {"longest": 1, "width": 3}}, {"phrases": True}),
     "masked_lm, adaptive": (ENCODER.override({"segments": 2} | ADAPTIVE), {}, {}),
     "masked_lm, pairs": (ROWS, {}, {"rules": ("one", "two")}),
@@ -63,7 +64,7 @@ def built(name: str) -> Task:
     model, changes, of_data = CASES[name]
     config = TASKS[name.partition(",")[0]]().override(changes)
     torch.manual_seed(0)
-    data = replace(config.for_probe(VOCABULARY, 9), **of_data)
+    data = replace(config.probe_data(VOCABULARY, 9), **of_data)
     return config.build(model, data, TrainingConfig(device="cpu")).double()
 
 
@@ -79,6 +80,9 @@ def uneven(batch: Any) -> Any:
         changed["relation"] = batch.relation.masked_fill(~padding_mask.any(dim=1), IGNORED)
     if not isinstance(batch, TextBatch):
         changed["example"] = torch.arange(5)
+    if getattr(batch, "passages", None):
+        changed["passages"] = (*batch.passages, *batch.passages, batch.passages[0])
+        changed["labels"] = torch.tensor([[0, 1]] * 4 + [[IGNORED, IGNORED]])
     return batch._replace(**changed)
 
 

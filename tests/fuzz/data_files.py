@@ -28,6 +28,7 @@ from datamodules.core.documents import SPLITS, Document
 from datamodules.core.index import IndexedCorpus
 from datamodules.core.tokenizers import BytesConfig, PretrainedTokenizerConfig, tokenizer_from_dict
 from datamodules.labelled.labelled_records import LabelledRecordsConfig
+from datamodules.labelled.questions import QuestionsConfig
 from datamodules.pairs.catalogues import CataloguesConfig
 from datamodules.pairs.paired_records import RecordPairsConfig
 from datamodules.pairs.source import PairsRead
@@ -190,6 +191,37 @@ def labelled(file: tuple[str, bytes], text: Any, length: int) -> None:
         for ordinal in range(examples.count("train")):
             example = examples.example("train", ordinal)
             assert example.label in (0, 1) and len(example.symbols) <= length
+
+
+QUESTION = {"question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}], "id": "q"}
+PASSAGES = [f"Ada, not Bob, built house {number} — so it was." for number in range(24)]
+QUESTION_FILES = {
+    "questions.json": json.dumps({"data": [{"paragraphs": [{"context": p, "qas": [QUESTION]} for p in PASSAGES]}]}),
+    "questions.jsonl": "".join(f"{json.dumps(QUESTION | {'context': passage})}\n" for passage in PASSAGES),
+}
+
+
+@target(
+    "questions on passages",
+    file=st.sampled_from(sorted(QUESTION_FILES)).flatmap(
+        lambda name: st.tuples(st.just(name), cut_and_patched(QUESTION_FILES[name].encode()))
+    ),
+    length=st.integers(8, 40),
+    stride=st.integers(1, 20),
+    misplaced=st.sampled_from(["refuse", "leave_out"]),
+)
+def questions(file: tuple[str, bytes], length: int, stride: int, misplaced: Any) -> None:
+    config = QuestionsConfig(
+        path=put(*file), language=None, length=length, stride=stride, misplaced=misplaced, validation=0.3
+    )
+    with empty_cache():
+        examples = config.build()
+        for ordinal in range(examples.count("train")):
+            example = examples.example("train", ordinal)
+            assert len(example.symbols) < length and example.passage is not None
+            start, stop = example.label
+            text = example.passage.text[example.passage.spans[start + 1, 0] : example.passage.spans[stop, 1]]
+            assert not text or text == example.passage.answers[0].strip()
 
 
 TEXT_FILES = SOUND | {

@@ -54,7 +54,7 @@ def test_a_task_builds_on_the_kind_that_it_reads_and_refuses_the_others(task: st
     fields = SMALL | FIELDS.get(task, {})
     config, model = TASKS[task](), MODELS[READERS.get(task, "language_model")](**fields)
     if kind is config.reads:
-        data = config.for_probe(VOCABULARY, 9)
+        data = config.probe_data(VOCABULARY, 9)
         assert config.build(model, data, TrainingConfig(device="cpu")).data == data
         return
     with pytest.raises(ConfigError, match=f"^data: these data .*{task}.*; set data to ") as refusal:

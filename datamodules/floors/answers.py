@@ -1,0 +1,71 @@
+"""Floors of answers to questions: no answer, the first sentence, and words of the question in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+from typing import cast
+
+import numpy as np
+
+from datamodules.core.documents import Document
+from datamodules.core.errors import DataError
+from datamodules.labelled.labelled import LabelledData
+from datamodules.labelled.questions import Questions
+from datamodules.rows.stored_sentences import sentences_of
+from lit_transformers.answer_scores import AnswerScores, answer_scores, normalized_answer
+
+__all__ = ["question_floors"]
+
+
+def question_floors(data: LabelledData, metric: str) -> dict[str, float]:
+    """Returns exact match or F1 of simple answers: none; the first sentence; of the sentence with the most words of the
+    question all, or the longest run of words that the question does not have. Or the nats of all tokens of the
+    windows' passages and [CLS] alike. Nothing is fitted. Raises DataError for other metrics."""
+    name = metric.removeprefix("best_")
+    if name not in ("nats", *AnswerScores._fields):
+        raise DataError(f"no predictor of answers has a value of {metric}")
+    examples, batches = cast("Questions", data.examples), [*data.val_dataloader()]
+    if name == "nats":
+        counts = np.concatenate([(batch.segments == 1).sum(dim=1).numpy() for batch in batches])
+        return {"all tokens alike": float(np.log(counts[counts > 0]).mean())}
+    measured = sorted({int(number) for batch in batches for number in batch.example})
+    read = [examples.question(data.validated_split, number) for number in measured]
+    may_be_none = not all(question.answers for _, question in read)
+    values = {}
+    for predictor, answer in PREDICTORS.items():
+        scores = [
+            answer_scores(
+                answer(question.text, paragraph.passage), [right.text for right in question.answers], may_be_none
+            )
+            for paragraph, question in read
+        ]
+        values[predictor] = float(np.mean([getattr(score, name) for score in scores]))
+    return values
+
+
+def sentences(passage: str) -> list[str]:
+    """Returns the sentences of a passage; all of it where it has none."""
+    return [sentence.text.decode().strip() for sentence in sentences_of(Document("", passage.encode()))] or [passage]
+
+
+def nearest_sentence(question: str, passage: str) -> str:
+    """Returns the sentence with the most words of a question, the first of several."""
+    words = {*normalized_answer(question).split()}
+    return max(sentences(passage), key=lambda sentence: len(words & {*normalized_answer(sentence).split()}))
+
+
+def longest_run(question: str, passage: str) -> str:
+    """Returns the longest run of words of the nearest sentence that a question does not have, the first of several."""
+    words = {*normalized_answer(question).split()}
+    runs = groupby(nearest_sentence(question, passage).split(), lambda word: normalized_answer(word) in words)
+    return " ".join(max(([*run] for is_known, run in runs if not is_known), key=len, default=[]))
+
+
+PREDICTORS: dict[str, Callable[[str, str], str]] = {
+    "no answer": lambda question, passage: "",
+    "first sentence": lambda question, passage: sentences(passage)[0],
+    "sentence with the most words of the question": nearest_sentence,
+    "longest run of other words in that sentence": longest_run,
+}
+"""By a name: the answer to a question in a passage, "" for none."""

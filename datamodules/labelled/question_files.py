@@ -1,0 +1,177 @@
+"""Files of questions on passages: JSON of SQuAD, versions 1.1 and 2.0, and JSON lines of a question each."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple, Self
+
+from datamodules.core.errors import DataError
+from datamodules.core.reading import COMPRESSIONS, Member, lines_in, parsed, whole
+from lit_transformers.config import nearest
+
+__all__ = ["REPEATED", "Paragraph", "Question", "RightAnswer", "is_questions", "paragraphs_in"]
+
+SUFFIXES = (".json", ".jsonl", ".ndjson")
+REPEATED = "answers without answer_start that occur several times, of which the first place is read"
+
+
+class RightAnswer(NamedTuple):
+    """A right answer: its first character in the passage, and its text."""
+
+    start: int
+    text: str
+
+    @property
+    def stop(self) -> int:
+        """The character after its last."""
+        return self.start + len(self.text)
+
+
+class Question(NamedTuple):
+    """A question with its right answers, none where the passage has none, and the name of its record."""
+
+    name: str
+    text: str
+    answers: tuple[RightAnswer, ...]
+
+    def fault(self, passage: str) -> str | None:
+        """Returns which of its answers is not where it should be in the passage; None where all are."""
+        for answer in self.answers:
+            stated = passage[answer.start : answer.stop] if answer.start >= 0 else ""
+            if not answer.text.strip() or stated != answer.text:
+                place = f"at character {answer.start} of" if answer.start >= 0 else "in"
+                return f"{self.name}: the answer {shortened(answer.text)} is not {place} its passage"
+        return None
+
+
+class Paragraph(NamedTuple):
+    """A passage and the questions on it, at a line or a place of a file."""
+
+    place: str
+    passage: str
+    questions: tuple[Question, ...]
+
+    def stored(self) -> bytes:
+        """Returns what ``restored`` reads. Raises DataError for a character that UTF-8 cannot write."""
+        questions = [[question.name, question.text, [*question.answers]] for question in self.questions]
+        try:
+            return json.dumps([self.place, self.passage, questions], ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise DataError(f"{self.place}: holds a character that UTF-8 cannot write; correct it") from None
+
+    @classmethod
+    def restored(cls, content: bytes) -> Self:
+        """Returns the paragraph that ``stored`` wrote."""
+        place, passage, questions = json.loads(content)
+        return cls(
+            place,
+            passage,
+            tuple(Question(name, text, tuple(RightAnswer(*a) for a in own)) for name, text, own in questions),
+        )
+
+
+def is_questions(name: str) -> bool:
+    """Whether a file's name is that of questions: JSON or JSON lines, plain or compressed."""
+    path = PurePosixPath(name.lower())
+    return (PurePosixPath(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix) in SUFFIXES
+
+
+def paragraphs_in(member: Member, counts: Counter[str]) -> Iterator[Paragraph]:
+    """Yields the paragraphs of a file; lines that follow each other on one passage are one. counts: of answers whose
+    place is not certain. Raises DataError, which names the question."""
+    name = PurePosixPath(member.name.lower())
+    is_document = ".json" in (name.suffix, PurePosixPath(name.stem).suffix)
+    records = _document(member) if is_document else _lines(member)
+    for (place, passage), questions in records:
+        read = tuple(_question(question, passage, at, counts) for at, question in questions)
+        if not passage.strip():
+            raise DataError(f"{place}: the passage is empty; correct it, or remove its questions")
+        yield Paragraph(place, passage, read)
+
+
+Records = Iterator[tuple[tuple[str, str], list[tuple[str, Any]]]]
+"""The place and the text of each passage, with the place and the record of each question on it."""
+
+
+def _document(member: Member) -> Records:
+    """Yields what a file of SQuAD holds."""
+    for number, article in enumerate(_list(parsed(whole(member), member.name), "data", member.name), 1):
+        for paragraph_number, paragraph in enumerate(_list(article, "paragraphs", f"{member.name}:{number}"), 1):
+            place = f"{member.name}:{number}.{paragraph_number}"
+            questions = _list(paragraph, "qas", place)
+            yield (place, _text(paragraph, "context", place)), [(place, question) for question in questions]
+
+
+def _lines(member: Member) -> Records:
+    """Yields what lines hold."""
+    numbered = enumerate(lines_in(member.stream, member.name), 1)
+    records = ((place := f"{member.name}:{number}", parsed(line, place)) for number, line in numbered if line.strip())
+    placed = ((place, record, _text(record, "context", place)) for place, record in records)
+    for passage, lines in groupby(placed, key=lambda line: line[2]):
+        questions = [(place, record) for place, record, _ in lines]
+        yield (questions[0][0], passage), questions
+
+
+def _question(record: Any, passage: str, place: str, counts: Counter[str]) -> Question:
+    text = _text(record, "question", place)
+    name = f"{place}, question {record.get('id', shortened(text))}"
+    if not text.strip():
+        raise DataError(f"{name}: is empty; correct or remove it")
+    if record.get("is_impossible") is True:
+        return Question(name, text, ())
+    if "answers" not in record:
+        raise DataError(f"{name}: no field 'answers'; give an empty list where the passage has none")
+    return Question(name, text, tuple(_answers(record["answers"], passage, name, counts)))
+
+
+def _answers(answers: Any, passage: str, name: str, counts: Counter[str]) -> Iterator[RightAnswer]:
+    """Yields the answers of a list of texts, of a list of records, or of a record of lists. Without its place, an
+    answer is where it occurs first."""
+    if isinstance(answers, dict):
+        texts, starts = (answers.get(field) for field in ("text", "answer_start"))
+        starts = [None] * len(texts) if isinstance(texts, list) and starts is None else starts
+        if not (isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts)):
+            raise DataError(f"{name}: answers are no lists 'text' and 'answer_start' of one length; correct them")
+        answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+    if not isinstance(answers, list):
+        raise DataError(f"{name}: answers are {shortened(json.dumps(answers, default=repr))}, and no list; correct it")
+    for answer in answers:
+        record = {"text": answer} if isinstance(answer, str) else answer
+        text, start = _text(record, "text", name), record.get("answer_start")
+        if start is None:
+            start = passage.find(text)
+            counts[REPEATED] += passage.find(text, start + 1) > 0
+        if type(start) is not int:
+            raise DataError(f"{name}: answer_start is {start!r}, and no number of a character; correct it")
+        yield RightAnswer(start, text)
+
+
+def _field(record: Any, field: str, place: str) -> Any:
+    if not isinstance(record, dict):
+        raise DataError(f"{place}: a {type(record).__name__}, and no JSON object with {field!r}; correct it")
+    if field not in record:
+        raise DataError(f"{place}: no {field!r}; {nearest(field, record)}")
+    return record[field]
+
+
+def _list(record: Any, field: str, place: str) -> list[Any]:
+    items = _field(record, field, place)
+    if not isinstance(items, list):
+        raise DataError(f"{place}: {field!r} is no list; correct it")
+    return items
+
+
+def _text(record: Any, field: str, place: str) -> str:
+    text = _field(record, field, place)
+    if not isinstance(text, str):
+        raise DataError(f"{place}: {field!r} holds no text; correct it")
+    return text
+
+
+def shortened(text: str) -> str:
+    """Quotes a text for a message, its beginning alone where it is long."""
+    return repr(text if len(text) <= 40 else f"{text[:40]}...")

@@ -1,0 +1,288 @@
+"""Questions whose answers are spans of a passage, as windows [CLS] question [SEP] passage [SEP]."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from datamodules.core.archives import members
+from datamodules.core.documents import Document, Split
+from datamodules.core.errors import DataError
+from datamodules.core.examples import Example, Examples, ExamplesConfig
+from datamodules.core.index import IndexedCorpus, Text, index_corpus
+from datamodules.core.reading import damage
+from datamodules.core.tokenizers import BytesConfig, Symbols, Tokenizer, TokenizerConfig, cached_tokenizer, key_of
+from datamodules.core.trained import TrainedSymbols, require_tokenizer
+from datamodules.core.windows import shuffled
+from datamodules.labelled.question_files import Paragraph, Question, is_questions, paragraphs_in
+from datamodules.labelled.question_windows import QuestionWindows, answer_symbols
+from datamodules.labelled.texts import WHOLE
+from datamodules.rows.symbols import RowSymbols
+from datamodules.text.sources import files_of, named_split, nothing_left, split_by_hash, stamps
+from lit_transformers.batch import LabelledDescription, Passage, SpanLabels
+from lit_transformers.config import Fraction, NonNegative, Plain, Positive, canonical_hash
+
+__all__ = ["Questions", "QuestionsConfig"]
+
+MISPLACED = "questions omitted whose answer is not at its place in the passage"
+CONTENT = ("path", "language", "splits", "validation", "test", "split_seed", "misplaced")
+"""The fields that decide what is stored."""
+
+
+class QuestionsConfig(ExamplesConfig, kind="questions"):
+    """Questions on passages whose answers are spans of these: JSON of SQuAD, version 1.1 (arXiv:1606.05250) or 2.0
+    (arXiv:1806.03822), or JSON lines with question, context and answers. Each question has a row for each window of its
+    passage; all questions on a passage are in one split. Without a split test, testing reads validation.
+
+    path        a file, or a folder whose files are read; relative to LIT_DATA or to the working folder
+    language    the word between dots of the names of the files that are read, such as ``en`` of xquad.en.json; None for
+                all files
+    tokenizer   of the network that is fine-tuned
+    length      tokens of the longest row, special symbols included
+    stride      symbols of the passage from the beginning of a window to that of the next
+    examples    questions of training, chosen at random and the same for all seeds; None for all
+    splits      hash: passages are split by a hash of their texts. folders: by file or folder names (train, dev, test)
+    validation  the fraction of passages for validation, of a split by hash
+    test        the fraction of passages for the test, of a split by hash
+    split_seed  of the hash
+    misplaced   a question with an answer that is not in its passage at answer_start: refuse is an error that names it,
+                leave_out omits and counts it
+    """
+
+    path: str = "xquad"
+    language: str | None = "en"
+    tokenizer: TokenizerConfig = BytesConfig()
+    length: Annotated[int, Field(ge=8)] = 384
+    stride: Positive = 128
+    examples: Positive | None = None
+    splits: Literal["hash", "folders"] = "hash"
+    validation: Fraction = 0.1
+    test: Fraction = 0.1
+    split_seed: NonNegative = 0
+    misplaced: Literal["refuse", "leave_out"] = "refuse"
+
+    def conflicts(self) -> Iterator[str]:
+        yield from nothing_left(self.validation, self.test)
+        if self.stride > self.length - 4:
+            yield f"stride: windows of {self.length} tokens cannot begin {self.stride} symbols apart; make it smaller"
+
+    @property
+    def longest_row(self) -> int:
+        return self.length
+
+    @property
+    def description(self) -> LabelledDescription:
+        return self.described(TrainedSymbols(self.built_tokenizer.to_dict()))
+
+    @property
+    def built_tokenizer(self) -> Tokenizer:
+        """The tokenizer, which learns from passages and questions of training if it learns. Raises DataError."""
+        if not self.tokenizer.learned:
+            return cached_tokenizer(self.tokenizer, [], "")
+        corpus = self.corpus()
+        return cached_tokenizer(self.tokenizer, _training_texts(corpus), f"{corpus.fingerprint} questions")
+
+    def described(self, trained: TrainedSymbols) -> LabelledDescription:
+        vocabulary = RowSymbols.of(require_tokenizer(trained.tokenizer)).vocabulary
+        return LabelledDescription(vocabulary=vocabulary, length=self.length, labels=SpanLabels(), segments=2)
+
+    def windows(self, tokenizer: Tokenizer) -> QuestionWindows:
+        """Returns how a question and its passage become rows with the symbols of a tokenizer."""
+        return QuestionWindows.of(tokenizer, self.length, self.stride)
+
+    def protocol(self) -> dict[str, Plain]:
+        return {"length": self.length, "stride": self.stride, "questions of training": self.examples}
+
+    def corpus(self) -> IndexedCorpus:
+        """Returns the corpus of the passages with their questions. Raises DataError, which names the question."""
+        counts = Counter[str]()
+        files = [file for file in files_of(self.path, is_questions, counts) if self._is_read(file.name)]
+        if not files:
+            reason = f"no file of JSON or JSON lines with {self.language!r} between dots of its name"
+            raise DataError(f"{self.path}: {reason}; correct data.source.language or data.source.path")
+        key = ["questions", {name: self.to_dict()[name] for name in CONTENT}, stamps(files)]
+        texts = (text for path, name in files for text in self._texts(path, name, counts))
+        corpus = index_corpus(key, "", WHOLE, texts, counts)
+        for split in ("train", "validation"):
+            if not corpus.count(split):
+                raise DataError(f"data.source: no passage in the split {split!r}; correct data.source.splits")
+        return corpus
+
+    def build(self) -> Questions:
+        return Questions(self, self.corpus())
+
+    def _is_read(self, name: str) -> bool:
+        return self.language is None or self.language in PurePosixPath(name).name.split(".")
+
+    def _texts(self, path: Path, name: str, counts: Counter[str]) -> Iterator[Text]:
+        """Yields the passages of a file as they are stored."""
+        with damage(path):
+            for member in members(path, name, is_questions, counts):
+                for row, paragraph in enumerate(paragraphs_in(member, counts)):
+                    questions = tuple(self._well_placed(paragraph, counts))
+                    if not questions:
+                        continue
+                    content, says = paragraph._replace(questions=questions).stored(), paragraph.passage.encode()
+                    split = self._split(member.name, paragraph.passage)
+                    yield Text(member.name, split, BytesIO(content), path, row=row, says=says)
+
+    def _well_placed(self, paragraph: Paragraph, counts: Counter[str]) -> Iterator[Question]:
+        """Yields the questions whose answers are where they should be. Raises DataError for another one."""
+        for question in paragraph.questions:
+            if (fault := question.fault(paragraph.passage)) is None:
+                yield question
+            elif self.misplaced == "refuse":
+                raise DataError(f"{fault}; correct it, or set data.source.misplaced=leave_out")
+            else:
+                counts[MISPLACED] += 1
+
+    def _split(self, name: str, passage: str) -> Split:
+        if self.splits == "folders":
+            return named_split(name)
+        return split_by_hash(f"{self.split_seed} {passage.strip()}", self.validation, self.test)
+
+
+def _training_texts(corpus: IndexedCorpus) -> Iterator[Document]:
+    """Yields the passages and the questions of training."""
+    for document in corpus.documents("train"):
+        paragraph = Paragraph.restored(document.text)
+        for text in (paragraph.passage, *(question.text for question in paragraph.questions)):
+            yield Document(document.name, text.encode())
+
+
+class Placed(NamedTuple):
+    """A split: for each question, its passage in the index and its number among the questions on that, and for each
+    window its question and its first and last symbol of the passage. unheld: answers that no window holds whole."""
+
+    passages: npt.NDArray[np.int64]
+    numbers: npt.NDArray[np.int64]
+    questions: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    stops: npt.NDArray[np.int64]
+    unheld: int
+
+
+class Questions(Examples):
+    """Windows of an index of passages, which are turned into symbols when they are read. A document is a question."""
+
+    def __init__(self, config: QuestionsConfig, corpus: IndexedCorpus) -> None:
+        self.config, self.corpus = config, corpus
+        self.content = corpus.fingerprint
+        self.placed: dict[Split, Placed] = {}
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return self.config.built_tokenizer
+
+    @cached_property
+    def windows(self) -> QuestionWindows:
+        """How a question and its passage become rows."""
+        return self.config.windows(self.tokenizer)
+
+    @cached_property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        config, tokenizer = self.config, canonical_hash(key_of(self.tokenizer), 32)
+        return canonical_hash([self.content, tokenizer, config.length, config.stride, config.examples], 32)
+
+    def trained_symbols(self) -> TrainedSymbols:
+        return TrainedSymbols(self.tokenizer.to_dict())
+
+    def read_as(self, trained: TrainedSymbols) -> None:
+        self.tokenizer = require_tokenizer(trained.tokenizer)
+        vars(self).pop("windows", None)
+        self.placed.clear()
+
+    def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
+        for document in self.corpus.documents(self._stored(split)):
+            paragraph = Paragraph.restored(document.text)
+            for text in (paragraph.passage, *(question.text for question in paragraph.questions)):
+                yield self.tokenizer, self.tokenizer.encode(text.encode())
+
+    def count(self, split: Split) -> int:
+        return len(self._placed(split).questions)
+
+    def documents(self, split: Split) -> npt.NDArray[np.int64]:
+        return self._placed(split).questions
+
+    def example(self, split: Split, ordinal: int) -> Example:
+        placed = self._placed(split)
+        paragraph, question = self.question(split, int(placed.questions[ordinal]))
+        passage, offsets = self.tokenizer.encode_with_offsets(paragraph.passage)
+        window = range(int(placed.starts[ordinal]), int(placed.stops[ordinal]))
+        row = self.windows.row(self.tokenizer.encode(question.text.encode()), passage, window)
+        texts = tuple(answer.text for answer in question.answers)
+        text = Passage(paragraph.passage, row.spans(offsets), texts)
+        return Example(row.symbols, row.label(_symbols_of(question, offsets)), second=row.second, passage=text)
+
+    def question(self, split: Split, ordinal: int) -> tuple[Paragraph, Question]:
+        """Returns a question of a split with its passage."""
+        placed = self._placed(split)
+        content = self.corpus.documents(self._stored(split))[int(placed.passages[ordinal])].text
+        paragraph = Paragraph.restored(content)
+        return paragraph, paragraph.questions[int(placed.numbers[ordinal])]
+
+    def name(self, split: Split, ordinal: int) -> str:
+        placed = self._placed(split)
+        window = range(int(placed.starts[ordinal]), int(placed.stops[ordinal]))
+        of_question = self.document_name(split, int(placed.questions[ordinal]))
+        return f"{of_question}, symbols {window.start} to {window.stop}"
+
+    def document_name(self, split: Split, document: int) -> str:
+        return self.question(split, document)[1].name
+
+    def reading_messages(self) -> list[str]:
+        unheld = self._placed("train").unheld
+        reason = f"{unheld:,} answers of training are in no window whole; set length larger, or stride smaller"
+        return [*self.corpus.messages, *([reason] if unheld else [])]
+
+    def _stored(self, split: Split) -> Split:
+        return "validation" if split == "test" and not self.corpus.count("test") else split
+
+    def _placed(self, split: Split) -> Placed:
+        """Returns the windows of a split. Raises DataError for one without room for its passage."""
+        if split not in self.placed:
+            self.placed[split] = self._place(split)
+        return self.placed[split]
+
+    def _place(self, split: Split) -> Placed:
+        places, windows, unheld = [], [], 0
+        paragraphs = [Paragraph.restored(document.text) for document in self.corpus.documents(self._stored(split))]
+        every = [(ordinal, number) for ordinal, own in enumerate(paragraphs) for number in range(len(own.questions))]
+        if self.config.examples is not None and split == "train":
+            every = [every[place] for place in sorted(shuffled(len(every), 0, 0)[: self.config.examples].tolist())]
+        encoded: tuple[int, Symbols, npt.NDArray[np.int64]] | None = None
+        for passage, number in every:
+            paragraph, question = paragraphs[passage], paragraphs[passage].questions[number]
+            if encoded is None or encoded[0] != passage:
+                encoded = (passage, *self.tokenizer.encode_with_offsets(paragraph.passage))
+            symbols, answer = self.tokenizer.encode(question.text.encode()), _symbols_of(question, encoded[2])
+            ranges = self.windows.ranges(len(symbols), len(encoded[1]), question.name)
+            unheld += answer is not None and not any(_holds(window, answer) for window in ranges)
+            windows += [(len(places), window.start, window.stop) for window in ranges]
+            places.append((passage, number))
+        columns = [np.array(column, np.int64) for column in (*zip(*places, strict=True), *zip(*windows, strict=True))]
+        return Placed(*columns, unheld)
+
+
+def _holds(window: range, answer: range) -> bool:
+    return window.start <= answer.start and answer.stop <= window.stop
+
+
+def _symbols_of(question: Question, offsets: npt.NDArray[np.int64]) -> range | None:
+    """Returns the symbols of the first answer, None where there is none. Raises DataError where no symbol stands for a
+    character of it."""
+    if not question.answers:
+        return None
+    answer = question.answers[0]
+    if (symbols := answer_symbols(offsets, answer.start, answer.stop)) is None:
+        reason = f"the tokenizer has no symbol for any character of the answer {answer.text!r}"
+        raise DataError(f"{question.name}: {reason}; correct it, or use another tokenizer")
+    return symbols

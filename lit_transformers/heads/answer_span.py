@@ -1,0 +1,227 @@
+"""The answer to a question as a span of its passage (arXiv:1810.04805, sections 4.2 and 4.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lit_transformers.answer_scores import answer_scores, best_threshold
+from lit_transformers.batch import (
+    IGNORED,
+    LABEL,
+    DataDescription,
+    LabelledBatch,
+    LabelledDescription,
+    Passage,
+    SpanLabels,
+)
+from lit_transformers.config import ConfigError, Plain, Positive
+from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
+from lit_transformers.models.model import ModelConfig, Network
+from lit_transformers.precision import full_precision
+from lit_transformers.records.measure import Measure, maximized, minimized
+
+NO_SPAN = -1e9
+"""The score of the best span of a window that holds no token of the passage."""
+
+
+class AnswerSpanConfig(HeadConfig, kind="answer_span"):
+    """A softmax over the first and one over the last token of the answer, both over the tokens of the passage and
+    [CLS], which stands for no answer in the window. The loss of a window is the mean of both, in nats.
+
+    longest_answer: tokens of the longest span that is an answer. threshold: a question has no answer where the score of
+    none exceeds that of the best span by more than this; the score is a sum of two logits (arXiv:1810.04805, section
+    4.3). None: every question has an answer.
+    """
+
+    reads: ClassVar[Reads] = LabelledDescription
+
+    longest_answer: Positive = 30
+    threshold: float | None = None
+
+    def build(self, model: ModelConfig, network: Network, data: DataDescription) -> AnswerSpan:
+        description = LabelledDescription.of(data, self.kind)
+        description.labels_of(LABEL, SpanLabels, self.kind)
+        if description.segments < 2:
+            reason = "answers questions in a passage, and rows of these data are one text"
+            raise ConfigError(f"{self.kind} {reason}; set data.source to questions", "data")
+        return AnswerSpan(self, model.dim)
+
+    def measures(self, data: DataDescription) -> Mapping[str, Measure]:
+        measures = maximized("exact_match", "f1", per="question") | minimized("nats", per="question window")
+        if self.threshold is None:
+            return measures
+        best = ("best_exact_match", "best_f1")
+        thresholds = minimized(*(f"{name}_threshold" for name in best), per="question")
+        return measures | maximized(*best, per="question") | thresholds
+
+
+class WindowAnswer(NamedTuple):
+    """The best span of a window: the ordinal of its question, the score of the span, the place of its first character
+    in the passage and its text, the score of no answer, the logarithm of the sum of exp(score) over all spans, and the
+    right answers."""
+
+    question: int
+    score: float
+    start: int
+    text: str
+    none: float
+    total: float
+    answers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, question: int, best: Sequence[float], passage: Passage) -> WindowAnswer:
+        """Returns the best span of a row of ``best_spans`` in its passage."""
+        score, first, last, none, total = best
+        start, stop = int(passage.spans[int(first), 0]), int(passage.spans[int(last), 1])
+        return cls(question, score, start, passage.text[start : max(start, stop)], none, total, passage.answers)
+
+
+class ResolvedAnswer(NamedTuple):
+    """The answer to a question from all windows of its passage: the best span, the place of its first character, by how
+    much the score of no answer exceeds its score, and the share of exp(score) that the span and that no answer has
+    among all spans and none. The score of no answer is the least of all windows."""
+
+    text: str
+    start: int
+    margin: float
+    probability: float
+    none_probability: float
+
+    @classmethod
+    def of(cls, windows: Sequence[WindowAnswer]) -> ResolvedAnswer:
+        """Returns the answer from the windows of a question, in any order; of equal spans the first one in the
+        passage."""
+        best = max(windows, key=lambda window: (window.score, -window.start, -len(window.text)))
+        none = min(window.none for window in windows)
+        scores = np.logaddexp.reduce([none, *(window.total for window in windows)])
+        shares = (math.exp(score - scores) for score in (best.score, none))
+        return cls(best.text, best.start, none - best.score, *shares)
+
+
+class AnswerSpan(Head):
+    """Nats of the span of each window, and of each question exact match and F1, from 0 to 100, of the best span over
+    all its windows.
+
+    ``exact_match`` and ``f1`` are those of the answer, which may be none; ``span_exact_match`` and ``span_f1`` those of
+    the best span; ``margin`` is by how much the score of no answer exceeds it; ``answerable`` is 1 where the passage
+    has an answer. With a threshold, the best one and the score that it reaches are measures too (arXiv:1806.03822).
+    """
+
+    columns: ClassVar[Mapping[str, type]] = {
+        "nats": float,
+        "tokens": int,
+        "bytes": int,
+        "exact_match": float,
+        "f1": float,
+        "span_exact_match": float,
+        "span_f1": float,
+        "margin": float,
+        "answerable": int,
+    }
+    keeps: ClassVar[bool] = True
+
+    def __init__(self, config: AnswerSpanConfig, dim: int) -> None:
+        super().__init__(config)
+        self.longest_answer, self.threshold = config.longest_answer, config.threshold
+        self.map = nn.Linear(dim, 2)
+
+    def logits(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b t 2"]:
+        """Returns the logits of the first and the last token of the answer, -inf where neither may be."""
+        outputs = full_precision(self.map(reading.hidden))
+        return outputs.masked_fill(~answerable(batch)[..., None], float("-inf"))
+
+    def nats(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, " b"]:
+        """Returns the mean of both cross entropies of each window, 0 where it has no label."""
+        outputs, (starts, stops) = self.logits(reading, batch), batch.labels.unbind(dim=1)
+        lasts = torch.where(stops == IGNORED, IGNORED, stops - 1)
+        both = zip(outputs.unbind(dim=-1), (starts, lasts), strict=True)
+        first, last = (
+            F.cross_entropy(logits, places, ignore_index=IGNORED, reduction="none") for logits, places in both
+        )
+        return (first + last) / 2
+
+    def targets(self, batch: LabelledBatch) -> Int[Tensor, ""]:
+        return (batch.labels[:, 0] != IGNORED).sum()
+
+    def loss(self, reading: Representation, batch: LabelledBatch) -> HeadLoss:
+        return HeadLoss.of(self.nats(reading, batch))
+
+    def sums(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b c"]:
+        nats, labelled = self.nats(reading, batch).double(), (batch.labels[:, 0] != IGNORED).double()
+        return torch.stack([nats, labelled, *[torch.zeros_like(nats)] * (len(self.columns) - 2)], dim=1)
+
+    def kept(self, reading: Representation, batch: LabelledBatch) -> Sequence[WindowAnswer]:
+        spans, real = best_spans(self.logits(reading, batch), self.longest_answer), batch.padding_mask.any(dim=1)
+        table = torch.cat([spans, torch.stack([batch.example, real], dim=1).double()], dim=1).tolist()
+        if batch.passages is None and any(row[-1] for row in table):
+            reason = "reads the text of answers in passages, which the batches of these data do not have"
+            way_out = "set passage of every Example, or data.source to questions"
+            raise ConfigError(f"{AnswerSpanConfig.kind} {reason}; {way_out}", "data")
+        answers = []
+        for (*best, question, is_real), passage in zip(table, batch.passages or (), strict=False):
+            if is_real:
+                answers.append(WindowAnswer.of(int(question), best, passage))
+        return answers
+
+    def resolved(self, rows: Sequence[Sequence[Plain]]) -> dict[str, float]:
+        windows = [WindowAnswer(*row) for row in rows]
+        answer, right = ResolvedAnswer.of(windows), windows[0].answers
+        scores = answer_scores(answer.text, right, self.threshold is not None)
+        final = answer_scores(self.answered(answer) or "", right, self.threshold is not None)
+        names = ("exact_match", "f1", "span_exact_match", "span_f1", "margin", "answerable")
+        return dict(zip(names, (*final, *scores, answer.margin, float(bool(right))), strict=True))
+
+    def output(self, rows: Sequence[Sequence[Plain]]) -> dict[str, Plain]:
+        windows = [WindowAnswer(*row) for row in rows]
+        answer = self.answered(ResolvedAnswer.of(windows))
+        return {"hypothesis": answer or "", "references": [*windows[0].answers] or [""]}
+
+    def answered(self, answer: ResolvedAnswer) -> str | None:
+        """Returns the text of an answer; None where the question has none, or no window has a token of the passage."""
+        return answer.text or None if self.threshold is None or answer.margin <= self.threshold else None
+
+    def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        columns = {name: np.array(values, np.float64) for name, values in sums.items()}
+        results = {name: float(columns[name].mean()) for name in ("exact_match", "f1")}
+        results["nats"] = math.fsum(sums["nats"]) / sum(sums["tokens"])
+        if self.threshold is None:
+            return results
+        refused = 100 * (1 - columns["answerable"])
+        for name in ("exact_match", "f1"):
+            best = best_threshold(columns["margin"], columns[f"span_{name}"], refused)
+            results |= {f"best_{name}": best.score, f"best_{name}_threshold": best.threshold}
+        return results
+
+
+def answerable(batch: LabelledBatch) -> Bool[Tensor, "b t"]:
+    """Returns the tokens that an answer may begin or end with: [CLS], and those of the passage without its [SEP]."""
+    assert batch.segments is not None
+    places = torch.arange(batch.inputs.size(1), device=batch.inputs.device)
+    is_last = places == batch.padding_mask.sum(dim=1, keepdim=True) - 1
+    return ((batch.segments == 1) & ~is_last) | (places == 0)
+
+
+def best_spans(logits: Float[Tensor, "b t 2"], longest: int) -> Float[Tensor, "b 5"]:
+    """Returns, for each row, the score of its best span of at most ``longest`` tokens, the places of the first and the
+    last token, the score of no answer, which is the first token, and the logarithm of the sum of exp(score) over all
+    spans. A score is the sum of both logits; that of a row without a span is ``NO_SPAN``."""
+    starts, ends = logits.double().unbind(dim=-1)
+    none = starts[:, 0] + ends[:, 0]
+    length = starts.size(1) - 1
+    reach = min(longest, max(length, 1))
+    following = F.pad(ends[:, 1:], (0, reach), value=float("-inf")).unfold(1, reach, 1)[:, :length]
+    scores = (starts[:, 1:, None] + following).flatten(1)
+    if not length:
+        scores = scores.new_full((len(scores), 1), float("-inf"))
+    best, place = scores.max(dim=1)
+    first = 1 + place // reach
+    columns = (best.clamp(min=NO_SPAN), first, first + place % reach, none, scores.logsumexp(dim=1).clamp(min=NO_SPAN))
+    return torch.stack([column.double() for column in columns], dim=1)
