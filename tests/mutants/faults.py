@@ -22,6 +22,8 @@ LOOKS = "tests/reports/test_report_looks.py::test_"
 COLUMNS = "tests/contracts/test_label_columns.py::test_"
 DESCRIPTIONS = "tests/lit_transformers/test_descriptions.py::test_"
 MEASURES = "tests/lit_transformers/test_measurement.py::test_"
+FURTHER = "tests/reports/test_report_further_metrics.py::test_"
+PAIRS_OF_TEXTS = "tests/lit_transformers/test_pairs_of_texts.py::test_"
 GALLERY = "tests/reports/test_report_gallery.py::test_"
 SCREEN = "tests/reports/test_report_screen.py::test_"
 VERDICTS = "tests/reports/test_report_verdicts.py::test_"
@@ -1614,8 +1616,8 @@ TASK_FAULTS = (
         "tasks",
         "the loss of a number is its whole squared error",
         "lit_transformers/heads/pooled.py",
-        "(outputs[:, 0] - batch.labels).square() / 2",
-        "(outputs[:, 0] - batch.labels).square()",
+        "(outputs[:, 0] - labels).square() / 2",
+        "(outputs[:, 0] - labels).square()",
         (f"{TASKS}classification.py::test_numbers_are_those_of_the_definition",),
     ),
     Fault(
@@ -4417,8 +4419,8 @@ EXCHANGE_FAULTS = (
         "stages",
         "the labels of a source are taken over without its heads",
         "lit_transformers/runs/config.py",
-        'known["heads"].labels if "heads" in known else None',
-        "first.labels",
+        'known.get("heads", TrainedSymbols())',
+        "first",
         (f"{START}heads_that_start_anew_have_labels_of_their_own",),
     ),
     Fault(
@@ -4575,7 +4577,7 @@ EXCHANGE_FAULTS = (
         "symbols",
         "labels are known by their order",
         "datamodules/core/trained.py",
-        "return [self.labels.index(name) for name in names]",
+        "return [trained.index(name) for name in names]",
         "return [*range(len(names))]",
         (f"{SYMBOLS}labels_follow_their_names_and_one_that_was_never_trained_is_refused",),
     ),
@@ -4711,8 +4713,8 @@ EXCHANGE_FAULTS = (
         "predict",
         "a text is read without what ends it in training",
         "lit_transformers/inference/predict.py",
-        "self.rows.row(symbols[0]))",
-        "symbols[0][: self.longest])",
+        "row, second = self.rows.row(*symbols)",
+        "row, second = symbols[0][: self.longest], None",
         (f"{PREDICT}a_line_is_predicted_as_an_example_of_the_data_is",),
     ),
     Fault(
@@ -4727,8 +4729,8 @@ EXCHANGE_FAULTS = (
         "predict",
         "the second text is read as the first",
         "lit_transformers/inference/predict.py",
-        "is_after.clamp(max=1) * padding_mask",
-        "is_after.clamp(max=0) * padding_mask",
+        "is_second = np.arange(len(row)) > (len(row) if second is None else second)",
+        "is_second = np.arange(len(row)) > len(row)",
         (f"{PREDICT}two_texts_are_read_as_two_segments_of_training",),
     ),
     Fault(
@@ -5287,16 +5289,16 @@ FAULTS = (
         "probes",
         "texts of just enough words are too short",
         "datamodules/labelled/texts.py",
-        ".split()) >= config.shortest",
-        ".split()) > config.shortest",
+        "self._words(split, place) >= config.shortest",
+        "self._words(split, place) > config.shortest",
         (f"{PROBES}a_source_reads_texts_that_are_long_enough_and_as_many_of_training_as_are_wanted",),
     ),
     Fault(
         "probes",
         "a text that is cut has no end",
         "datamodules/labelled/texts.py",
-        "TextRows(tokenizer, self.length - 2,",
-        "TextRows(tokenizer, self.length - 1,",
+        "TextRows(tokenizer, self.length - 1 - self.texts,",
+        "TextRows(tokenizer, self.length - self.texts,",
         (f"{PROBES}a_sentence_is_a_row_of_the_symbols_of_pretraining",),
     ),
     Fault(
@@ -6758,5 +6760,75 @@ FAULTS = (
         "if (folder / LOCK).is_file() and ",
         "if ",
         ("tests/sweeps/test_temporary.py::test_folders_of_commands_that_live_stay_and_so_do_those_of_others",),
+    ),
+    Fault(
+        "reports",
+        "nats are not shown next to an accuracy",
+        "ablations/metrics.py",
+        "for ends, other in ((SCORES, LOSS), ((LOSS,), ACCURACY)):",
+        "for ends, other in (((LOSS,), ACCURACY),):",
+        (f"{MEASURES}nats_are_shown_next_to_an_accuracy_and_the_other_way_round_unless_a_study_names_others",),
+    ),
+    Fault(
+        "reports",
+        "a metric that does not judge has the values of the one that does",
+        "reports/read/study.py",
+        '_outcome(run.record or run.missing or "not run", metric)',
+        '_outcome(run.record or run.missing or "not run", self.plan.metric)',
+        (f"{FURTHER}nats_next_to_an_accuracy_have_the_interval_of_a_study_that_judges_by_them",),
+    ),
+    Fault(
+        "reports",
+        "Spearman's correlation has the interval of ranks that nothing changes",
+        "lit_transformers/scores.py",
+        "both = a * b + _ranked_below(x, b) + _ranked_below(y, a)",
+        "both = a * b",
+        (f"{PAIRS_OF_TEXTS}the_influence_of_an_example_on_spearmans_correlation_is_that_of_the_jackknife",),
+    ),
+    Fault(
+        "tasks",
+        "of two texts the shorter one loses its end",
+        "datamodules/core/examples.py",
+        "first = first[: max(longest - len(second), longest // 2)]",
+        "first = first[:longest]",
+        (f"{PAIRS_OF_TEXTS}of_two_texts_the_longer_one_loses_its_end_symbol_by_symbol",),
+    ),
+    Fault(
+        "tasks",
+        "what is reported is weighted by class",
+        "lit_transformers/heads/pooled.py",
+        "return HeadLoss((nats * weights).sum(), nats.detach().sum())",
+        "return HeadLoss.of(nats * weights)",
+        (f"{PAIRS_OF_TEXTS}losses_are_weighted_by_class_in_training_and_reported_without",),
+    ),
+    Fault(
+        "tasks",
+        "balanced examples are not as many of each class",
+        "datamodules/labelled/texts.py",
+        "        if not self.config.balanced:\n",
+        "        if True:\n",
+        (f"{PAIRS_OF_TEXTS}few_examples_are_nested_balanced_and_chosen_by_the_seed_where_that_is_asked",),
+    ),
+    Fault(
+        "predict",
+        "a temperature is measured on the examples that it was fitted on",
+        "lit_transformers/inference/calibration.py",
+        "(order[: count // 2], order[count // 2 :])",
+        "(order[: count // 2], order[: count // 2])",
+        (
+            "tests/lit_transformers/test_calibration.py::"
+            "test_probabilities_are_calibrated_after_the_command_and_measured_on_other_examples",
+        ),
+    ),
+    Fault(
+        "predict",
+        "a temperature of other weights is used",
+        "lit_transformers/inference/calibration.py",
+        "if digest != digest_of(checkpoint):",
+        "if False:",
+        (
+            "tests/lit_transformers/test_calibration.py::"
+            "test_a_temperature_of_other_weights_and_checkpoints_without_probabilities_are_refused",
+        ),
     ),
 )
