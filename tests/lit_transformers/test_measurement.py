@@ -156,6 +156,29 @@ def test_a_metric_that_an_arm_will_not_have_is_refused_before_anything_trains(
         make_plan("factor", replace(study, metric=Metric("val/nats")), Request())
 
 
+def test_nats_are_shown_next_to_an_accuracy_and_the_other_way_round_unless_a_study_names_others() -> None:
+    data = {"kind": "generated", "max_length": 6, "evaluation": {"lengths": [4, 8]}}
+    run = RunConfig.from_dict({"task": "strings", "data": data})
+    study = Ablation(**STUDY, baseline=run, design="explicit", arms={"all": {}}, metric=Metric("val/accuracy"))
+
+    def shown(**changes: Any) -> list[tuple[str, str | None]]:
+        plan = make_plan("study", replace(study, **changes), Request()).plan
+        return [(metric.name, metric.goal) for metric in plan.also]
+
+    assert shown() == [("val/nats", "minimize")]
+    assert shown(metric=Metric("val/sequence_accuracy@8")) == [("val/nats@8", "minimize")]
+    assert shown(metric=Metric("val/nats")) == [("val/accuracy", "maximize")]
+    assert shown(metric=Metric("measured/seconds")) == [] == shown(also=[])
+    assert shown(also=[Metric("val/sequence_accuracy")]) == [("val/sequence_accuracy", "maximize")]
+    for also, message in (
+        ([Metric("val/bpb")], r"also\.0: in arm all: .* there is no val/bpb"),
+        ([Metric("val/nats", goal="maximize")], r"also\.0: in arm all: of val/nats less is better"),
+        ([Metric("val/accuracy")], r"also\.0: val/accuracy is shown already; name each metric once"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            shown(also=also)
+
+
 def test_lengths_that_are_measured_are_metrics_and_others_are_not() -> None:
     data = {"kind": "generated", "max_length": 6, "evaluation": {"lengths": [4, 8]}}
     run = RunConfig.from_dict({"task": "strings", "data": data})
