@@ -34,6 +34,7 @@ SEEN_ELSEWHERE = {
     "keep": "test_selection.py",
     "callbacks": "test_selection.py",
     "groups": "tests/lit_transformers/test_groups.py",
+    "cache_features": "where outputs of a frozen network are from, not what they are: test_probes.py",
     "compile": "how a network runs, not what it computes: test_run.py",
 }
 OTHERWISE: dict[str, Any] = {
