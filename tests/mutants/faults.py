@@ -1589,7 +1589,7 @@ TASK_FAULTS = (
     Fault(
         "tasks",
         "a mean over a row counts padding",
-        "lit_transformers/heads/pooled.py",
+        "lit_transformers/heads/pooling.py",
         "total / padding_mask.sum(dim=1, keepdim=True).clamp(min=1)",
         "total / padding_mask.size(1)",
         (f"{TASKS}classification.py::test_a_row_is_pooled_as_the_name_says",),
@@ -1597,7 +1597,7 @@ TASK_FAULTS = (
     Fault(
         "tasks",
         "the last token of a row is the one before it",
-        "lit_transformers/heads/pooled.py",
+        "lit_transformers/heads/pooling.py",
         "(padding_mask.sum(dim=1) - 1).clamp(min=0)",
         "(padding_mask.sum(dim=1) - 2).clamp(min=0)",
         (f"{TASKS}classification.py::test_a_row_is_pooled_as_the_name_says",),
