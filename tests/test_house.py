@@ -40,6 +40,8 @@ MEETING = {
         "runs.config",
         "runs.cut_context",
         "runs.evaluate",
+        "runs.features",
+        "runs.layer_probes",
         "runs.run_floors",
         "runs.keys",
         "runs.made_weights",

@@ -260,7 +260,7 @@ class Encoder(RowNetwork):
         self.stack.entry.positions, self.stack.entry.norm = other.stack.entry.positions, other.stack.entry.norm
 
     def keep_layers(self, layers: int) -> None:
-        self.stack, _ = self.stack.split(layers)
+        self.stack = self.stack.split(layers)[0] if layers else self.stack.without_steps()
         self.norm = nn.Identity()
 
     def embedding_shapes(self) -> dict[str, torch.Size]:

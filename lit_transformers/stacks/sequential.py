@@ -85,10 +85,13 @@ class Sequential(Stack):
 
     def split(self, step: int) -> tuple[Sequential, Sequential]:
         blocks = self.steps()
-        if not 0 <= step < len(blocks):
+        if not 0 < step < len(blocks):
             raise ConfigError(f"a stack of {len(blocks)} layers cannot be divided after {step} of them", "depth")
         upper = Sequential(blocks[step:], self.entry, self.first + step)
         return Sequential(blocks[:step], self.entry, self.first), upper
+
+    def without_steps(self) -> Sequential:
+        return Sequential([], self.entry, self.first)
 
     def steps(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]

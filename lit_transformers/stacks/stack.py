@@ -133,3 +133,9 @@ class Stack(nn.Module, ABC):
         where a stack is one piece, which is the default.
         """
         raise ConfigError(f"a {type(self).__name__} stack cannot be divided at a layer; set stack: sequential", "stack")
+
+    def without_steps(self) -> Stack:
+        """Hook: returns a stack with this one's entry, whose output is the input of the first step. Raises ConfigError
+        where a stack has none, which is the default."""
+        reason = f"a {type(self).__name__} stack has no part below its layers; set stack: sequential"
+        raise ConfigError(reason, "stack")

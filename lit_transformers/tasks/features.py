@@ -31,7 +31,7 @@ def weights_digest(module: nn.Module) -> str:
     return hashed.hexdigest()[:32]
 
 
-class Row(NamedTuple):
+class KeyedRow(NamedTuple):
     """A row of a batch by what a network reads of it: its key, its number in the batch, and its real tokens."""
 
     key: bytes
@@ -39,14 +39,14 @@ class Row(NamedTuple):
     tokens: int
 
 
-def row_keys(batch: LabelledBatch) -> Iterator[Row]:
+def row_keys(batch: LabelledBatch) -> Iterator[KeyedRow]:
     """Yields the rows of a batch, those of padding alone excepted. The host waits for the device to know them."""
     parts = [part for part in (batch.inputs, batch.marked, batch.segments) if part is not None]
     stacked = torch.stack([part.long() for part in parts], dim=1).cpu().numpy()
     for number, tokens in enumerate(batch.padding_mask.sum(dim=1).tolist()):
         if tokens:
             content = np.ascontiguousarray(stacked[number, :, :tokens])
-            yield Row(hashlib.blake2b(content.tobytes(), digest_size=KEY_BYTES).digest(), number, tokens)
+            yield KeyedRow(hashlib.blake2b(content.tobytes(), digest_size=KEY_BYTES).digest(), number, tokens)
 
 
 class FeatureWriter:

@@ -16,7 +16,7 @@ from ablations import catalog
 from lit_transformers.class_path import import_class
 from lit_transformers.cli.callback_options import LOGGERS, callback_assignments, chosen_loggers
 from lit_transformers.config import ConfigError, parse_assignments
-from lit_transformers.inference.predict import LineTexts
+from lit_transformers.inference.predictor import LineTexts
 from lit_transformers.plugins import locate
 from lit_transformers.project import FILE, read_project
 from sweeps.launchers.limits import parse_bytes, parse_seconds, write_seconds

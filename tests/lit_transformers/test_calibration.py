@@ -25,7 +25,8 @@ from lit_transformers.inference.calibration import (
     temperature_of,
 )
 from lit_transformers.inference.lines import LineOptions
-from lit_transformers.inference.predict import CALIBRATED, predictor_of
+from lit_transformers.inference.predict import predictor_of
+from lit_transformers.inference.predictor import CALIBRATED
 from lit_transformers.runs import RunConfig
 from lit_transformers.runs.train import contents
 

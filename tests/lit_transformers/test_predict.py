@@ -15,7 +15,8 @@ from datamodules.labelled.stored_texts import StoredText
 from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
 from lit_transformers.inference.lines import LineOptions
-from lit_transformers.inference.predict import NOT_CALIBRATED, LineFormat, Predictor, predictor_of
+from lit_transformers.inference.predict import predictor_of
+from lit_transformers.inference.predictor import NOT_CALIBRATED, LineFormat, Predictor
 from lit_transformers.runs import RunConfig
 from lit_transformers.runs.train import contents
 from lit_transformers.tasks import Task

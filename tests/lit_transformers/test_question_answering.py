@@ -26,7 +26,8 @@ from lit_transformers.batch import LabelledDescription, NumberLabels, SpanLabels
 from lit_transformers.config import ConfigError
 from lit_transformers.heads.answer_span import NO_SPAN, ResolvedAnswer, WindowAnswer, answerable, best_spans
 from lit_transformers.inference.lines import LineOptions
-from lit_transformers.inference.predict import AnswerPredictor, predictor_of
+from lit_transformers.inference.predict import predictor_of
+from lit_transformers.inference.predict_answers import AnswerPredictor
 from lit_transformers.models import ModelConfig
 from lit_transformers.records.files import DOCUMENTS, OUTPUTS
 from lit_transformers.runs import RunConfig, evaluate, fit, load

@@ -146,6 +146,20 @@ def test_whole_weights_need_ranks_that_hold_them() -> None:
         config.build_task(config.data.build())
 
 
+def test_the_teacher_drops_nothing() -> None:
+    torch.manual_seed(0)
+    config = CONFIG.override({"model.dropout": 0.5})
+    data = config.data.build()
+    task, batch = config.build_task(data).train(), next(iter(data.train_dataloader()))
+    assert isinstance(task, PooledTask) and task.teacher(batch) is None, "the first update has none"
+    task.after_step()
+    teachers = [task.teacher(batch) for _ in range(2)]
+    outputs = [teacher.outputs[task.label_head] for teacher in teachers if teacher is not None]
+    torch.testing.assert_close(outputs[0], outputs[1], rtol=0, atol=0)
+    torch.testing.assert_close(outputs[0], task.eval().evaluation_output(batch))
+    assert task.train().training and all(module.training for module in task.network.modules())
+
+
 @pytest.mark.slow
 def test_no_field_of_self_distillation_is_ignored() -> None:
     assert changes_nothing(CONFIG, CONFIG)

@@ -23,7 +23,7 @@ from lit_transformers.batch import IGNORED, LabelledBatch, LabelledDescription, 
 from lit_transformers.config import ConfigError
 from lit_transformers.entities import SCHEMES, EntityRules, Scheme, entities_of_words, scheme_of
 from lit_transformers.heads.tag_label import word_vectors, words_in
-from lit_transformers.inference.predict import word_places
+from lit_transformers.inference.predict_tags import word_places
 from lit_transformers.runs import RunConfig, fit
 from lit_transformers.scores import ENTITY_COLUMNS, entity_counts, entity_ratio, entity_score
 from lit_transformers.tasks.tagging import Tagging
