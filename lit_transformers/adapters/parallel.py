@@ -19,16 +19,16 @@ __all__ = ["ParallelAdapterConfig"]
 class ParallelAdapterConfig(AdapterConfig, kind="parallel"):
     """A bottleneck that reads what a sublayer reads, and is added to the sublayer's output. width: channels of the
     bottleneck; activation: of its hidden layer; scale: what it is multiplied by (the paper has 4 next to a
-    feed-forward). beside: the sublayers of each block that have one; the paper recommends the feed-forward (section
+    feed-forward). sublayers: those of each block that have one; the paper recommends the feed-forward (section
     4.5)."""
 
     width: Annotated[Positive, Width] = 64
     activation: Activation = "relu"
     scale: PositiveFloat = 4.0
-    beside: Literal["both", "mixer", "feedforward"] = "feedforward"
+    sublayers: Literal["both", "mixer", "feedforward"] = "feedforward"
 
     def build(self, name: Sublayer, sublayer: nn.Module, shape: Shape) -> Bottleneck | None:
         place = "feedforward" if name == "feedforward" else "mixer"
-        if self.beside not in ("both", place):
+        if self.sublayers not in ("both", place):
             return None
         return Bottleneck(self.width, self.activation, shape.dim, self.scale, reads_input=True)

@@ -228,7 +228,7 @@ ADAPTER_CASES: Sequence[AdapterConfig] = (
     BottleneckConfig(width=4, activation="gelu", after="feedforward"),
     LowRankConfig(rank=4),
     LowRankConfig(rank=3, alpha=1.0, maps=("query", "key", "value", "output", "up", "down")),
-    ParallelAdapterConfig(width=6, beside="both"),
+    ParallelAdapterConfig(width=6, sublayers="both"),
     DoRAConfig(rank=3, alpha=5.0),
     VeRAConfig(rank=4, maps=("query", "up")),
     IA3Config(),

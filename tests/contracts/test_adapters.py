@@ -55,7 +55,7 @@ MERGED = [
     VeRAConfig(rank=5, maps=EVERY),
     IA3Config(maps=EVERY),
 ]
-ADAPTERS = [BottleneckConfig(width=4), ParallelAdapterConfig(width=4, beside="both"), ALL_MAPS, *MERGED[1:]]
+ADAPTERS = [BottleneckConfig(width=4), ParallelAdapterConfig(width=4, sublayers="both"), ALL_MAPS, *MERGED[1:]]
 FAMILIES: list[ModelConfig] = [
     *(LanguageModelConfig(**SIZES, stack=stack, mixer=AttentionConfig(memory=8)) for stack in STACK_CASES),
     EncoderConfig(**SIZES, norm="post"),

@@ -5943,8 +5943,8 @@ FAULTS = (
         "groups",
         "what learns later begins an update too late",
         "lit_transformers/training/groups.py",
-        "if self.first_steps.get(name, 0) > step:",
-        "if 0 < self.first_steps.get(name, 0) >= step:",
+        "max(self._of(name).from_step, every * self._above.get(name, 0))",
+        "max(self._of(name).from_step + bool(self._of(name).from_step), every * self._above.get(name, 0))",
         (f"{GROUPS}what_learns_later_is_as_if_frozen_until_then",),
     ),
     Fault(
