@@ -52,7 +52,9 @@ from datamodules.pairs.paired_records import RecordPairsConfig
 from datamodules.pairs.pairs import PairData, PairDataConfig, PairEvaluationConfig
 from datamodules.pairs.papers import SciSummNetConfig
 from datamodules.pairs.parallel import Multi30kConfig, ParallelConfig
+from datamodules.pairs.retrieval import RetrievalData, RetrievalDataConfig, RetrievalEvaluationConfig
 from datamodules.pairs.source import PairsConfig
+from datamodules.pairs.squad import SquadPairsConfig
 from datamodules.pairs.stored_pairs import tokenizers_of
 from datamodules.pairs.strings import StringPairsConfig
 from datamodules.pairs.translations import TranslationsConfig
@@ -168,6 +170,9 @@ __all__ = [
     "RecallConfig",
     "RecordPairsConfig",
     "ReplacePhrasesConfig",
+    "RetrievalData",
+    "RetrievalDataConfig",
+    "RetrievalEvaluationConfig",
     "ReverseConfig",
     "ReviewsConfig",
     "RowData",
@@ -182,6 +187,7 @@ __all__ = [
     "SourceConfig",
     "SpanCorruptionConfig",
     "Split",
+    "SquadPairsConfig",
     "StdlibConfig",
     "StringEvaluationConfig",
     "StringPairsConfig",
@@ -225,6 +231,7 @@ DATA = table(
     GeneratedDataConfig,
     LabelledDataConfig,
     PairDataConfig,
+    RetrievalDataConfig,
     RowDataConfig,
     DenoisingDataConfig,
     implied="language",
@@ -261,6 +268,7 @@ PAIRS = table(
     SciSummNetConfig,
     HubPairsConfig,
     DocstringsConfig,
+    SquadPairsConfig,
 )
 SOURCES = table(
     SourceConfig,

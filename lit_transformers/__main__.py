@@ -255,7 +255,9 @@ app.command("summarize", help=SUMMARIZE)(write_lines)
 
 @app.command()
 def predict(
-    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a classification or regression run.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The checkpoint.ckpt of a classification, regression or retrieval run.")
+    ],
     lines: Annotated[
         Literal["text", "json"],
         typer.Option(
@@ -268,13 +270,20 @@ def predict(
         Literal["cut", "refuse"],
         typer.Option(help="Lines longer than in training: cut them, or write null and exit with 1."),
     ] = "cut",
+    passages: Annotated[
+        Path | None,
+        typer.Option(help="Search this file, with a passage in every line, by a run of retrieval.", metavar="FILE"),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Write that many passages for every question.")] = 5,
     allowed: AllowedModules = None,
 ) -> None:
     """Predict the class or the number of every line of standard input; write one JSON line for each, in order.
 
     A class is {"label": ..., "probabilities": {...}}, a number {"value": ...}; an empty line gives null. Probabilities
     are not calibrated. A masked_lm that was trained with data.relation predicts the relation of two texts, given as
-    {"first": ..., "second": ...}. A summary on standard error counts empty, cut and refused lines, and unknown symbols.
+    {"first": ..., "second": ...}. Retrieval finds passages of a file for a question: {"passages": [{"line": ...,
+    "score": ..., "passage": ...}]}. A summary on standard error counts empty, cut and refused lines, and unknown
+    symbols.
 
     Example: python -m lit_transformers predict runs/KEY/checkpoint.ckpt < reviews.txt > labels.jsonl
     """
@@ -282,10 +291,15 @@ def predict(
 
     with quick_imports():
         from lit_transformers.inference.lines import LineOptions
+        from lit_transformers.inference.passages import PassageFile, passage_finder_of
         from lit_transformers.inference.predict import predictor_of
 
     limit_threads()
-    write_all(predictor_of(checkpoint, LineOptions(batch_tokens, window or usual_window(), overlong), lines))
+    options = LineOptions(batch_tokens, window or usual_window(), overlong)
+    if passages is None:
+        write_all(predictor_of(checkpoint, options, lines))
+    else:
+        write_all(passage_finder_of(checkpoint, PassageFile(passages, top), options, lines))
 
 
 Architecture = Literal[

@@ -51,6 +51,7 @@ MEETING = {
         "runs.fit",
         "inference.write",
         "inference.lines",
+        "inference.passages",
         "inference.predict",
         "inference.translate",
         "__main__",

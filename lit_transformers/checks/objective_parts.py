@@ -20,6 +20,7 @@ from lit_transformers.batch import (
     LabelledBatch,
     LabelledDescription,
     PairBatch,
+    RetrievalBatch,
     RowBatch,
     RowDescription,
     StringBatch,
@@ -346,6 +347,8 @@ def targets_are_not_read(case: TaskConfig) -> str:
     if isinstance(batch, LabelledBatch):
         columns = {name: _other_labels(labels) for name, labels in (batch.columns or {}).items()}
         other = batch._replace(labels=_other_labels(batch.labels), columns=columns or None)
+    elif isinstance(batch, RetrievalBatch):
+        other = batch._replace(answer=batch.answer + 1, passage=batch.passage.flip(0))
     else:
         targets = batch.targets
         other = batch._replace(targets=torch.where(targets == IGNORED, targets, (targets + 1) % VOCABULARY))

@@ -7,6 +7,7 @@ from lit_transformers.heads.head import Head, HeadConfig, HeadDict, HeadLoss, Re
 from lit_transformers.heads.hidden_symbols import HiddenSymbolsConfig
 from lit_transformers.heads.next_symbol import FutureSymbolConfig, LayerSymbolsConfig, NextSymbolConfig
 from lit_transformers.heads.one_sided_symbols import OneSidedSymbolsConfig
+from lit_transformers.heads.passages import PassagesConfig
 from lit_transformers.heads.phrase_detection import ReplacedPhrasesConfig
 from lit_transformers.heads.pooled import ClassLabelConfig, NumberLabelConfig
 from lit_transformers.heads.relation import RelationConfig
@@ -30,6 +31,7 @@ HEADS = table(
     DrawnSymbolsConfig,
     ContrastConfig,
     MaskedSymbolsConfig,
+    PassagesConfig,
 )
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "NextSymbolConfig",
     "NumberLabelConfig",
     "OneSidedSymbolsConfig",
+    "PassagesConfig",
     "RelationConfig",
     "ReplacedPhrasesConfig",
     "ReplacedSymbolsConfig",

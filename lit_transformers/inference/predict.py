@@ -29,6 +29,7 @@ from lit_transformers.tasks import Task
 from lit_transformers.tasks.classification import Classification
 from lit_transformers.tasks.masked_lm import MaskedLM
 from lit_transformers.tasks.pooled import PooledTask
+from lit_transformers.tasks.retrieval import Retrieval
 from lit_transformers.training.arithmetic import arithmetic
 
 __all__ = ["LineFormat", "Predictor", "predictor_of"]
@@ -201,6 +202,8 @@ def predictor_of(checkpoint: Path, options: LineOptions, form: LineFormat = "tex
     task, config, extra = load(checkpoint)
     require_numbers(task, checkpoint)
     trained = TrainedSymbols.of(extra)
+    if isinstance(task, Retrieval):
+        raise ConfigError("a run of retrieval finds the passages of a file; name it", "--passages")
     if isinstance(task, PooledTask) and isinstance(config.data, LabelledDataConfig):
         rows = None if trained.tokenizer is None else config.data.source.text_rows(trained)
         if rows is None:

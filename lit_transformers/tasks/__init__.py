@@ -9,6 +9,7 @@ from lit_transformers.tasks.masked_lm import MaskedLMConfig
 from lit_transformers.tasks.permutation_lm import PermutationLMConfig
 from lit_transformers.tasks.regression import RegressionConfig
 from lit_transformers.tasks.replaced_tokens import ReplacedTokensConfig, SymbolGeneratorConfig
+from lit_transformers.tasks.retrieval import RetrievalConfig
 from lit_transformers.tasks.seq2seq import Seq2SeqConfig
 from lit_transformers.tasks.strings import StringsConfig
 from lit_transformers.tasks.task import Task, TaskConfig
@@ -18,6 +19,7 @@ TASKS = table(
     CausalLMConfig,
     ClassificationConfig,
     RegressionConfig,
+    RetrievalConfig,
     StringsConfig,
     Seq2SeqConfig,
     MaskedLMConfig,
@@ -38,6 +40,7 @@ __all__ = [
     "PermutationLMConfig",
     "RegressionConfig",
     "ReplacedTokensConfig",
+    "RetrievalConfig",
     "Seq2SeqConfig",
     "StringsConfig",
     "SymbolGeneratorConfig",

@@ -38,6 +38,7 @@ DATA_CASES: Sequence[dict[str, Any]] = (
     {"kind": "rows", "packing": "segment_pair", **TEXT},
     {"kind": "denoising", **TEXT},
     {"kind": "pairs", "source": COPY, "tokens_per_batch": 64, "window": 16},
+    {"kind": "retrieval", "source": COPY, "batch_size": 8, "window": 2},
     {"kind": "labelled", "source": LISTOPS, "batch_size": 8, "window": 2},
     {"kind": "generated", "max_length": 6, "lengths": "uniform", "batch_size": 8},
 )
@@ -95,7 +96,8 @@ ELSEWHERE = {
     "PAIRS": dict.fromkeys(
         ("multi30k", "catalogues", "messages", "qmsum", "scitldr", "scisummnet", "hub", "docstrings"),
         "test_pairs_sources.py: files in the layouts of their corpora",
-    ),
+    )
+    | {"squad": "test_retrieval.py: a file in its layout"},
 }
 """Kinds that are no case here, by their table, and where their tests are."""
 OF_TABLES = ("labelled_texts", "records")

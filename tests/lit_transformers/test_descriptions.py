@@ -20,6 +20,7 @@ from lit_transformers.batch import (
     LanguageDescription,
     NumberLabels,
     PairDescription,
+    RetrievalDescription,
     RowDescription,
     StringDescription,
     Vocabulary,
@@ -34,11 +35,22 @@ KINDS: list[type[DataDescription]] = [
     StringDescription,
     LabelledDescription,
     PairDescription,
+    RetrievalDescription,
     RowDescription,
 ]
 VOCABULARY = Vocabulary(size=11, boundary=10, unit="word", byte_lengths=None)
 READERS = {"seq2seq": "encoder_decoder"} | dict.fromkeys(
-    ("classification", "regression", "masked_lm", "replaced_tokens", "contrastive", "permutation_lm", "bilm"), "encoder"
+    (
+        "classification",
+        "regression",
+        "retrieval",
+        "masked_lm",
+        "replaced_tokens",
+        "contrastive",
+        "permutation_lm",
+        "bilm",
+    ),
+    "encoder",
 )
 SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "depth": 1}
 FIELDS: dict[str, dict[str, Any]] = {"permutation_lm": {"query_stream": "learned"}, "bilm": {"causal": True}}
