@@ -36,6 +36,7 @@ from datamodules.denoising.parts import (
     PrefixTargetConfig,
     SpanCorruptionConfig,
 )
+from datamodules.labelled.choices import ChoiceRecordsConfig, SquadChoicesConfig
 from datamodules.labelled.labelled import LabelledData, LabelledDataConfig, LabelledEvaluationConfig
 from datamodules.labelled.labelled_records import LabelledRecordsConfig
 from datamodules.labelled.listops import ListOpsConfig
@@ -52,6 +53,7 @@ from datamodules.pairs.paired_records import RecordPairsConfig
 from datamodules.pairs.pairs import PairData, PairDataConfig, PairEvaluationConfig
 from datamodules.pairs.papers import SciSummNetConfig
 from datamodules.pairs.parallel import Multi30kConfig, ParallelConfig
+from datamodules.pairs.prompts import PromptData, PromptDataConfig, PromptEvaluationConfig
 from datamodules.pairs.retrieval import RetrievalData, RetrievalDataConfig, RetrievalEvaluationConfig
 from datamodules.pairs.source import PairsConfig
 from datamodules.pairs.squad import SquadPairsConfig
@@ -105,6 +107,7 @@ __all__ = [
     "CataloguesConfig",
     "CausalTargetConfig",
     "CharactersConfig",
+    "ChoiceRecordsConfig",
     "ComposedConfig",
     "CopyConfig",
     "Corpus",
@@ -166,6 +169,9 @@ __all__ = [
     "PhrasesConfig",
     "PrefixTargetConfig",
     "PretrainedTokenizerConfig",
+    "PromptData",
+    "PromptDataConfig",
+    "PromptEvaluationConfig",
     "QMSumConfig",
     "RecallConfig",
     "RecordPairsConfig",
@@ -187,6 +193,7 @@ __all__ = [
     "SourceConfig",
     "SpanCorruptionConfig",
     "Split",
+    "SquadChoicesConfig",
     "SquadPairsConfig",
     "StdlibConfig",
     "StringEvaluationConfig",
@@ -231,6 +238,7 @@ DATA = table(
     GeneratedDataConfig,
     LabelledDataConfig,
     PairDataConfig,
+    PromptDataConfig,
     RetrievalDataConfig,
     RowDataConfig,
     DenoisingDataConfig,
@@ -244,6 +252,8 @@ EXAMPLES = table(
     ReviewsConfig,
     SentencesConfig,
     LabelledRecordsConfig,
+    ChoiceRecordsConfig,
+    SquadChoicesConfig,
 )
 NOISES = table(
     NoiseConfig,

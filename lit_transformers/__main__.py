@@ -142,7 +142,7 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of sampling.")] = 0,
     allowed: AllowedModules = None,
 ) -> None:
-    """Continue a prompt.
+    """Continue a prompt; by a run of the task strings on prompts, write the answer to it.
 
     Example: python -m lit_transformers generate runs/KEY/checkpoint.ckpt --prompt "def "
     """
@@ -256,7 +256,7 @@ app.command("summarize", help=SUMMARIZE)(write_lines)
 @app.command()
 def predict(
     checkpoint: Annotated[
-        Path, typer.Argument(help="The checkpoint.ckpt of a classification, regression or retrieval run.")
+        Path, typer.Argument(help="The checkpoint.ckpt of a run whose task predicts something of texts.")
     ],
     lines: Annotated[
         Literal["text", "json"],
@@ -281,9 +281,10 @@ def predict(
 
     A class is {"label": ..., "probabilities": {...}}, a number {"value": ...}; an empty line gives null. Probabilities
     are not calibrated. A masked_lm that was trained with data.relation predicts the relation of two texts, given as
-    {"first": ..., "second": ...}. Retrieval finds passages of a file for a question: {"passages": [{"line": ...,
-    "score": ..., "passage": ...}]}. A summary on standard error counts empty, cut and refused lines, and unknown
-    symbols.
+    {"first": ..., "second": ...}. Multiple choice takes {"question": ..., "choices": [...]} and gives {"choice": ...,
+    "probabilities": [...]}, with choices numbered from 0. Retrieval finds passages of a file for a question:
+    {"passages": [{"line": ..., "score": ..., "passage": ...}]}. A summary on standard error counts empty, cut and
+    refused lines, and unknown symbols.
 
     Example: python -m lit_transformers predict runs/KEY/checkpoint.ckpt < reviews.txt > labels.jsonl
     """

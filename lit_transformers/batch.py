@@ -16,6 +16,7 @@ from lit_transformers.class_path import former_class_path
 from lit_transformers.config import ConfigError, Plain, nearest
 from lit_transformers.labels import (
     IGNORED,
+    ChoiceLabels,
     ClassedSpanLabels,
     ClassLabels,
     ClassSetLabels,
@@ -29,6 +30,7 @@ from lit_transformers.trust import import_allowed
 __all__ = [
     "IGNORED",
     "LABEL",
+    "ChoiceLabels",
     "ClassLabels",
     "ClassSetLabels",
     "ClassedSpanLabels",
@@ -449,7 +451,9 @@ class StringBatch(NamedTuple):
 
 
 class LabelledBatch(NamedTuple):
-    """Whole sequences with their labels. Rows do not depend on each other.
+    """Whole sequences with their labels. Rows do not depend on each other. Where the label is one of several choices,
+    an example has a row for each: inputs, padding_mask, marked and segments are (b, c, t), with rows of padding behind
+    the last choice.
 
     inputs        (b, t) symbols, the boundary first; 0 where padded
     padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row

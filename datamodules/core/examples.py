@@ -30,7 +30,8 @@ class Example(NamedTuple):
 
     marked: positions of marked symbols, or None where none are marked. columns: the labels of further columns, by their
     names in the description; without one that the example has not. second: the place of the first symbol of the second
-    text; None where there is one text.
+    text; None where there is one text. choices: the rows of its choices, each the places of its first symbol, of the
+    first symbol of its second text, and after its last; None where the example is one row.
     """
 
     symbols: npt.NDArray[np.int64]
@@ -38,6 +39,7 @@ class Example(NamedTuple):
     marked: tuple[int, ...] | None = None
     columns: Mapping[str, Any] | None = None
     second: int | None = None
+    choices: tuple[tuple[int, int, int], ...] | None = None
 
     @property
     def labels(self) -> dict[str, Any]:
@@ -114,6 +116,11 @@ class ExamplesConfig(Config):
     def longest_row(self) -> int:
         """Hook: the longest row with its boundary; it is that of the description."""
         return self.description.length
+
+    @property
+    def most_rows(self) -> int:
+        """Hook: the most rows of an example, more than 1 where it has a row for each of its choices."""
+        return 1
 
     def described(self, trained: TrainedSymbols) -> LabelledDescription:
         """Hook: returns the description of examples that are read with the symbols and labels of a trained network. By

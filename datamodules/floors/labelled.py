@@ -13,8 +13,9 @@ import scipy.sparse
 import scipy.special
 
 from datamodules.core.errors import DataError
+from datamodules.floors.choices import choice_floors
 from datamodules.labelled.labelled import LabelledData
-from lit_transformers.batch import ClassLabels, LabelledBatch, NumberLabels
+from lit_transformers.batch import ChoiceLabels, ClassLabels, LabelledBatch, NumberLabels
 from lit_transformers.scores import confusion, matthews
 
 __all__ = ["labelled_floors"]
@@ -40,11 +41,14 @@ class _Bags(NamedTuple):
 
 def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, float]:
     """Returns accuracy or nats of classes, or Matthews correlation of two, by the most frequent class and by logistic
-    regression over bags of n-grams; or mse or nats (half of it) of numbers, by the mean of training.
+    regression over bags of n-grams; or mse or nats (half of it) of numbers, by the mean of training; of choices
+    ``choice_floors``.
 
     They are fitted on so many batches of training. Raises DataError for other metrics.
     """
     labels = data.description.labels
+    if isinstance(labels, ChoiceLabels):
+        return choice_floors(data, metric, batches)
     if not isinstance(labels, ClassLabels | NumberLabels):
         raise DataError(f"no simple predictor of {labels.kind} is known")
     scores = ("accuracy", *["matthews"] * (labels.count == 2)) if isinstance(labels, ClassLabels) else ("mse",)

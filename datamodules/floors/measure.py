@@ -19,6 +19,7 @@ from datamodules.floors.rows import row_floors
 from datamodules.floors.strings import answer_floors
 from datamodules.labelled.labelled import LabelledData
 from datamodules.pairs.pairs import PairData
+from datamodules.pairs.prompts import PromptData
 from datamodules.pairs.retrieval import RetrievalData
 from datamodules.rows.rows import RowData
 from datamodules.strings.generated import GeneratedData
@@ -48,6 +49,7 @@ floors.register(LanguageData, language_floors)
 floors.register(LabelledData, labelled_floors)
 floors.register(GeneratedData, answer_floors)
 floors.register(PairData, pair_floors)
+floors.register(PromptData, answer_floors)
 floors.register(RetrievalData, retrieval_floors)
 floors.register(RowData, row_floors)
 floors.register(DenoisingData, denoising_floors)

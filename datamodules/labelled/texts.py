@@ -116,8 +116,12 @@ class LabelledTexts(Examples):
     def count(self, split: Split) -> int:
         return len(self._places(self._split(split)))
 
+    def stored(self, split: Split, ordinal: int) -> bytes:
+        """Returns an example as the index holds it."""
+        return self.corpus.documents(self._split(split))[self._place(split, ordinal)].text
+
     def example(self, split: Split, ordinal: int) -> Example:
-        text = self.corpus.documents(self._split(split))[self._place(split, ordinal)].text
+        text = self.stored(split, ordinal)
         return Example(self.rows.row(self.tokenizer.encode(text[1:])), self.numbers[text[0]])
 
     def reading_messages(self) -> list[str]:

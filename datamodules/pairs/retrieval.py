@@ -13,13 +13,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from datamodules.core.data import Data, DataConfig, row_conflicts
+from datamodules.core.data import DataConfig, row_conflicts
 from datamodules.core.documents import Shard, Split
 from datamodules.core.loading import Reading
-from datamodules.core.tokenizers import Symbols, Tokenizer, TokenizerConfig, tokenizer_from_dict
-from datamodules.core.trained import TrainedSymbols
+from datamodules.core.tokenizers import Symbols, TokenizerConfig, tokenizer_from_dict
 from datamodules.core.windows import Endless, Once, Windows, cut
-from datamodules.pairs.source import Pairs, PairsConfig, PairsRead
+from datamodules.pairs.paired_texts import PairedTextData
+from datamodules.pairs.source import Pairs, PairsConfig
 from datamodules.pairs.strings import StringPairsConfig
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import DataDescription, RetrievalBatch, RetrievalDescription, Vocabulary
@@ -146,15 +146,10 @@ class ReadPair(NamedTuple):
         return max(len(row.symbols) for row in (self.question, self.passage) if row is not None)
 
 
-class RetrievalData(Data):
+class RetrievalData(PairedTextData):
     """Batches of questions and passages."""
 
     config: RetrievalDataConfig
-
-    @cached_property
-    def pairs(self) -> Pairs:
-        config = self.config
-        return config.source.open(PairsRead(config.tokenizer, None, (), config.evaluation.examples, self.trained))
 
     @cached_property
     def readable(self) -> Readable:
@@ -164,28 +159,8 @@ class RetrievalData(Data):
         return Readable(self.pairs, symbols, config.longest_question, config.longest_passage)
 
     @property
-    def content(self) -> str:
-        return self.pairs.fingerprint
-
-    @property
     def description(self) -> RetrievalDescription:
         return self.config.restored(self.trained_symbols().to_dict())
-
-    def metadata(self) -> dict[str, Plain]:
-        return {}
-
-    def trained_symbols(self) -> TrainedSymbols:
-        return self.pairs.trained_symbols()
-
-    def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
-        if not self.config.source.strings:
-            tokenizer = tokenizer_from_dict(self.trained_symbols().tokenizer)
-            for ordinal in range(self.pairs.count(split)):
-                pair = self.pairs.pair(split, ordinal)
-                yield from ((tokenizer, pair.source), (tokenizer, pair.target))
-
-    def example_name(self, ordinal: int) -> str:
-        return self.pairs.name(self.validation_split, ordinal)
 
     def identity(self) -> dict[str, Plain]:
         config = self.config
@@ -199,13 +174,9 @@ class RetrievalData(Data):
             "seed": config.seed,
         }
 
-    def prepare_data(self) -> None:
-        """Fills the cache in one process, for all others, and prints once how the source was read."""
-        self.print_reading()
-
     def reading_messages(self) -> list[str]:
         split = self.validated_split
-        messages = self.pairs.reading_messages(split)
+        messages = super().reading_messages()
         if split == "train" or self.config.source.strings:
             return messages
         trained = {*self.passages("train")}

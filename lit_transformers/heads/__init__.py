@@ -2,6 +2,7 @@
 
 from lit_transformers.config import table
 from lit_transformers.heads.answer_symbols import AnswerSymbolsConfig
+from lit_transformers.heads.choices import ChoiceScoresConfig
 from lit_transformers.heads.contrast import ContrastConfig, MaskedSymbolsConfig
 from lit_transformers.heads.head import Head, HeadConfig, HeadDict, HeadLoss, Representation
 from lit_transformers.heads.hidden_symbols import HiddenSymbolsConfig
@@ -22,6 +23,7 @@ HEADS = table(
     AnswerSymbolsConfig,
     ClassLabelConfig,
     NumberLabelConfig,
+    ChoiceScoresConfig,
     HiddenSymbolsConfig,
     OneSidedSymbolsConfig,
     RelationConfig,
@@ -37,6 +39,7 @@ HEADS = table(
 __all__ = [
     "HEADS",
     "AnswerSymbolsConfig",
+    "ChoiceScoresConfig",
     "ClassLabelConfig",
     "ContrastConfig",
     "DrawnSymbolsConfig",

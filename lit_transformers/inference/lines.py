@@ -105,6 +105,10 @@ class LineWriter(ABC):
         """Hook: returns the symbols of a text; by default all of it is encoded at once."""
         return self.tokenizer.encode(text.encode())
 
+    def read_at_once(self, symbols: Sequence[Symbols]) -> int:
+        """Hook: returns how many symbols of a line stand in one row, by default those of all its texts."""
+        return sum(map(len, symbols))
+
     def messages(self) -> Iterator[str]:
         """Hook: yields a sentence for each count of the lines so far."""
         return self.counts.messages(self.longest)
@@ -143,8 +147,8 @@ class LineWriter(ABC):
             counts.empty += 1
             return SourceLine(len(line), None)
         symbols = [self.encode(text) for text in texts]
-        count = sum(map(len, symbols))
-        counts.symbols += count
+        count = self.read_at_once(symbols)
+        counts.symbols += sum(map(len, symbols))
         if self.tokenizer.unknown is not None:
             counts.unknown += sum(int((part == self.tokenizer.unknown).sum()) for part in symbols)
         if count > self.longest:

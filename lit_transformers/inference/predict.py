@@ -14,12 +14,15 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from datamodules import Document, LabelledDataConfig, RowDataConfig, Tokenizer, TrainedSymbols, tokenizer_from_dict
-from datamodules.core.examples import TextRows
+from datamodules.core.examples import Example, TextRows
 from datamodules.core.tokenizers import Symbols
+from datamodules.core.trained import require_tokenizer
+from datamodules.labelled.choices import ChoiceExamplesConfig, choice_row
+from datamodules.labelled.labelled import RowShape, batched
 from datamodules.rows.reader import RELATIONS
 from datamodules.rows.stored_sentences import sentences_of
 from datamodules.rows.symbols import RowSymbols
-from lit_transformers.batch import IGNORED, LabelledBatch, RowBatch, RowDescription
+from lit_transformers.batch import IGNORED, LabelledBatch, LabelledDescription, RowBatch, RowDescription
 from lit_transformers.config import ConfigError
 from lit_transformers.heads.relation import Relation
 from lit_transformers.inference.lines import LineOptions, LineWriter
@@ -28,6 +31,7 @@ from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.classification import Classification
 from lit_transformers.tasks.masked_lm import MaskedLM
+from lit_transformers.tasks.multiple_choice import MultipleChoice
 from lit_transformers.tasks.pooled import PooledTask
 from lit_transformers.tasks.retrieval import Retrieval
 from lit_transformers.training.arithmetic import arithmetic
@@ -39,6 +43,8 @@ DIGITS = 6
 """The digits of a probability: the next ones depend on the lines beside it."""
 SPECIAL = ("[CLS]", "[SEP]", "[SEP]")
 """The special symbols around two texts."""
+CHOICE_LINE = '{"question": "...", "choices": ["...", "..."]}'
+"""What a line of a question with choices is, for messages."""
 NOT_CALIBRATED = "probabilities are those of the network's softmax, and are not calibrated"
 
 
@@ -62,10 +68,7 @@ class LineTexts(NamedTuple):
         texts = [plain] if isinstance(plain, str) else plain
         if not isinstance(texts, list) or len(texts) != len(self.names) or not all(isinstance(t, str) for t in texts):
             raise ConfigError(f"has another form; give {self.example}")
-        try:
-            "".join(texts).encode()
-        except UnicodeEncodeError:
-            raise ConfigError("holds a character that UTF-8 cannot write") from None
+        require_writable(texts)
         return tuple(texts)
 
     @property
@@ -75,6 +78,14 @@ class LineTexts(NamedTuple):
             fields = ", ".join(f'"{name}": "..."' for name in self.names)
             return f"{{{fields}}}"
         return "two texts with a tab between them" if len(self.names) == 2 else "a text"
+
+
+def require_writable(texts: Sequence[str]) -> None:
+    """Raises ConfigError for a character that UTF-8 cannot write."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        raise ConfigError("holds a character that UTF-8 cannot write") from None
 
 
 class Predictor(LineWriter):
@@ -147,6 +158,72 @@ class TextPredictor(Predictor):
                 yield {"value" if name == "number" else name: v for name, v in values.items() if name != "document"}
 
 
+class ChoicePredictor(Predictor):
+    """Predicts the right one of the choices of a question. A line holds the question, then its choices: with tabs
+    between them, as {"question": ..., "choices": [...]}, or as a JSON list."""
+
+    def __init__(
+        self,
+        task: MultipleChoice,
+        source: ChoiceExamplesConfig,
+        trained: TrainedSymbols,
+        options: LineOptions,
+        form: LineFormat,
+    ) -> None:
+        tokenizer = require_tokenizer(trained.tokenizer)
+        self.length, self.separator = source.length, source.rows_of(tokenizer).end[0]
+        super().__init__(task, LineTexts(("question", "choices"), form), tokenizer, source.length - 3, options, True)
+        self.empty, self.task = json.dumps({"choice": None, "probabilities": None}), task
+
+    def texts(self, line: str) -> tuple[str, ...]:
+        plain: Any = line.split("\t")
+        if self.line_texts.format == "json":
+            try:
+                plain = json.loads(line)
+            except (ValueError, RecursionError):
+                raise ConfigError(f"is no JSON; give {CHOICE_LINE}, or --lines text") from None
+        if isinstance(plain, Mapping) and isinstance(plain.get("choices"), list):
+            plain = [plain.get("question"), *plain["choices"]]
+        if not isinstance(plain, list) or len(plain) < 3 or not all(isinstance(text, str) for text in plain):
+            with_tabs = "a question and its choices with tabs between them"
+            example = CHOICE_LINE if self.line_texts.format == "json" else with_tabs
+            raise ConfigError(f"has another form; give {example}")
+        require_writable(plain)
+        return tuple(plain)
+
+    def read_at_once(self, symbols: Sequence[Symbols]) -> int:
+        question, *choices = map(len, symbols)
+        return question + max(choices)
+
+    def row(self, symbols: Sequence[Symbols]) -> Symbols:
+        """Returns the number of choices, two numbers for each, its length and the place of its second text, and then
+        the symbols of their rows."""
+        question, *choices = symbols
+        rows = [choice_row(question, choice, self.length - 1, self.separator) for choice in choices]
+        sizes = [number for row, second in rows for number in (len(row), second)]
+        return np.concatenate([[len(rows)], sizes, *(row for row, _ in rows)]).astype(np.int64)
+
+    def predictions(
+        self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], padded: bool
+    ) -> Iterator[Mapping[str, Any]]:
+        examples = []
+        for ordinal, row in enumerate(rows.tolist()):
+            count, places, start = row[0], [], 0
+            for length, second in zip(row[1 : 2 * count + 1 : 2], row[2 : 2 * count + 1 : 2], strict=True):
+                places.append((start, start + second, start + length))
+                start += length
+            symbols = np.array(row[2 * count + 1 : 2 * count + 1 + start])
+            examples.append((ordinal, Example(symbols, 0, choices=tuple(places))))
+        described = LabelledDescription.of(self.task.data, "predict")
+        shape = RowShape(len(rows), 1, self.boundary, 0, described.label_columns, described.segments)
+        batch = batched(shape, examples, "")
+        tensors = {name: part.to(rows.device) for name, part in batch._asdict().items() if isinstance(part, Tensor)}
+        for prediction in self.task.predict_step(batch._replace(**tensors), 0):
+            probabilities = [round(probability, DIGITS) for probability in prediction.probabilities]
+            best = max(range(len(probabilities)), key=lambda place: prediction.probabilities[place])
+            yield {"choice": best, "probabilities": probabilities}
+
+
 class RelationPredictor(Predictor):
     """Predicts the relation of two texts, in rows as those of training without anything hidden."""
 
@@ -202,6 +279,11 @@ def predictor_of(checkpoint: Path, options: LineOptions, form: LineFormat = "tex
     task, config, extra = load(checkpoint)
     require_numbers(task, checkpoint)
     trained = TrainedSymbols.of(extra)
+    if isinstance(task, MultipleChoice) and isinstance(config.data, LabelledDataConfig):
+        if not isinstance(config.data.source, ChoiceExamplesConfig):
+            reason = f"was trained on {config.data.name}, which are no texts; measure it by: evaluate"
+            raise ConfigError(reason, str(checkpoint))
+        return ChoicePredictor(task, config.data.source, trained, options, form)
     if isinstance(task, Retrieval):
         raise ConfigError("a run of retrieval finds the passages of a file; name it", "--passages")
     if isinstance(task, PooledTask) and isinstance(config.data, LabelledDataConfig):

@@ -6,6 +6,7 @@ from lit_transformers.tasks.causal_lm import CausalLMConfig
 from lit_transformers.tasks.classification import ClassificationConfig
 from lit_transformers.tasks.contrastive import ContrastiveConfig
 from lit_transformers.tasks.masked_lm import MaskedLMConfig
+from lit_transformers.tasks.multiple_choice import MultipleChoiceConfig
 from lit_transformers.tasks.permutation_lm import PermutationLMConfig
 from lit_transformers.tasks.regression import RegressionConfig
 from lit_transformers.tasks.replaced_tokens import ReplacedTokensConfig, SymbolGeneratorConfig
@@ -19,6 +20,7 @@ TASKS = table(
     CausalLMConfig,
     ClassificationConfig,
     RegressionConfig,
+    MultipleChoiceConfig,
     RetrievalConfig,
     StringsConfig,
     Seq2SeqConfig,
@@ -37,6 +39,7 @@ __all__ = [
     "ClassificationConfig",
     "ContrastiveConfig",
     "MaskedLMConfig",
+    "MultipleChoiceConfig",
     "PermutationLMConfig",
     "RegressionConfig",
     "ReplacedTokensConfig",

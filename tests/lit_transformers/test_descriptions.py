@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from datamodules import DATA
 from datamodules.core.tokenizers import Bytes, DecodedText
 from lit_transformers.batch import (
+    ChoiceLabels,
     ClassLabels,
     DataDescription,
     LabelledDescription,
@@ -43,6 +45,7 @@ READERS = {"seq2seq": "encoder_decoder"} | dict.fromkeys(
     (
         "classification",
         "regression",
+        "multiple_choice",
         "retrieval",
         "masked_lm",
         "replaced_tokens",
@@ -57,8 +60,10 @@ FIELDS: dict[str, dict[str, Any]] = {"permutation_lm": {"query_stream": "learned
 """What a task needs of its model besides."""
 
 
-def described(kind: type[DataDescription]) -> DataDescription:
-    return kind.for_probe(VOCABULARY, 9)
+def described(kind: type[DataDescription], task: str = "") -> DataDescription:
+    description = kind.for_probe(VOCABULARY, 9)
+    is_of_choices = task == "multiple_choice" and isinstance(description, LabelledDescription)
+    return replace(description, labels=ChoiceLabels(count=3)) if is_of_choices else description
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
@@ -67,7 +72,7 @@ def test_a_task_builds_on_the_kind_that_it_reads_and_refuses_the_others(task: st
     fields = SMALL | FIELDS.get(task, {})
     config, model = TASKS[task](), MODELS[READERS.get(task, "language_model")](**fields)
     if kind is config.reads:
-        assert config.build(model, described(kind), TrainingConfig(device="cpu")).data == described(kind)
+        assert config.build(model, described(kind, task), TrainingConfig(device="cpu")).data == described(kind, task)
         return
     with pytest.raises(ConfigError, match=f"^data: these data .*{task}.*; set data to ") as refusal:
         config.build(model, described(kind), TrainingConfig(device="cpu"))
