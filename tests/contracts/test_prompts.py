@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from datamodules import DataError, PromptData, PromptDataConfig
 from datamodules.floors.measure import floors
 from datamodules.pairs.prompts import PromptShape
-from lit_transformers.__main__ import main
 from lit_transformers.batch import IGNORED
+from lit_transformers.config import ConfigError
 from lit_transformers.decoding.sampling import SamplingConfig
 from lit_transformers.inference.write import write
 from lit_transformers.runs import RunConfig
@@ -56,8 +57,6 @@ def test_answers_and_their_ends_alone_are_targets_behind_prompt_and_separator(tm
 
 
 def test_of_a_row_that_is_too_long_the_prompt_loses_its_beginning_and_then_the_answer_its_end() -> None:
-    import numpy as np
-
     shape = PromptShape(0, np.array([99]), 12)
     row = shape.row(3, np.arange(1, 21), np.arange(31, 36))
     assert row.symbols.tolist() == [0, 16, 17, 18, 19, 20, 99, 31, 32, 33, 34, 35, 0] and row.prompt == 7
@@ -72,7 +71,7 @@ def test_a_separator_that_leaves_no_room_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_decoder_learns_answers_which_are_written_for_their_prompts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     model = {"kind": "language_model", "dim": 32, "heads": 2, "depth": 1, "positions": "learned"}
     training = {"steps": 120, "device": "cpu", "optimizer": {"kind": "adamw", "learning_rate": 1e-2}}
@@ -84,10 +83,8 @@ def test_a_decoder_learns_answers_which_are_written_for_their_prompts(
     greedy = SamplingConfig(temperature=0.0, top_k=0, top_p=1.0, seed=0)
     for thing, colour in COLOURS.items():
         assert "".join(write(tmp_path / "checkpoint.ckpt", f"colour of {thing}?", 20, greedy)) == colour
-    arguments = ["generate", str(tmp_path / "checkpoint.ckpt"), "--prompt", "colour of sky?", "--temperature", "0"]
-    with pytest.raises(SystemExit) as stop:
-        main([*arguments, "--beams", "2"])
-    assert stop.value.code == 2 and "beams: answers are sampled" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"^beams: answers are sampled"):
+        list(write(tmp_path / "checkpoint.ckpt", "colour of sky?", 20, greedy, beams=2))
 
 
 def test_the_floor_is_the_most_frequent_answer(tmp_path: Path) -> None:
