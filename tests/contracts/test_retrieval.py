@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from forked import Forked
@@ -14,6 +15,8 @@ from numerics import placed
 from torch import Tensor
 
 from datamodules import RetrievalData, RetrievalDataConfig
+from datamodules.floors.measure import floors
+from datamodules.floors.retrieval import bm25
 from lit_transformers.batch import RetrievalBatch, RetrievalDescription, Vocabulary
 from lit_transformers.config import ConfigError
 from lit_transformers.models import EncoderConfig, LanguageModelConfig
@@ -272,3 +275,30 @@ def test_both_towers_begin_with_the_weights_of_one_network_and_part_in_training(
         RetrievalConfig(pooling="mean", towers="separate").cost(MODEL, DATA).parameters,
         2 * RetrievalConfig(pooling="mean").cost(MODEL, DATA).parameters,
     )
+
+
+def test_floors_are_chance_and_bm25(tmp_path: Path) -> None:
+    texts = [[1, 2, 2, 3], [1, 1, 4], [5]]
+    scores = bm25([np.array([2, 1, 2]), np.array([5])], [np.array(text) for text in texts], 6).toarray()
+    for row, question in enumerate(([2, 1, 2], [5])):
+        for column, text in enumerate(texts):
+            expected = 0.0
+            for symbol in question:
+                holding, count = sum(symbol in other for other in texts), text.count(symbol)
+                penalty = 1.2 * (0.25 + 0.75 * len(text) / (8 / 3))
+                expected += math.log(1 + (3 - holding + 0.5) / (holding + 0.5)) * count * 2.2 / (count + penalty)
+            assert scores[row, column] == pytest.approx(expected)
+    data = squad_data(squad(tmp_path / "squad"))
+    count = len(data.passages("validation"))
+    assert floors(data, "hit_1", 1)["chance"] == 1 / count and floors(data, "nats", 1) == {"chance": math.log(count)}
+    assert floors(data, "mrr", 1)["chance"] == pytest.approx(sum(1 / (rank + 1) for rank in range(count)) / count)
+    assert floors(data, "hit_1", 1)["BM25"] > 1 / count
+
+
+def test_passages_that_training_reads_too_are_counted(tmp_path: Path) -> None:
+    for split in ("train", "validation"):
+        rows = [{"source": f"{split} {number}?", "target": f"passage {number // 2}"} for number in range(6)]
+        rows[-1]["target"] = f"of {split}"
+        (tmp_path / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    data = retrieval_data(source={"kind": "records", "path": str(tmp_path)}, tokenizer="bytes", longest_passage=20)
+    assert "3 of 4 passages of validation stand in train too" in data.reading_messages()

@@ -4906,6 +4906,134 @@ LIGHTNING_FAULTS = (
     ),
 )
 
+RETRIEVAL_FAULTS = (
+    Fault(
+        "retrieval",
+        "a passage that answers two questions of a batch counts as another",
+        "lit_transformers/heads/passages.py",
+        "left_out = (numbers == batch.answer[:, None]) & ~is_own",
+        "left_out = torch.zeros_like(is_own)",
+        (f"{MASKED}retrieval.py::test_the_loss_is_that_of_the_definition",),
+    ),
+    Fault(
+        "retrieval",
+        "a question is compared with the passages of its rank alone",
+        "lit_transformers/heads/passages.py",
+        "map(joined_over_ranks, (passages, batch.passage))",
+        "((part, 0) for part in (passages, batch.passage))",
+        (f"{MASKED}retrieval.py::test_two_ranks_learn_and_measure_what_one_process_does",),
+    ),
+    Fault(
+        "retrieval",
+        "of passages with the same score the right one comes first",
+        "lit_transformers/heads/passages.py",
+        "rank = 1 + (~(scores < own) & ~is_own).sum(dim=1)",
+        "rank = 1 + ((scores > own) & ~is_own).sum(dim=1)",
+        (
+            f"{MASKED}retrieval.py::"
+            "test_measures_rank_every_passage_of_the_split_and_equal_scores_count_against_the_answer",
+        ),
+    ),
+    Fault(
+        "retrieval",
+        "a network that has diverged finds every passage",
+        "lit_transformers/heads/passages.py",
+        "~(scores < own) & ~is_own",
+        "(scores >= own) & ~is_own",
+        (f"{MASKED}retrieval.py::test_scores_that_are_no_numbers_find_nothing",),
+    ),
+    Fault(
+        "retrieval",
+        "a passage of several questions is searched several times",
+        "datamodules/pairs/retrieval.py",
+        "first.setdefault(number_of(self.pairs.pair(split, ordinal).target), ordinal)",
+        "first[number_of(self.pairs.pair(split, ordinal).target) + ordinal] = ordinal",
+        (f"{MASKED}retrieval.py::test_an_evaluation_reads_every_question_and_every_different_passage_once",),
+    ),
+    Fault(
+        "retrieval",
+        "questions of a paragraph are in different splits",
+        "datamodules/pairs/squad.py",
+        "split_by_hash(entry.context,",
+        "split_by_hash(entry.question,",
+        (f"{MASKED}retrieval.py::test_questions_of_a_paragraph_of_squad_share_a_split_and_their_passage",),
+    ),
+    Fault(
+        "retrieval",
+        "an answer may be another text of its paragraph",
+        "datamodules/text/squad.py",
+        "not context.startswith(text, start)",
+        "text not in context",
+        (f"{MASKED}retrieval.py::test_a_file_that_is_not_as_squad_has_it_is_named_with_the_place",),
+    ),
+    Fault(
+        "retrieval",
+        "the encoder of passages starts at random",
+        "lit_transformers/tasks/retrieval.py",
+        "        return both | named\n",
+        "        return named | {name: self.state_dict()[name] for name in both}\n",
+        (f"{MASKED}retrieval.py::test_both_towers_begin_with_the_weights_of_one_network_and_part_in_training",),
+    ),
+    Fault(
+        "choices",
+        "an example has choices of padding",
+        "lit_transformers/heads/choices.py",
+        "scores.masked_fill(~is_choice, -torch.inf)",
+        "scores",
+        (f"{MASKED}multiple_choice.py::test_the_loss_is_the_softmax_over_the_choices_of_an_example",),
+    ),
+    Fault(
+        "choices",
+        "equal scores of all choices are a right answer",
+        "lit_transformers/heads/choices.py",
+        "(~(scores < own)).sum(dim=1) == 1",
+        "scores.argmax(dim=1) == batch.labels",
+        (f"{MASKED}multiple_choice.py::test_equal_scores_and_scores_that_are_no_numbers_are_wrong",),
+    ),
+    Fault(
+        "choices",
+        "paragraphs of training stand among the choices of validation",
+        "datamodules/labelled/choices.py",
+        "for context in paragraphs[split] if context != entry.context",
+        "for part in paragraphs.values() for context in part if context != entry.context",
+        (f"{MASKED}multiple_choice.py::test_the_paragraph_of_a_question_is_among_those_of_its_split",),
+    ),
+    Fault(
+        "choices",
+        "a choice is read without its question",
+        "datamodules/labelled/choices.py",
+        "symbols = np.concatenate([question, [separator], choice, [separator]])",
+        "symbols = np.concatenate([question[:0], [separator], choice, [separator]])",
+        (f"{MASKED}multiple_choice.py::test_each_choice_of_a_record_is_a_row_behind_its_question",),
+    ),
+    Fault(
+        "prompts",
+        "the last symbol of a prompt is predicted",
+        "datamodules/pairs/prompts.py",
+        "targets[number, row.prompt - 1 : len(row.symbols) - 1] = row.symbols[row.prompt :]",
+        "targets[number, row.prompt - 2 : len(row.symbols) - 1] = row.symbols[row.prompt - 1 :]",
+        (f"{MASKED}prompts.py::test_answers_and_their_ends_alone_are_targets_behind_prompt_and_separator",),
+    ),
+    Fault(
+        "prompts",
+        "of a prompt that is too long the beginning is read",
+        "datamodules/pairs/prompts.py",
+        "prompt[max(len(prompt) - kept, 0) :]",
+        "prompt[:kept]",
+        (
+            f"{MASKED}prompts.py::"
+            "test_of_a_row_that_is_too_long_the_prompt_loses_its_beginning_and_then_the_answer_its_end",
+        ),
+    ),
+    Fault(
+        "prompts",
+        "an answer has no end",
+        "lit_transformers/inference/write.py",
+        "lambda symbol: symbol != boundary",
+        "lambda symbol: True",
+        (f"{MASKED}prompts.py::test_a_decoder_learns_answers_which_are_written_for_their_prompts",),
+    ),
+)
 SAMPLED_FAULTS = (
     Fault(
         "sampled runs",
@@ -5203,6 +5331,7 @@ FAULTS = (
     *LIGHTNING_FAULTS,
     *KIT_FAULTS,
     *DEVICE_FAULTS,
+    *RETRIEVAL_FAULTS,
     *SAMPLED_FAULTS,
     *UPDATE_FAULTS,
     Fault(
