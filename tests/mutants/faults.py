@@ -2009,8 +2009,8 @@ DATA_FAULTS = (
         "data",
         "a marked place is one too early",
         "datamodules/labelled/labelled.py",
-        "[place + 1 for place in example.marked or ()]",
-        "[place for place in example.marked or ()]",
+        "[position + 1 for position in row.marked or ()]",
+        "[position for position in row.marked or ()]",
         (f"{DATA}labelled.py::test_marked_places_are_those_of_the_row_that_begins_with_a_boundary",),
     ),
     Fault(
