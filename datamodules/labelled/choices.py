@@ -126,7 +126,7 @@ class ChoiceRecordsConfig(ChoiceExamplesConfig, RecordsConfig, kind="choices"):
 
 
 class SquadChoicesConfig(ChoiceExamplesConfig, kind="squad_choices"):
-    """The paragraph that a question of SQuAD (arXiv:1606.05250) is asked of, among other paragraphs of its split, which
+    """The paragraph that a question of SQuAD (arXiv:1606.05250) belongs to, among other paragraphs of its split, which
     are drawn by the question alone.
 
     path        a .json, plain or compressed, or a folder of them, relative to LIT_DATA or to the working folder

@@ -34,7 +34,7 @@ class RetrievalEvaluationConfig(Config):
     """How a model is evaluated: part of the protocol, so recorded with every number.
 
     batch_size  texts; None: as in training
-    examples    largest number of questions, the same for all runs; they are asked of all passages of the split
+    examples    largest number of questions, the same for all runs; each is compared with all passages of the split
     split       the split that validation reads; testing reads test
     """
 

@@ -19,7 +19,7 @@ __all__ = ["SquadPairsConfig"]
 
 
 class SquadPairsConfig(TextPairsConfig, kind="squad"):
-    """Questions and the paragraphs that they are asked of (SQuAD, arXiv:1606.05250), from a .json, plain or compressed,
+    """Questions and the paragraphs that they are about (SQuAD, arXiv:1606.05250), from a .json, plain or compressed,
     or all of them in a folder. Questions of one paragraph share a split.
 
     path        relative to LIT_DATA or to the working folder

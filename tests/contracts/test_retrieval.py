@@ -302,3 +302,13 @@ def test_passages_that_training_reads_too_are_counted(tmp_path: Path) -> None:
         (tmp_path / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     data = retrieval_data(source={"kind": "records", "path": str(tmp_path)}, tokenizer="bytes", longest_passage=20)
     assert "3 of 4 passages of validation stand in train too" in data.reading_messages()
+
+
+def test_records_split_by_their_target_share_no_passage(tmp_path: Path) -> None:
+    rows = [{"source": f"{number}?", "target": f"passage {number // 4}"} for number in range(60)]
+    (tmp_path / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    source = {"kind": "records", "path": str(tmp_path), "splits": "hash", "validation": 0.4, "test": 0.2}
+    data = retrieval_data(source=source | {"split_by": "target"}, tokenizer="bytes", longest_passage=20)
+    assert len(data.passages("validation")) > 2 and not {*data.passages("validation")} & {*data.passages("train")}
+    data = retrieval_data(source=source, tokenizer="bytes", longest_passage=20)
+    assert {*data.passages("validation")} & {*data.passages("train")}
