@@ -13,21 +13,18 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from datamodules.core.archives import members
 from datamodules.core.documents import Document, Split
 from datamodules.core.errors import DataError
 from datamodules.core.examples import Example
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
-from datamodules.core.reading import damage
 from datamodules.core.tokenizers import Symbols, Tokenizer, cached_tokenizer
 from datamodules.core.trained import TrainedSymbols, require_tokenizer
 from datamodules.labelled.labelled_records import LATER
 from datamodules.labelled.texts import WHOLE, LabelledTexts, TextExamplesConfig
-from datamodules.pairs.squad import is_json
 from datamodules.rows.symbols import RowSymbols
 from datamodules.text.nested_records import Column, FileRecord, RecordsConfig
-from datamodules.text.sources import files_of, nothing_left, split_by_hash, stamps
-from datamodules.text.squad import SquadQuestion, squad_questions
+from datamodules.text.sources import Listed, files_of, nothing_left, split_by_hash, stamps
+from datamodules.text.squad import SquadQuestion, is_json, squad_entries
 from lit_transformers.batch import ChoiceLabels, LabelledDescription
 from lit_transformers.config import Fraction, Plain
 
@@ -150,20 +147,17 @@ class SquadChoicesConfig(ChoiceExamplesConfig, kind="squad_choices"):
     def corpus(self) -> IndexedCorpus:
         decisive = {name: value for name, value in self.to_dict().items() if name not in LATER}
         files = files_of(self.path, is_json, left_out := Counter[str]())
-        corpus = index_corpus(["squad_choices", decisive, stamps(files)], "", WHOLE, self._texts(left_out), left_out)
+        texts = self._texts(files, left_out)
+        corpus = index_corpus(["squad_choices", decisive, stamps(files)], "", WHOLE, texts, left_out)
         require_splits(corpus)
         return corpus
 
-    def _texts(self, left_out: Counter[str]) -> Iterator[Text]:
-        read: list[tuple[Path, str, int, SquadQuestion]] = []
-        for path, _ in files_of(self.path, is_json):
-            with damage(path):
-                for member in members(path, path.name, is_json, left_out):
-                    read += [(path, member.name, row, entry) for row, entry in enumerate(squad_questions(member))]
+    def _texts(self, files: list[Listed], left_out: Counter[str]) -> Iterator[Text]:
+        entries = [*squad_entries(files, left_out)]
         paragraphs: dict[Split, dict[str, None]] = defaultdict(dict)
-        for _, _, _, entry in read:
-            paragraphs[self._split(entry)][entry.context] = None
-        for path, name, row, entry in read:
+        for entry in entries:
+            paragraphs[self._split(entry.question)][entry.question.context] = None
+        for path, origin, row, entry in entries:
             split, chance = self._split(entry), Random(f"{entry.question} {entry.context}")
             others = [context for context in paragraphs[split] if context != entry.context]
             if len(others) < self.choices - 1:
@@ -172,7 +166,7 @@ class SquadChoicesConfig(ChoiceExamplesConfig, kind="squad_choices"):
             choices = sorted(others, key=lambda _: chance.random())[: self.choices - 1]
             right = int(chance.random() * self.choices)
             choices.insert(right, entry.context)
-            yield choice_text(name, split, row, right, [entry.question, *choices], path)
+            yield choice_text(origin, split, row, right, [entry.question, *choices], path)
 
     def _split(self, entry: SquadQuestion) -> Split:
         return split_by_hash(entry.context, self.validation, self.test)

@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar
 
-from datamodules.core.archives import members
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
-from datamodules.core.reading import COMPRESSIONS, damage
 from datamodules.pairs.source import Languages, Longest
 from datamodules.pairs.stored_pairs import WHOLE, TextPairsConfig, Texts, pair_text
 from datamodules.text.sources import Listed, files_of, nothing_left, split_by_hash, stamps
-from datamodules.text.squad import squad_questions
+from datamodules.text.squad import is_json, squad_entries
 from lit_transformers.config import Fraction
 
 __all__ = ["SquadPairsConfig"]
@@ -44,15 +42,6 @@ class SquadPairsConfig(TextPairsConfig, kind="squad"):
         return index_corpus(key, "", WHOLE, self._texts(files, left_out), left_out)
 
     def _texts(self, files: list[Listed], left_out: Counter[str]) -> Iterator[Text]:
-        for path, name in files:
-            with damage(path):
-                for member in members(path, name, is_json, left_out):
-                    for row, entry in enumerate(squad_questions(member)):
-                        split = split_by_hash(entry.context, self.validation, self.test)
-                        yield pair_text(member.name, split, row, Texts(entry.question, (entry.context,)), path)
-
-
-def is_json(name: str) -> bool:
-    """Whether a file's name is that of JSON, plain or compressed."""
-    suffixes = (".json", *(f".json{compression}" for compression in COMPRESSIONS))
-    return name.lower().endswith(suffixes)
+        for path, origin, row, entry in squad_entries(files, left_out):
+            split = split_by_hash(entry.context, self.validation, self.test)
+            yield pair_text(origin, split, row, Texts(entry.question, (entry.context,)), path)

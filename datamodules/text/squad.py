@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from datamodules.core.archives import members
 from datamodules.core.errors import DataError
-from datamodules.core.reading import Member, parsed, whole
+from datamodules.core.reading import COMPRESSIONS, Member, damage, parsed, whole
+from datamodules.text.sources import Listed
 
-__all__ = ["SquadAnswer", "SquadQuestion", "squad_questions"]
+__all__ = ["SquadAnswer", "SquadEntry", "SquadQuestion", "is_json", "squad_entries", "squad_questions"]
 
 
 class SquadAnswer(NamedTuple):
@@ -36,6 +40,30 @@ class SquadQuestion(NamedTuple):
     id: str
     question: str
     answers: tuple[SquadAnswer, ...]
+
+
+class SquadEntry(NamedTuple):
+    """A question with the file that holds it, the name of that, in an archive too, and the number of the question in
+    it, from 0."""
+
+    path: Path
+    origin: str
+    row: int
+    question: SquadQuestion
+
+
+def is_json(name: str) -> bool:
+    """Whether a file's name is that of JSON, plain or compressed."""
+    return name.lower().endswith((".json", *(f".json{compression}" for compression in COMPRESSIONS)))
+
+
+def squad_entries(files: Iterable[Listed], left_out: Counter[str]) -> Iterator[SquadEntry]:
+    """Yields the questions of files in order. Raises DataError as ``squad_questions`` does."""
+    for path, name in files:
+        with damage(path):
+            for member in members(path, name, is_json, left_out):
+                for row, question in enumerate(squad_questions(member)):
+                    yield SquadEntry(path, member.name, row, question)
 
 
 def squad_questions(member: Member) -> Iterator[SquadQuestion]:

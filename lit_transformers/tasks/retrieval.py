@@ -232,7 +232,7 @@ def retrieval_scores(
     batches: those of a pass over a split, ``RetrievalData.evaluation_dataloader(split)``. config: pooling, similarity
     and temperature; by default those of a ``RetrievalConfig``. The network is left in the mode that it was in.
     """
-    head = (config or RetrievalConfig()).head().build(None, network, None)  # type: ignore[arg-type]
+    head = Passages((config or RetrievalConfig()).head())
     metric, device = RetrievalMetric({"passages": head}), next(network.parameters()).device
     training = network.training
     network.eval()
