@@ -184,14 +184,14 @@ def retrieval_data(**changes: Any) -> RetrievalData:
 
 
 def test_an_evaluation_reads_every_question_and_every_different_passage_once() -> None:
-    data, asked, read = retrieval_data(), {}, []
+    data, asked, read = retrieval_data(source=STRINGS | {"max_length": 2}), {}, []
     for batch in data.val_dataloader():
         real, real_passages = batch.source_padding_mask.any(dim=1), batch.padding_mask.any(dim=1)
         asked |= dict(zip(batch.example[real].tolist(), batch.source[real].tolist(), strict=True))
         read += [tuple(row[row > 0].tolist()) for row in batch.inputs[real_passages]]
         assert not (real & real_passages).any() and len(batch.source) <= 6
     pairs = [data.pairs.pair("validation", ordinal) for ordinal in range(20)]
-    assert len(read) == len(set(read)) and set(read) == {tuple(pair.target.tolist()) for pair in pairs}
+    assert len(read) == len(set(read)) < 20 and set(read) == {tuple(pair.target.tolist()) for pair in pairs}
     assert {ordinal: [s for s in row if s] for ordinal, row in asked.items()} == {
         ordinal: pair.source.tolist() for ordinal, pair in enumerate(pairs)
     }
@@ -265,6 +265,9 @@ def test_what_cannot_be_retrieved_is_refused() -> None:
 
 def test_both_towers_begin_with_the_weights_of_one_network_and_part_in_training() -> None:
     shared, separate = task_of(pooling="mean"), task_of(pooling="mean", towers="separate")
+    with torch.no_grad():
+        for weight in shared.network.parameters():
+            weight.add_(0.1)
     separate.load_state_dict(shared.state_dict())
     assert separate.passage_network is not None
     torch.testing.assert_close(dict(separate.passage_network.state_dict()), dict(shared.network.state_dict()))
