@@ -36,6 +36,7 @@ from datamodules.denoising.parts import (
     PrefixTargetConfig,
     SpanCorruptionConfig,
 )
+from datamodules.labelled.choices import ChoiceRecordsConfig, SquadChoicesConfig
 from datamodules.labelled.conll import ConllConfig
 from datamodules.labelled.labelled import LabelledData, LabelledDataConfig, LabelledEvaluationConfig
 from datamodules.labelled.labelled_records import LabelledRecordsConfig
@@ -54,7 +55,10 @@ from datamodules.pairs.paired_records import RecordPairsConfig
 from datamodules.pairs.pairs import PairData, PairDataConfig, PairEvaluationConfig
 from datamodules.pairs.papers import SciSummNetConfig
 from datamodules.pairs.parallel import Multi30kConfig, ParallelConfig
+from datamodules.pairs.prompts import PromptData, PromptDataConfig, PromptEvaluationConfig
+from datamodules.pairs.retrieval import RetrievalData, RetrievalDataConfig, RetrievalEvaluationConfig
 from datamodules.pairs.source import PairsConfig
+from datamodules.pairs.squad import SquadPairsConfig
 from datamodules.pairs.stored_pairs import tokenizers_of
 from datamodules.pairs.strings import StringPairsConfig
 from datamodules.pairs.translations import TranslationsConfig
@@ -105,6 +109,7 @@ __all__ = [
     "CataloguesConfig",
     "CausalTargetConfig",
     "CharactersConfig",
+    "ChoiceRecordsConfig",
     "ComposedConfig",
     "ConllConfig",
     "CopyConfig",
@@ -167,11 +172,17 @@ __all__ = [
     "PhrasesConfig",
     "PrefixTargetConfig",
     "PretrainedTokenizerConfig",
+    "PromptData",
+    "PromptDataConfig",
+    "PromptEvaluationConfig",
     "QMSumConfig",
     "QuestionsConfig",
     "RecallConfig",
     "RecordPairsConfig",
     "ReplacePhrasesConfig",
+    "RetrievalData",
+    "RetrievalDataConfig",
+    "RetrievalEvaluationConfig",
     "ReverseConfig",
     "ReviewsConfig",
     "RowData",
@@ -186,6 +197,8 @@ __all__ = [
     "SourceConfig",
     "SpanCorruptionConfig",
     "Split",
+    "SquadChoicesConfig",
+    "SquadPairsConfig",
     "StdlibConfig",
     "StringEvaluationConfig",
     "StringPairsConfig",
@@ -229,6 +242,8 @@ DATA = table(
     GeneratedDataConfig,
     LabelledDataConfig,
     PairDataConfig,
+    PromptDataConfig,
+    RetrievalDataConfig,
     RowDataConfig,
     DenoisingDataConfig,
     implied="language",
@@ -243,6 +258,8 @@ EXAMPLES = table(
     LabelledRecordsConfig,
     ConllConfig,
     QuestionsConfig,
+    ChoiceRecordsConfig,
+    SquadChoicesConfig,
 )
 NOISES = table(
     NoiseConfig,
@@ -267,6 +284,7 @@ PAIRS = table(
     SciSummNetConfig,
     HubPairsConfig,
     DocstringsConfig,
+    SquadPairsConfig,
 )
 SOURCES = table(
     SourceConfig,

@@ -143,7 +143,7 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of sampling.")] = 0,
     allowed: AllowedModules = None,
 ) -> None:
-    """Continue a prompt.
+    """Continue a prompt; by a run of the task strings on prompts, write the answer to it.
 
     Example: python -m lit_transformers generate runs/KEY/checkpoint.ckpt --prompt "def "
     """
@@ -279,6 +279,11 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    passages: Annotated[
+        Path | None,
+        typer.Option(help="Search this file, with a passage in every line, by a run of retrieval.", metavar="FILE"),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Write that many passages for every question.")] = 5,
     allowed: AllowedModules = None,
 ) -> None:
     """Predict something of every line of standard input; write one JSON line for each, in order.
@@ -289,8 +294,10 @@ def predict(
     Tags are {"words": [...], "tags": [...], "probabilities": [...], "entities": [...]}, of the words of a text, or of
     those of a JSON list. Of {"question": ..., "context": ...} question_answering finds {"answer": ..., "start": ...,
     "end": ..., "probability": ...} with the places of characters in the context, null where this has no answer; it
-    reads a long context in windows. A summary on standard error counts empty, cut and refused lines, and unknown
-    symbols.
+    reads a long context in windows. Multiple choice takes {"question": ..., "choices": [...]} and gives {"choice": ...,
+    "probabilities": [...]}, with choices numbered from 0. Retrieval finds passages of a file for a question:
+    {"passages": [{"line": ..., "score": ..., "passage": ...}]}. A summary on standard error counts empty, cut and
+    refused lines, and unknown symbols.
 
     Example: python -m lit_transformers predict runs/KEY/checkpoint.ckpt < reviews.txt > labels.jsonl
     """
@@ -298,11 +305,15 @@ def predict(
 
     with quick_imports():
         from lit_transformers.inference.lines import LineOptions
+        from lit_transformers.inference.passages import PassageFile, passage_finder_of
         from lit_transformers.inference.predict import predictor_of
 
     limit_threads()
     options = LineOptions(batch_tokens, window or usual_window(), overlong)
-    write_all(predictor_of(checkpoint, options, lines, threshold))
+    if passages is None:
+        write_all(predictor_of(checkpoint, options, lines, threshold))
+    else:
+        write_all(passage_finder_of(checkpoint, PassageFile(passages, top), options, lines))
 
 
 @app.command()

@@ -18,6 +18,7 @@ from lit_transformers.class_path import former_class_path
 from lit_transformers.config import ConfigError, Plain, nearest
 from lit_transformers.labels import (
     IGNORED,
+    ChoiceLabels,
     ClassedSpanLabels,
     ClassLabels,
     ClassSetLabels,
@@ -32,6 +33,7 @@ from lit_transformers.trust import import_allowed
 __all__ = [
     "IGNORED",
     "LABEL",
+    "ChoiceLabels",
     "ClassLabels",
     "ClassSetLabels",
     "ClassedSpanLabels",
@@ -45,6 +47,8 @@ __all__ = [
     "PairBatch",
     "PairDescription",
     "Passage",
+    "RetrievalBatch",
+    "RetrievalDescription",
     "RowBatch",
     "RowDescription",
     "SpanLabels",
@@ -317,6 +321,29 @@ class PairDescription(DataDescription):
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class RetrievalDescription(DataDescription):
+    """Describes questions and the passages to retrieve for them (RetrievalBatch), each a row. ``length`` is that of the
+    longest passage, with its special symbols.
+
+    source_length  tokens of the longest question, with its special symbols; no more than ``length``
+    """
+
+    kind = "retrieval"
+    mismatch = "have no passages for {reader} to retrieve; set data to retrieval"
+
+    source_length: int
+
+    @property
+    def label_columns(self) -> Mapping[str, Labels]:
+        return {}
+
+    @classmethod
+    def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
+        return cls(vocabulary=vocabulary, length=length, source_length=length)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class RowDescription(DataDescription):
     """Describes rows of text in which symbols are hidden (RowBatch), of up to ``length`` tokens with what is put around
     them: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]. The boundary of the vocabulary is [CLS].
@@ -462,7 +489,9 @@ class Passage(NamedTuple):
 
 
 class LabelledBatch(NamedTuple):
-    """Whole sequences with their labels. Rows do not depend on each other.
+    """Whole sequences with their labels. Rows do not depend on each other. Where the label is one of several choices,
+    an example has a row for each: inputs, padding_mask, marked and segments are (b, c, t), with rows of padding behind
+    the last choice.
 
     inputs        (b, t) symbols, the boundary first; 0 where padded
     padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row
@@ -529,6 +558,33 @@ class PairBatch(NamedTuple):
     source_padded: bool = True
 
 
+class RetrievalBatch(NamedTuple):
+    """Questions, and passages among which those that answer them are to be found. In training, row n of the passages
+    answers row n of the questions; in an evaluation every text is read once, with padding in place of the other one.
+
+    source               (b, s) symbols of questions, the boundary first; 0 where padded
+    source_padding_mask  (b, s) True at real symbols, False at padding, which stands at the end of a row
+    answer               (b,)   the number of the passage that answers each question; equal passages have one number
+    inputs               (b, t) symbols of passages, the boundary first; 0 where padded
+    padding_mask         (b, t) True at real inputs, False at padding, which stands at the end of a row
+    passage              (b,)   the number of each passage
+    example              (b,)   ordinal of the question within its split
+    cursor and padded as in TextBatch
+    source_padded        whether any symbol of a question may be padding; False where all are known to be real
+    """
+
+    source: Int[Tensor, "b s"]
+    source_padding_mask: Bool[Tensor, "b s"]
+    answer: Int[Tensor, " b"]
+    inputs: Int[Tensor, "b t"]
+    padding_mask: Bool[Tensor, "b t"]
+    passage: Int[Tensor, " b"]
+    example: Int[Tensor, " b"]
+    cursor: str | None
+    padded: bool = True
+    source_padded: bool = True
+
+
 class RowBatch(NamedTuple):
     """Rows of text in which symbols are hidden, each of one segment or two. Rows do not depend on each other.
 
@@ -571,7 +627,7 @@ def needed_mask(batch: Any) -> Bool[Tensor, "b t"] | None:
     return batch.padding_mask if batch.padded else None
 
 
-def needed_source_mask(batch: PairBatch) -> Bool[Tensor, "b s"] | None:
+def needed_source_mask(batch: PairBatch | RetrievalBatch) -> Bool[Tensor, "b s"] | None:
     """Returns the padding mask that a network needs of the sources: None where every symbol is known to be real."""
     return batch.source_padding_mask if batch.source_padded else None
 
@@ -588,7 +644,7 @@ def labels_in(batch: Any, name: str) -> Tensor:
 
 def tokens_read(batch: Any) -> Float[Tensor, ""]:
     """Returns the number of tokens of a batch, as a tensor on its device: what ``tokens_per_step`` of its data counts,
-    without padding. They are its inputs; of pairs those of targets, or the symbols of the texts that both sides are
-    made of (``PairBatch.text``)."""
+    without padding. They are its inputs, of retrieval those of passages; of pairs those of targets, or the symbols of
+    the texts that both sides are made of (``PairBatch.text``)."""
     text = batch.text if isinstance(batch, PairBatch) else None
     return (batch.padding_mask if text is None else text).sum(dtype=torch.float64)

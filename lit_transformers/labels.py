@@ -21,6 +21,7 @@ from lit_transformers.entities import Scheme
 
 __all__ = [
     "IGNORED",
+    "ChoiceLabels",
     "ClassLabels",
     "ClassSetLabels",
     "ClassedSpanLabels",
@@ -99,6 +100,35 @@ class ClassLabels(Labels):
 
     def fault(self, column: Tensor, real: Bool[Tensor, "b t"]) -> str | None:
         return _misshapen(self, column, (len(real),)) or _unknown(column, self.count) or _padded(column, real)
+
+    def leak(self, rows: Sequence[Symbols], labels: Sequence[int | None]) -> str | None:
+        return _place_that_tells(rows, labels)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ChoiceLabels(Labels):
+    """The right one of up to ``count`` choices (b,), which are numbered from 0. An example has a row for each of its
+    choices: its inputs are (b, c, t)."""
+
+    kind = "choices"
+    dtype = torch.long
+
+    count: int
+
+    def random(self, rows: int, length: int) -> Int[Tensor, " b"]:
+        return torch.randint(self.count, (rows,))
+
+    def tensor(self, labels: Sequence[int | None], length: int) -> Int[Tensor, " b"]:
+        return torch.tensor([IGNORED if label is None else int(label) for label in labels or [None]])
+
+    def fault(self, column: Tensor, real: Bool[Tensor, "b c t"]) -> str | None:
+        if broken := _misshapen(self, column, (len(real),)) or _unknown(column, self.count):
+            return broken
+        chosen = real.any(dim=2).gather(1, column.clamp(min=0)[:, None])[:, 0]
+        if (~chosen & (column != IGNORED)).any():
+            return "the right choice of an example is none of its rows"
+        return _padded(column, real.flatten(1))
 
     def leak(self, rows: Sequence[Symbols], labels: Sequence[int | None]) -> str | None:
         return _place_that_tells(rows, labels)

@@ -53,6 +53,7 @@ MEETING = {
         "runs.fit",
         "inference.write",
         "inference.lines",
+        "inference.passages",
         "inference.predict",
         "inference.translate",
         "__main__",

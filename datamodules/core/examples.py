@@ -33,6 +33,8 @@ class Example(NamedTuple):
     names in the description; without one that the example has not. second: the place of the first symbol of the second
     text; None where there is one text. words: the number of the word of each symbol, from 1, and 0 where it belongs to
     none; None where no label is one of words. passage: the text that an answer is a part of; None where there is none.
+    choices: the rows of its choices, each the places of its first symbol, of the first symbol of its second text, and
+    after its last; None where the example is one row.
     """
 
     symbols: npt.NDArray[np.int64]
@@ -42,6 +44,7 @@ class Example(NamedTuple):
     second: int | None = None
     words: npt.NDArray[np.int64] | None = None
     passage: Passage | None = None
+    choices: tuple[tuple[int, int, int], ...] | None = None
 
     @property
     def labels(self) -> dict[str, Any]:
@@ -178,6 +181,11 @@ class ExamplesConfig(Config):
     def licences(self) -> Mapping[str, str]:
         """Hook: the licences of the examples, by the names of their corpora. By default none is known."""
         return {}
+
+    @property
+    def most_rows(self) -> int:
+        """Hook: the most rows of an example, more than 1 where it has a row for each of its choices."""
+        return 1
 
     def described(self, trained: TrainedSymbols) -> LabelledDescription:
         """Hook: returns the description of examples that are read with the symbols and labels of a trained network. By

@@ -15,12 +15,14 @@ import scipy.special
 
 from datamodules.core.errors import DataError
 from datamodules.floors.answers import question_floors
+from datamodules.floors.choices import choice_floors
 from datamodules.floors.tags import tag_floors
 from datamodules.labelled.labelled import LabelledData
 from datamodules.labelled.questions import Questions
 from lit_transformers.batch import (
     IGNORED,
     LABEL,
+    ChoiceLabels,
     ClassLabels,
     ClassSetLabels,
     LabelledBatch,
@@ -84,7 +86,8 @@ class _Predictor(NamedTuple):
 def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, float]:
     """Returns the value of a metric of labels by who knows no text, from the frequencies of classes or the mean number,
     and by a linear model over bags of n-grams: logistic regression or, of numbers, ridge regression. Tags of words have
-    predictors by word (``tag_floors``), and questions by their words (``question_floors``).
+    predictors by word (``tag_floors``), questions by their words (``question_floors``), and
+    choices by theirs (``choice_floors``).
 
     metric: with the column before a colon where that is another than ``label``. They are fitted on this many batches of
     training. Raises DataError for other metrics.
@@ -94,6 +97,8 @@ def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, 
     column, _, name = metric.rpartition(":")
     column = column or LABEL
     labels = data.description.label_columns[column]
+    if isinstance(labels, ChoiceLabels):
+        return choice_floors(data, metric, batches)
     if isinstance(labels, WordTagLabels):
         return tag_floors(data, labels, metric, batches)
     predictor = _predictor(labels)
@@ -235,7 +240,7 @@ def _truth(batch: LabelledBatch, column: str, kind: Labels) -> tuple[Floats, npt
     has: npt.NDArray[np.bool_] = batch.padding_mask.numpy().any(axis=1)
     if isinstance(kind, NumberLabels):
         return labels[:, None].astype(np.float64), has
-    has = np.asarray(has & (labels.reshape(len(labels), -1)[:, 0] != IGNORED))
+    has &= labels.reshape(len(labels), -1)[:, 0] != IGNORED
     if isinstance(kind, ClassLabels):
         return (labels[:, None] == np.arange(kind.count)).astype(np.float64), has
     return (labels == 1).astype(np.float64), has

@@ -14,10 +14,13 @@ from datamodules.floors.denoising import denoising_floors
 from datamodules.floors.generated_texts import pair_floors
 from datamodules.floors.labelled import labelled_floors
 from datamodules.floors.language import language_floors
+from datamodules.floors.retrieval import retrieval_floors
 from datamodules.floors.rows import row_floors
 from datamodules.floors.strings import answer_floors
 from datamodules.labelled.labelled import LabelledData
 from datamodules.pairs.pairs import PairData
+from datamodules.pairs.prompts import PromptData
+from datamodules.pairs.retrieval import RetrievalData
 from datamodules.rows.rows import RowData
 from datamodules.strings.generated import GeneratedData
 from datamodules.text.language import LanguageData
@@ -46,6 +49,8 @@ floors.register(LanguageData, language_floors)
 floors.register(LabelledData, labelled_floors)
 floors.register(GeneratedData, answer_floors)
 floors.register(PairData, pair_floors)
+floors.register(PromptData, answer_floors)
+floors.register(RetrievalData, retrieval_floors)
 floors.register(RowData, row_floors)
 floors.register(DenoisingData, denoising_floors)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from datamodules.core.tokenizers import Symbols, Tokenizer
 from datamodules.core.trained import TrainedSymbols
 from datamodules.core.windows import Endless, Once, Windows, cut
 from datamodules.labelled.listops import ListOpsConfig
-from lit_transformers.batch import LABEL, DataDescription, LabelledBatch, LabelledDescription, Labels
+from lit_transformers.batch import LABEL, ChoiceLabels, DataDescription, LabelledBatch, LabelledDescription, Labels
 from lit_transformers.config import Config, NonNegative, Plain, Positive
 
 __all__ = ["LabelledData", "LabelledDataConfig", "LabelledEvaluationConfig"]
@@ -81,7 +82,7 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
     @property
     def tokens_per_step(self) -> int:
         """Counts every row as the longest one: lengths are not known before rows are read."""
-        return self.batch_size * self.length
+        return self.batch_size * self.source.most_rows * self.length
 
     @property
     def examples_per_batch(self) -> int:
@@ -210,34 +211,49 @@ class RowShape(NamedTuple):
 def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -> LabelledBatch:
     """Makes a batch of examples with the ordinals of their documents; of none, one row of padding, for a rank without a
     share of it."""
-    count = max(len(examples), 1)
-    longest = max([shape.least, 1, *(len(example.symbols) + 1 for _, example in examples)])
-    inputs, padding_mask = np.zeros((count, longest), np.int64), np.zeros((count, longest), np.bool_)
-    marked = np.zeros((count, longest), np.bool_)
-    segments, words = np.zeros((count, longest), np.int64), np.zeros((count, longest), np.int64)
-    for row, (_, example) in enumerate(examples):
-        length = len(example.symbols) + 1
-        inputs[row, 0], inputs[row, 1:length], padding_mask[row, :length] = shape.boundary, example.symbols, True
-        marked[row, [place + 1 for place in example.marked or ()]] = True
-        if example.second is not None:
-            segments[row, example.second + 1 : length] = 1
-        if example.words is not None:
-            words[row, 1:length] = example.words
+    count, has_choices = max(len(examples), 1), isinstance(shape.columns[LABEL], ChoiceLabels)
+    of_examples = [rows_of(example) for _, example in examples] or [[]]
+    most = max(1, *map(len, of_examples)) if has_choices else 1
+    longest = max([shape.least, 1, *(len(row.symbols) + 1 for rows in of_examples for row in rows)])
+    inputs, padding_mask = np.zeros((count, most, longest), np.int64), np.zeros((count, most, longest), np.bool_)
+    marked, segments, words = np.zeros_like(padding_mask), np.zeros_like(inputs), np.zeros_like(inputs)
+    for number, rows in enumerate(of_examples):
+        for place, row in enumerate(rows):
+            index, length = (number, place), len(row.symbols) + 1
+            inputs[index][0], inputs[index][1:length], padding_mask[index][:length] = shape.boundary, row.symbols, True
+            marked[index][[position + 1 for position in row.marked or ()]] = True
+            if row.second is not None:
+                segments[index][row.second + 1 : length] = 1
+            if row.words is not None:
+                words[index][1:length] = row.words
     labels = {name: column_of(name, kind, examples, longest) for name, kind in shape.columns.items()}
     passages = [example.passage for _, example in examples if example.passage is not None]
+
+    def tensor(rows: npt.NDArray[Any]) -> Tensor:
+        return torch.from_numpy(rows if has_choices else rows[:, 0])
+
     return LabelledBatch(
-        torch.from_numpy(inputs),
-        torch.from_numpy(padding_mask),
+        tensor(inputs),
+        tensor(padding_mask),
         labels.pop(LABEL),
-        torch.from_numpy(marked) if any(example.marked is not None for _, example in examples) else None,
+        tensor(marked) if any(example.marked is not None for _, example in examples) else None,
         torch.tensor([ordinal for ordinal, _ in examples] or [0]),
         cursor,
         labels or None,
         padded=not padding_mask.all(),
-        segments=torch.from_numpy(segments) if shape.segments > 1 else None,
-        words=torch.from_numpy(words) if shape.of_words else None,
+        segments=tensor(segments) if shape.segments > 1 else None,
+        words=tensor(words) if shape.of_words else None,
         passages=tuple(passages) or None,
     )
+
+
+def rows_of(example: Example) -> list[Example]:
+    """Returns the rows of an example: itself, or one for each of its choices."""
+    if example.choices is None:
+        return [example]
+    return [
+        Example(example.symbols[start:stop], None, second=second - start) for start, second, stop in example.choices
+    ]
 
 
 def column_of(name: str, kind: Labels, examples: list[tuple[int, Example]], length: int) -> Tensor:

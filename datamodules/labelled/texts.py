@@ -205,8 +205,12 @@ class StoredTexts(Examples):
     def example_of(self, stored: bytes) -> Example:
         """Returns a stored example as symbols and labels."""
 
+    def stored(self, split: Split, ordinal: int) -> bytes:
+        """Returns an example as the index holds it."""
+        return self._stored(self._split(split), self._place(split, ordinal))
+
     def example(self, split: Split, ordinal: int) -> Example:
-        return self.example_of(self._stored(self._split(split), self._place(split, ordinal)))
+        return self.example_of(self.stored(split, ordinal))
 
     def reading_messages(self) -> list[str]:
         return self.corpus.messages
@@ -256,7 +260,7 @@ class LabelledTexts(StoredTexts):
 
     def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
         for ordinal in range(self.count(split)):
-            texts = self.texts_of(self._stored(self._split(split), self._place(split, ordinal)))
+            texts = self.texts_of(self.stored(split, ordinal))
             for symbols in self.rows.read(*map(self.tokenizer.encode, texts)):
                 yield self.tokenizer, symbols
 

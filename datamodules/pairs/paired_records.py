@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from datamodules.core.index import IndexedCorpus, Text
 from datamodules.pairs.source import Languages, Longest
@@ -22,6 +22,8 @@ class RecordPairsConfig(TextPairsConfig, RecordsConfig, kind="records"):
                spaces; join(`"\\n"`, turns[*].text) joins otherwise
     target     likewise; each text of a list is a reference, the first of which training reads
     languages  of sources and targets, where they are known
+    split_by   of a split by hash: the side that decides it. The target keeps pairs with the same target, such as the
+               questions of a passage, in one split
     """
 
     usual: ClassVar[Longest] = Longest(256, 256)
@@ -29,6 +31,7 @@ class RecordPairsConfig(TextPairsConfig, RecordsConfig, kind="records"):
     source: Column = "source"
     target: Column = "target"
     languages: Languages | None = None
+    split_by: Literal["source", "target"] = "source"
 
     def conflicts(self) -> Iterator[str]:
         yield from self.conflicts_of(source=self.source, target=self.target)
@@ -40,4 +43,5 @@ class RecordPairsConfig(TextPairsConfig, RecordsConfig, kind="records"):
 
     def _pair(self, record: FileRecord, sides: list[list[str]], path: Path) -> Text:
         texts = Texts(" ".join(sides[0]), tuple(sides[1]))
-        return pair_text(record.origin, self.split_of(record, texts.source), record.row, texts, path)
+        decisive = texts.source if self.split_by == "source" else texts.targets[0]
+        return pair_text(record.origin, self.split_of(record, decisive), record.row, texts, path)

@@ -43,7 +43,16 @@ from datamodules.denoising.symbols import DenoisingSymbols
 from datamodules.pairs.source import PairsRead
 from datamodules.rows.noises import PlainRow
 from datamodules.rows.phrases import Phrases
-from lit_transformers.batch import IGNORED, LabelledBatch, Labels, TagLabels, Vocabulary, WordTagLabels, labels_in
+from lit_transformers.batch import (
+    IGNORED,
+    LabelledBatch,
+    Labels,
+    RetrievalBatch,
+    TagLabels,
+    Vocabulary,
+    WordTagLabels,
+    labels_in,
+)
 from lit_transformers.checks.part_checks import PartChecks, require_effects
 from lit_transformers.config import Config, ConfigError, existing, field_types
 from lit_transformers.gates.gates import Broken
@@ -544,6 +553,8 @@ def targets_are_not_fed(case: DataConfig) -> str:
     for batch in islice(case.build().training().batches(), BATCHES):
         if isinstance(batch, LabelledBatch):
             return "not asked: its batches have labels, which are no inputs"
+        if isinstance(batch, RetrievalBatch):
+            return "not asked: both texts of a pair are inputs, each of an encoder"
         scored = batch.targets != IGNORED
         alike, count = alike + int((batch.targets == batch.inputs)[scored].sum()), count + int(scored.sum())
     if count == 0:

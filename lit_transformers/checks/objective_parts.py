@@ -15,11 +15,13 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import (
     IGNORED,
+    ChoiceLabels,
     ClassLabels,
     DataDescription,
     LabelledBatch,
     LabelledDescription,
     PairBatch,
+    RetrievalBatch,
     RowBatch,
     RowDescription,
     StringBatch,
@@ -137,7 +139,10 @@ def _built(case: TaskConfig) -> tuple[Task, Any]:
     vocabulary = Vocabulary(size=VOCABULARY, boundary=0, unit="byte", byte_lengths=None)
     described, refusals = case.probe_data(vocabulary, SHORTEST), []
     with_phrases = [replace(described, phrases=True)] if isinstance(described, RowDescription) else []
-    for data, model in product([described, *with_phrases], _models()):
+    with_choices = (
+        [replace(described, labels=ChoiceLabels(count=3))] if isinstance(described, LabelledDescription) else []
+    )
+    for data, model in product([described, *with_phrases, *with_choices], _models()):
         try:
             with torch.random.fork_rng(devices=[]):
                 task = case.build(model, data, TrainingConfig())
@@ -206,6 +211,7 @@ def costs_equal_the_count(case: TaskConfig) -> str:
         _loss(task, batch)
     cost = case.cost(task.model_config, data)
     _, length = case.counted_lengths(data)
+    length *= math.prod(batch.inputs.shape[1:-1])  # an example may have a row for each of its choices
     counted = count_flops(lambda: _loss(task, batch))
     error = compare_flops(cost.flops_per_token * length, counted, f"a row of {length} tokens")
     _loss(task, batch).backward()
@@ -251,7 +257,7 @@ def _padded(batch: Any, columns: int) -> Any:
     padded = {}
     for name, column in values.items():
         mask = values["source_padding_mask"] if name.startswith("source") else values["padding_mask"]
-        if isinstance(column, Tensor) and column.dim() == 2 and column.shape == mask.shape:
+        if isinstance(column, Tensor) and column.dim() >= 2 and column.shape == mask.shape:
             filling = IGNORED if name == "targets" else 0
             padded[name] = nn.functional.pad(column, (0, columns), value=filling)
     return batch._replace(**padded, **{name: True for name in ("padded", "source_padded") if name in values})
@@ -341,11 +347,14 @@ def _other_labels(labels: Tensor) -> Tensor:
 def targets_are_not_read(case: TaskConfig) -> str:
     """Checks that what the network says of a batch does not change with its targets or labels."""
     task, batch = _built(case)
+    other: Any
     if isinstance(batch, RowBatch):
         return "not asked: targets of rows say which symbols are predicted"
     if isinstance(batch, LabelledBatch):
         columns = {name: _other_labels(labels) for name, labels in (batch.columns or {}).items()}
         other = batch._replace(labels=_other_labels(batch.labels), columns=columns or None)
+    elif isinstance(batch, RetrievalBatch):
+        other = batch._replace(answer=batch.answer + 1, passage=batch.passage.flip(0))
     else:
         targets = batch.targets
         other = batch._replace(targets=torch.where(targets == IGNORED, targets, (targets + 1) % VOCABULARY))

@@ -50,7 +50,7 @@ class PlainLines:
         self.phase, self.part, self.written_at = "", 0, -math.inf
 
     def __call__(self, progress: Progress) -> None:
-        part, silence = PARTS * progress.step // progress.steps, self.now() - self.written_at
+        part, silence = PARTS * progress.step // max(1, progress.steps), self.now() - self.written_at
         is_due = silence >= (SHORTEST_SILENCE if part > self.part else LONGEST_SILENCE)
         if progress.phase == self.phase and not is_due:
             return

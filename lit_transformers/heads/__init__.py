@@ -3,11 +3,13 @@
 from lit_transformers.config import table
 from lit_transformers.heads.answer_span import AnswerSpanConfig
 from lit_transformers.heads.answer_symbols import AnswerSymbolsConfig
+from lit_transformers.heads.choices import ChoiceScoresConfig
 from lit_transformers.heads.contrast import ContrastConfig, MaskedSymbolsConfig
 from lit_transformers.heads.head import Head, HeadConfig, HeadDict, HeadLoss, Representation
 from lit_transformers.heads.hidden_symbols import HiddenSymbolsConfig
 from lit_transformers.heads.next_symbol import FutureSymbolConfig, LayerSymbolsConfig, NextSymbolConfig
 from lit_transformers.heads.one_sided_symbols import OneSidedSymbolsConfig
+from lit_transformers.heads.passages import PassagesConfig
 from lit_transformers.heads.phrase_detection import ReplacedPhrasesConfig
 from lit_transformers.heads.pooled import ClassLabelConfig, ClassSetLabelConfig, NumberLabelConfig
 from lit_transformers.heads.relation import RelationConfig
@@ -25,6 +27,7 @@ HEADS = table(
     ClassSetLabelConfig,
     NumberLabelConfig,
     TagLabelConfig,
+    ChoiceScoresConfig,
     HiddenSymbolsConfig,
     OneSidedSymbolsConfig,
     RelationConfig,
@@ -35,12 +38,14 @@ HEADS = table(
     ContrastConfig,
     MaskedSymbolsConfig,
     AnswerSpanConfig,
+    PassagesConfig,
 )
 
 __all__ = [
     "HEADS",
     "AnswerSpanConfig",
     "AnswerSymbolsConfig",
+    "ChoiceScoresConfig",
     "ClassLabelConfig",
     "ClassSetLabelConfig",
     "ContrastConfig",
@@ -56,6 +61,7 @@ __all__ = [
     "NextSymbolConfig",
     "NumberLabelConfig",
     "OneSidedSymbolsConfig",
+    "PassagesConfig",
     "RelationConfig",
     "ReplacedPhrasesConfig",
     "ReplacedSymbolsConfig",

@@ -72,6 +72,14 @@ def longest_spans(targets: Int[Tensor, "b t"], longest: int) -> Ngrams:
     return Ngrams(symbols * (torch.arange(longest, device=targets.device) < lengths[:, None]), lengths)
 
 
+def info_nce(
+    scores: Float[Tensor, "b n"], own: Int[Tensor, " b"], left_out: Bool[Tensor, "b n"]
+) -> Float[Tensor, " b"]:
+    """Returns -log of the softmax over the scores of each row at its ``own`` place, without those that are left out
+    (arXiv:1807.03748, equation 4)."""
+    return F.cross_entropy(scores.masked_fill(left_out, -torch.inf), own, reduction="none")
+
+
 class Contrasts(NamedTuple):
     """What each row says of n-grams, all (b,): its loss, ``nats``, and whether its own has the highest score,
     ``correct``, 0 and False where it has none; and which rows are ``scored``."""
@@ -126,7 +134,7 @@ class NgramContrast(Head):
     ) -> Float[Tensor, " b"]:
         """Returns the loss of each row, whose own n-gram is that at ``own``, without pairs that are left out."""
         if self.kind == "info_nce":
-            return F.cross_entropy(scores.masked_fill(left_out, -torch.inf), own, reduction="none")
+            return info_nce(scores, own, left_out)
         real = F.one_hot(own, scores.size(1)).to(scores.dtype)
         pairs = F.binary_cross_entropy_with_logits(scores, real, reduction="none")
         return pairs.masked_fill(left_out, 0.0).sum(dim=1)

@@ -11,9 +11,11 @@ from torch.nn import functional as F
 
 from lit_transformers.precision import full_precision
 
-__all__ = ["PiecePooling", "Pooled", "Pooling", "cut_rows", "joined_rows", "pooled"]
+__all__ = ["FixedPooling", "PiecePooling", "Pooled", "Pooling", "cut_rows", "joined_rows", "pooled"]
 
-Pooling = Literal["first", "mean", "last", "max", "attention"]
+FixedPooling = Literal["first", "mean", "last", "max"]
+"""The poolings that learn nothing."""
+Pooling = FixedPooling | Literal["attention"]
 PiecePooling = Literal["mean", "max", "attention"]
 
 
@@ -32,7 +34,7 @@ class Pooled(nn.Module):
     def forward(self, hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b d"]:
         """Returns one vector (b, d) for each row, zeros for one of padding alone by mean, max and attention.
         ``padding_mask`` is False at padding, which is at the end of a row."""
-        if self.query is None:
+        if self.query is None or self.pooling != "attention":
             return pooled(hidden, padding_mask, self.pooling)
         scores = full_precision(hidden @ self.query.to(hidden.dtype)) / self.dim**0.5
         weights = scores.masked_fill(~padding_mask, torch.finfo(scores.dtype).min).softmax(dim=1)
@@ -44,7 +46,9 @@ class Pooled(nn.Module):
         return 0 if self.query is None else 4 * count * self.dim
 
 
-def pooled(hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"], pooling: Pooling) -> Float[Tensor, "b d"]:
+def pooled(
+    hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"], pooling: FixedPooling
+) -> Float[Tensor, "b d"]:
     """Returns one vector (b, d) for each row, by a pooling that learns nothing; padding is at the end of a row."""
     match pooling:
         case "first":
@@ -58,8 +62,6 @@ def pooled(hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"], po
         case "max":
             largest = hidden.masked_fill(~padding_mask[..., None], float("-inf")).amax(dim=1)
             return largest.masked_fill(~padding_mask.any(dim=1, keepdim=True), 0.0)
-        case "attention":
-            raise ValueError("attention has a learned query, which Pooled holds")
 
 
 def cut_rows(rows: Shaped[Tensor, "b t *d"], length: int) -> Shaped[Tensor, "p s *d"]:

@@ -130,6 +130,10 @@ class LineWriter(ABC):
         """Hook: returns the symbols of each text of a line; by default none depends on the others."""
         return [self.encode(text) for text in texts]
 
+    def read_at_once(self, symbols: Sequence[Symbols]) -> int:
+        """Hook: returns how many symbols of a line stand in one row, by default those of all its texts."""
+        return sum(map(len, symbols))
+
     def messages(self) -> Iterator[str]:
         """Hook: yields a sentence for each count of the lines so far."""
         return self.counts.messages(self.longest)
@@ -168,8 +172,8 @@ class LineWriter(ABC):
             counts.empty += 1
             return SourceLine(len(line))
         symbols = self.encode_each(texts)
-        count = sum(map(len, symbols))
-        counts.symbols += count
+        count = self.read_at_once(symbols)
+        counts.symbols += sum(map(len, symbols))
         if self.tokenizer.unknown is not None:
             unknown = [int((part == self.tokenizer.unknown).sum()) for part in symbols]
             counts.unknown += sum(unknown)

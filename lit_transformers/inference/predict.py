@@ -23,6 +23,7 @@ from datamodules import (
 from datamodules.core.examples import TextRows
 from datamodules.core.tokenizers import Symbols
 from datamodules.core.trained import require_tokenizer
+from datamodules.labelled.choices import ChoiceExamplesConfig
 from datamodules.rows.reader import RELATIONS
 from datamodules.rows.stored_sentences import sentences_of
 from datamodules.rows.symbols import RowSymbols
@@ -33,6 +34,7 @@ from lit_transformers.heads.relation import Relation
 from lit_transformers.inference.calibration import temperature_of
 from lit_transformers.inference.lines import LineOptions
 from lit_transformers.inference.predict_answers import AnswerPredictor
+from lit_transformers.inference.predict_choices import ChoicePredictor
 from lit_transformers.inference.predict_tags import TagPredictor
 from lit_transformers.inference.predictor import DIGITS, LineFormat, LineTexts, Predictor
 from lit_transformers.runs import load
@@ -40,9 +42,11 @@ from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.classification import Classification
 from lit_transformers.tasks.masked_lm import MaskedLM
 from lit_transformers.tasks.multi_label import MultiLabel
+from lit_transformers.tasks.multiple_choice import MultipleChoice
 from lit_transformers.tasks.pooled import PooledTask
 from lit_transformers.tasks.question_answering import QuestionAnswering
 from lit_transformers.tasks.regression import Regression
+from lit_transformers.tasks.retrieval import Retrieval
 from lit_transformers.tasks.tagging import Tagging
 
 __all__ = ["predictor_of"]
@@ -168,9 +172,13 @@ def predictor_of(
     source = config.data.source if isinstance(config.data, LabelledDataConfig) else None
     if isinstance(task, QuestionAnswering) and isinstance(source, QuestionsConfig):
         return AnswerPredictor(task, source.windows(require_tokenizer(trained.tokenizer)), options, form)
-    if isinstance(task, PooledTask | Tagging) and isinstance(config.data, LabelledDataConfig):
-        rows = None if trained.tokenizer is None else config.data.source.text_rows(trained)
-        if rows is None:
+    if isinstance(task, MultipleChoice) and isinstance(source, ChoiceExamplesConfig):
+        return ChoicePredictor(task, source, trained, options, form)
+    if isinstance(task, Retrieval):
+        raise ConfigError("a run of retrieval finds the passages of a file; name it", "--passages")
+    if isinstance(task, PooledTask | Tagging | MultipleChoice) and source is not None:
+        rows = None if trained.tokenizer is None else source.text_rows(trained)
+        if rows is None or isinstance(task, MultipleChoice):
             reason = f"was trained on {config.data.name}, which are no texts; measure it by: evaluate"
             raise ConfigError(reason, str(checkpoint))
         if isinstance(task, Tagging):

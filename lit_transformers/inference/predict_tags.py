@@ -19,7 +19,7 @@ from datamodules.labelled.texts import WHOLE
 from lit_transformers.batch import IGNORED, LABEL, LabelledBatch, LabelledDescription, WordTagLabels
 from lit_transformers.config import ConfigError
 from lit_transformers.inference.lines import LineOptions
-from lit_transformers.inference.predictor import DIGITS, LineFormat, LineTexts, Predictor
+from lit_transformers.inference.predictor import DIGITS, LineFormat, LineTexts, Predictor, require_writable
 from lit_transformers.tasks.tagging import Tagging
 
 __all__ = ["TagPredictor"]
@@ -106,10 +106,7 @@ def given_words(line: str) -> list[str] | None:
         return None
     if not all(isinstance(word, str) and word.strip() for word in words):
         raise ConfigError('has a word that is empty or no text; give {"words": ["...", ...]}')
-    try:
-        "".join(words).encode()
-    except UnicodeEncodeError:
-        raise ConfigError("holds a character that UTF-8 cannot write") from None
+    require_writable(words)
     return words
 
 

@@ -19,7 +19,7 @@ from lit_transformers.inference.lines import LineOptions, LineWriter
 from lit_transformers.tasks import Task
 from lit_transformers.training.arithmetic import arithmetic
 
-__all__ = ["DIGITS", "LineFormat", "LineTexts", "Predictor"]
+__all__ = ["DIGITS", "LineFormat", "LineTexts", "Predictor", "require_writable"]
 
 LineFormat = Literal["text", "json"]
 DIGITS = 6
@@ -50,10 +50,7 @@ class LineTexts(NamedTuple):
         texts = [plain] if isinstance(plain, str) else plain
         if not isinstance(texts, list) or len(texts) != len(self.names) or not all(isinstance(t, str) for t in texts):
             raise ConfigError(f"has another form; give {self.example}")
-        try:
-            "".join(texts).encode()
-        except UnicodeEncodeError:
-            raise ConfigError("holds a character that UTF-8 cannot write") from None
+        require_writable(texts)
         return tuple(texts)
 
     @property
@@ -63,6 +60,14 @@ class LineTexts(NamedTuple):
             fields = ", ".join(f'"{name}": "..."' for name in self.names)
             return f"{{{fields}}}"
         return "two texts with a tab between them" if len(self.names) == 2 else "a text"
+
+
+def require_writable(texts: Sequence[str]) -> None:
+    """Raises ConfigError for a character that UTF-8 cannot write."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        raise ConfigError("holds a character that UTF-8 cannot write") from None
 
 
 class Predictor(LineWriter):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import torch
 
-from datamodules import tokenizer_from_dict
+from datamodules import PromptDataConfig, Tokenizer, tokenizer_from_dict
+from datamodules.pairs.prompts import prompt_shape
 from lit_transformers.config import ConfigError, Memory
 from lit_transformers.decoding.generate import beam_search, sample
 from lit_transformers.decoding.sampling import SamplingConfig
@@ -15,6 +17,7 @@ from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.causal_lm import CausalLM
 from lit_transformers.tasks.seq2seq import Seq2Seq
+from lit_transformers.tasks.strings import Strings
 from lit_transformers.training.arithmetic import arithmetic
 
 
@@ -26,7 +29,8 @@ def write(
     beams: int = 1,
     memory: int | None = None,
 ) -> Iterator[str]:
-    """Yields the prompt and the text of ``length`` symbols after it, in pieces as they are generated.
+    """Yields the prompt and the text of ``length`` symbols after it, in pieces as they are generated; by a decoder that
+    was fine-tuned on prompts its answer alone, of at most as many symbols.
 
     memory: tokens that stay visible; None for as many as in training, its memory and its segment together. Raises
     ConfigError where the checkpoint is not that of a causal_lm, or where its mixer has no memory to set.
@@ -34,8 +38,10 @@ def write(
     task, config, extra = load(checkpoint)
     if isinstance(task, Seq2Seq):
         raise ConfigError("a seq2seq writes of a source; give it lines with: translate, or summarize", "task")
-    if not isinstance(task, CausalLM):
-        raise ConfigError(f"only a causal_lm writes text, and this is a run of the task {config.task.kind}", "task")
+    answers = isinstance(task, Strings) and isinstance(config.data, PromptDataConfig) and bool(extra["tokenizer"])
+    if not isinstance(task, CausalLM) and not answers:
+        this = f"this is a run of the task {config.task.kind} on {config.data.kind}"
+        raise ConfigError(f"only a causal_lm writes text, or strings that learned to answer prompts; {this}", "task")
     require_numbers(task, checkpoint)
     model = config.model
     memories = dict(model.leaves_with(Memory))
@@ -48,22 +54,35 @@ def write(
         raise ConfigError(f"a {model.get('mixer.kind')} mixer has no memory to set", "memory")
     tokenizer = tokenizer_from_dict(extra["tokenizer"])
     boundary = task.data.vocabulary.boundary
+    if answers and beams > 1:
+        raise ConfigError("answers are sampled, or with a temperature of 0 the likeliest symbols; omit it", "beams")
     try:
-        prompt_symbols = torch.tensor([boundary, *tokenizer.encode(prompt.encode()).tolist()])
+        encoded = tokenizer.encode(prompt.encode())
     except UnicodeEncodeError as error:
         raise ConfigError(f"character {error.start + 1} is none that UTF-8 can write; type another", "prompt") from None
     with arithmetic(task.training_config):
+        if answers:
+            before = torch.from_numpy(prompt_shape(config.data, extra).prompt(encoded, 0))
+            symbols = sample(task.evaluator(), before, length, sampling)
+            yield from pieces(takewhile(lambda symbol: symbol != boundary, symbols), tokenizer)
+            return
+        prompt_symbols = torch.tensor([boundary, *encoded.tolist()])
         if beams > 1:
-            symbols, _ = beam_search(task.evaluator(), prompt_symbols, length, beams, forbidden=boundary)
-            yield prompt + tokenizer.decode(symbols)
+            likeliest, _ = beam_search(task.evaluator(), prompt_symbols, length, beams, forbidden=boundary)
+            yield prompt + tokenizer.decode(likeliest)
             return
         yield prompt
-        generated: list[int] = []
-        written = ""
-        for symbol in sample(task.evaluator(), prompt_symbols, length, sampling, forbidden=boundary):
-            generated.append(symbol)
-            text = tokenizer.decode(generated)
-            if not text.endswith("\N{REPLACEMENT CHARACTER}"):  # the rest of a character may still come
-                yield text[len(written) :]
-                written = text
-        yield tokenizer.decode(generated)[len(written) :]
+        yield from pieces(sample(task.evaluator(), prompt_symbols, length, sampling, forbidden=boundary), tokenizer)
+
+
+def pieces(symbols: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
+    """Yields the text of symbols as they come, in whole characters."""
+    read: list[int] = []
+    written = ""
+    for symbol in symbols:
+        read.append(symbol)
+        text = tokenizer.decode(read)
+        if not text.endswith("\N{REPLACEMENT CHARACTER}"):  # the rest of a character may still come
+            yield text[len(written) :]
+            written = text
+    yield tokenizer.decode(read)[len(written) :]

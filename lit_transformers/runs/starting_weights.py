@@ -208,7 +208,7 @@ def start_from(task: Task, sources: Mapping[str, StartingWeights]) -> list[str]:
 
 def part_in_start(name: str) -> str:
     """Returns the field of ``start`` that the source of a task's tensor stands in."""
-    return "network" if name.startswith("network.") else "heads"
+    return "network" if name.startswith(("network.", "passage_network.")) else "heads"
 
 
 def tensors_for(name: str, sources: Mapping[str, StartingWeights]) -> Mapping[str, Tensor]:

@@ -7,10 +7,12 @@ from lit_transformers.tasks.classification import ClassificationConfig
 from lit_transformers.tasks.contrastive import ContrastiveConfig
 from lit_transformers.tasks.masked_lm import MaskedLMConfig
 from lit_transformers.tasks.multi_label import MultiLabelConfig
+from lit_transformers.tasks.multiple_choice import MultipleChoiceConfig
 from lit_transformers.tasks.permutation_lm import PermutationLMConfig
 from lit_transformers.tasks.question_answering import QuestionAnsweringConfig
 from lit_transformers.tasks.regression import RegressionConfig
 from lit_transformers.tasks.replaced_tokens import ReplacedTokensConfig, SymbolGeneratorConfig
+from lit_transformers.tasks.retrieval import RetrievalConfig
 from lit_transformers.tasks.seq2seq import Seq2SeqConfig
 from lit_transformers.tasks.strings import StringsConfig
 from lit_transformers.tasks.tagging import TaggingConfig
@@ -23,6 +25,8 @@ TASKS = table(
     MultiLabelConfig,
     RegressionConfig,
     TaggingConfig,
+    MultipleChoiceConfig,
+    RetrievalConfig,
     StringsConfig,
     Seq2SeqConfig,
     MaskedLMConfig,
@@ -42,10 +46,12 @@ __all__ = [
     "ContrastiveConfig",
     "MaskedLMConfig",
     "MultiLabelConfig",
+    "MultipleChoiceConfig",
     "PermutationLMConfig",
     "QuestionAnsweringConfig",
     "RegressionConfig",
     "ReplacedTokensConfig",
+    "RetrievalConfig",
     "Seq2SeqConfig",
     "StringsConfig",
     "SymbolGeneratorConfig",

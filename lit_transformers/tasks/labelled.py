@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription, needed_mask
+from lit_transformers.batch import ChoiceLabels, DataDescription, LabelledBatch, LabelledDescription, needed_mask
 from lit_transformers.config import ConfigError, Positive
 from lit_transformers.heads.combined_layers import CombinedLayers, LayerCombination
 from lit_transformers.heads.head import Representation
@@ -70,16 +70,18 @@ class LabelledTaskConfig(TaskConfig):
         return numbers
 
     def random_batch(self, data: DataDescription) -> LabelledBatch:
-        """Returns two rows of random symbols, each with a random label and a random marked token, and of two texts if
-        rows may have two."""
+        """Returns two examples of random symbols, each with a random label and a random marked token in every row, and
+        of two texts if rows may have two."""
         described = LabelledDescription.of(data, self.kind)
+        choices = (described.labels.count,) if isinstance(described.labels, ChoiceLabels) else ()
         length = described.longest_row
-        inputs = torch.randint(1, data.vocabulary.size, (2, length))
+        shape = (2, *choices, length)
+        inputs = torch.randint(1, data.vocabulary.size, shape)
         labels = described.labels.random(2, length)
         columns = {name: kind.random(2, length) for name, kind in described.columns.items()}
-        marked = torch.arange(length) == torch.randint(length, (2, 1))
+        marked = torch.arange(length) == torch.randint(length, (*shape[:-1], 1))
         real, rows = torch.ones_like(marked), torch.arange(2)
-        segments = random_segments(2, length) if described.segments > 1 else None
+        segments = random_segments(inputs) if described.segments > 1 else None
         words = words_of_two(2, length) if described.of_words else None
         return LabelledBatch(
             inputs, real, labels, marked, rows, None, columns, padded=False, segments=segments, words=words
@@ -191,9 +193,10 @@ def marks(batch: LabelledBatch) -> Bool[Tensor, "b t"]:
     return first & batch.padding_mask
 
 
-def random_segments(rows: int, length: int) -> Int[Tensor, "b t"]:
+def random_segments(inputs: Int[Tensor, "*n t"]) -> Int[Tensor, "*n t"]:
     """Returns segments of rows of two texts, of which the second begins at a random token."""
-    return (torch.arange(length) > torch.randint(length - 1, (rows, 1))).long()
+    length = inputs.size(-1)
+    return (torch.arange(length) > torch.randint(length - 1, (*inputs.shape[:-1], 1))).long()
 
 
 def words_of_two(rows: int, length: int) -> Int[Tensor, "b t"]:

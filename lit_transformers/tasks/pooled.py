@@ -89,7 +89,7 @@ class PooledTask(LabelledTask):
     ) -> None:
         """Raises ConfigError where the model cannot be built or cannot be used for such an objective, or the labels are
         of another kind."""
-        require_readable(model, config)
+        require_readable(model, config.kind, config.pooling)
         description = LabelledDescription.of(data, config.kind)
         if config.piece_pooling != "mean" and description.pieces == 1:
             reason = "each text of these data is one piece; drop it, or set data.source.pieces"
@@ -156,10 +156,10 @@ class PooledTask(LabelledTask):
         return [predict(*pair) for pair in zip(batch.example[real].tolist(), outputs, strict=True)]
 
 
-def require_readable(model: ModelConfig, config: PooledTaskConfig) -> None:
-    """Raises ConfigError if the output of a model cannot be pooled as the config says."""
-    reader = require(model, RowModelConfig, f"{config.kind} reads")
-    if config.pooling == "first" and not reader.first_sees_all:
+def require_readable(model: ModelConfig, task: str, pooling: Pooling) -> None:
+    """Raises ConfigError if the output of a model cannot be pooled as a task says."""
+    reader = require(model, RowModelConfig, f"{task} reads")
+    if pooling == "first" and not reader.first_sees_all:
         raise ConfigError(
             f"the first token of a {model.kind} sees nothing but itself; set task.pooling to last or mean, "
             "or model to an encoder that is not causal",

@@ -278,7 +278,7 @@ class Task(L.LightningModule, ABC):
         documents = self.documents(batch)
         sums = {name: head.sums(reading, batch) for name, head in self.heads.items() if head.measured}
         if documents.dim() == 1:
-            padding = ~batch.padding_mask.any(dim=1, keepdim=True)
+            padding = ~batch.padding_mask.flatten(1).any(dim=1, keepdim=True)
             sums = {name: values.masked_fill(padding, 0) for name, values in sums.items()}
         self.metric.update(documents, sums)
         if self.metric.keeping:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from lit_transformers.batch import PairBatch
+from lit_transformers.batch import PairBatch, RetrievalBatch
 from lit_transformers.heads.head import Head
 from lit_transformers.host import reads_at_once
 from lit_transformers.training.ranks import mean_over_ranks
@@ -47,7 +47,7 @@ def real_tokens(batch: Any) -> Tensor:
 
 
 def source_tokens(batch: Any) -> Tensor:
-    """Returns the number of tokens of the sources of pairs that are not padding; 0 of other batches."""
-    if not isinstance(batch, PairBatch):
+    """Returns the number of tokens of sources, or of questions, that are not padding; 0 of other batches."""
+    if not isinstance(batch, PairBatch | RetrievalBatch):
         return batch.padding_mask.new_zeros((), dtype=torch.float64)
     return batch.source_padding_mask.sum(dtype=torch.float64)

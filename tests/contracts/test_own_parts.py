@@ -39,6 +39,8 @@ DATA_CASES: Sequence[dict[str, Any]] = (
     {"kind": "rows", "packing": "segment_pair", **TEXT},
     {"kind": "denoising", **TEXT},
     {"kind": "pairs", "source": COPY, "tokens_per_batch": 64, "window": 16},
+    {"kind": "prompts", "source": COPY, "length": 24, "batch_size": 8, "window": 2},
+    {"kind": "retrieval", "source": COPY, "batch_size": 8, "window": 2},
     {"kind": "labelled", "source": LISTOPS, "batch_size": 8, "window": 2},
     {"kind": "generated", "max_length": 6, "lengths": "uniform", "batch_size": 8},
 )
@@ -94,11 +96,13 @@ PARTS: Mapping[str, tuple[dict[str, type[Any]], Sequence[Any]]] = {
 }
 ELSEWHERE = {
     "SOURCES": {"stdlib": "test_sources.py: thousands of files", "hub": "test_hub.py: takes the package datasets"},
-    "EXAMPLES": {"sentences": "tests/lit_transformers/test_classification.py: files in the layouts of four corpora"},
+    "EXAMPLES": dict.fromkeys(("choices", "squad_choices"), "test_multiple_choice.py: records and a file of SQuAD")
+    | {"sentences": "tests/lit_transformers/test_classification.py: files in the layouts of four corpora"},
     "PAIRS": dict.fromkeys(
         ("multi30k", "catalogues", "messages", "qmsum", "scitldr", "scisummnet", "hub", "docstrings"),
         "test_pairs_sources.py: files in the layouts of their corpora",
-    ),
+    )
+    | {"squad": "test_retrieval.py: a file in its layout"},
 }
 """Kinds that are no case here, by their table, and where their tests are."""
 OF_FILES = ("labelled_texts", "records", "conll", "questions")

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ import pytest
 from datamodules import DATA
 from datamodules.core.tokenizers import Bytes, DecodedText
 from lit_transformers.batch import (
+    ChoiceLabels,
     ClassLabels,
     DataDescription,
     LabelledDescription,
     LanguageDescription,
     NumberLabels,
     PairDescription,
+    RetrievalDescription,
     RowDescription,
     StringDescription,
     Vocabulary,
@@ -34,18 +37,32 @@ KINDS: list[type[DataDescription]] = [
     StringDescription,
     LabelledDescription,
     PairDescription,
+    RetrievalDescription,
     RowDescription,
 ]
 VOCABULARY = Vocabulary(size=11, boundary=10, unit="word", byte_lengths=None)
-OF_ENCODERS = ("classification", "regression", "tagging", "masked_lm", "replaced_tokens", "contrastive")
-READERS = {"seq2seq": "encoder_decoder"} | dict.fromkeys((*OF_ENCODERS, "permutation_lm", "bilm"), "encoder")
+OF_ENCODERS = (
+    "classification",
+    "regression",
+    "tagging",
+    "multiple_choice",
+    "retrieval",
+    "masked_lm",
+    "replaced_tokens",
+    "contrastive",
+    "permutation_lm",
+    "bilm",
+)
+READERS = {"seq2seq": "encoder_decoder"} | dict.fromkeys(OF_ENCODERS, "encoder")
 SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "depth": 1}
 FIELDS: dict[str, dict[str, Any]] = {"permutation_lm": {"query_stream": "learned"}, "bilm": {"causal": True}}
 """What a task needs of its model besides."""
 
 
-def described(kind: type[DataDescription]) -> DataDescription:
-    return kind.for_probe(VOCABULARY, 9)
+def described(kind: type[DataDescription], task: str = "") -> DataDescription:
+    description = kind.for_probe(VOCABULARY, 9)
+    is_of_choices = task == "multiple_choice" and isinstance(description, LabelledDescription)
+    return replace(description, labels=ChoiceLabels(count=3)) if is_of_choices else description
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)

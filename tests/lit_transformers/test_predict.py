@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from datamodules import DataError
 from datamodules.labelled.stored_texts import StoredText
 from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
 from lit_transformers.inference.lines import LineOptions
+from lit_transformers.inference.passages import PassageFile, passage_finder_of
 from lit_transformers.inference.predict import predictor_of
 from lit_transformers.inference.predictor import NOT_CALIBRATED, LineFormat, Predictor
 from lit_transformers.runs import RunConfig
@@ -167,3 +169,79 @@ def test_the_command_writes_json_to_one_stream_and_counts_to_the_other(
     lines = output.out.decode().splitlines()
     assert len(lines) == 3 and json.loads(lines[0])["label"] and not json.loads(lines[1])["label"]
     assert output.err.decode().splitlines()[-1] == NOT_CALIBRATED
+
+
+def over_choices(folder: Path) -> RunConfig:
+    (folder / "choices").mkdir()
+    for split in ("train", "validation"):
+        rows = [
+            {"question": f"{TEXTS[n % 4]} or", "choices": [*TEXTS[: 2 + n % 3]], "answer": n % 2} for n in range(12)
+        ]
+        (folder / "choices" / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    source = {"kind": "choices", "path": str(folder / "choices"), "length": 16, "tokenizer": {"kind": "words"}}
+    data, model = {"kind": "labelled", "source": source, "batch_size": 5}, ENCODER | {"segments": 2}
+    plain = {"model": model, "task": "multiple_choice", "data": data, "training": {"steps": 1}}
+    return RunConfig.from_dict(plain)
+
+
+def test_the_choices_of_a_line_are_predicted_as_those_of_an_example_are(tmp_path: Path) -> None:
+    checkpoint, task = saved(config := over_choices(tmp_path), tmp_path)
+    expected: dict[int, Any] = {}
+    for batch in config.build_data().val_dataloader():
+        with torch.no_grad():
+            expected |= {prediction.document: prediction.probabilities for prediction in task.predict_step(batch, 0)}
+    rows = [json.loads(line) for line in (tmp_path / "choices" / "validation.jsonl").read_text().splitlines()]
+    for form in ("json", "text"):
+        lines = [json.dumps(row) if form == "json" else "\t".join([row["question"], *row["choices"]]) for row in rows]
+        results = predicted(of(checkpoint, form), *lines, "")  # type: ignore[arg-type]
+        assert results.pop() == {"choice": None, "probabilities": None}
+        for number, result in enumerate(results):
+            assert result["probabilities"] == pytest.approx(list(expected[number]), abs=1e-5)
+            assert result["choice"] == expected[number].index(max(expected[number]))
+    cut = of(checkpoint)
+    predicted(cut, "\t".join([TEXTS[2], "good film", " ".join(TEXTS)]))
+    assert "cut to 13 symbols, the longest of training: 1 (line 1)" in list(cut.messages())
+    with pytest.raises(ValueError, match="line 1: has another form; give a question and its choices with tabs"):
+        predicted(of(checkpoint), "good film\tdull film")
+
+
+def over_pairs(folder: Path) -> RunConfig:
+    (folder / "pairs").mkdir()
+    for split in ("train", "validation"):
+        rows = [{"source": f"{text.split()[0]} film", "target": text} for text in TEXTS]
+        (folder / "pairs" / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    source, longest = {"kind": "records", "path": str(folder / "pairs")}, {"longest_question": 8, "longest_passage": 10}
+    data = {"kind": "retrieval", "source": source, "tokenizer": {"kind": "words"}, "batch_size": 4, **longest}
+    task = {"kind": "retrieval", "pooling": "mean", "towers": "separate"}
+    return RunConfig.from_dict({"model": ENCODER, "task": task, "data": data, "training": {"steps": 1}})
+
+
+def test_passages_of_a_file_are_ordered_as_an_evaluation_orders_them(tmp_path: Path) -> None:
+    checkpoint, task = saved(config := over_pairs(tmp_path), tmp_path)
+    file = tmp_path / "passages.txt"
+    file.write_text("\n".join([TEXTS[0], "", *TEXTS[1:], TEXTS[0], ""]))
+    questions, passages, data = {}, {}, config.build_data()
+    for batch in data.val_dataloader():
+        for vector in task.predict_step(batch, 0):
+            of_texts = passages if vector.question is None else questions
+            of_texts[vector.passage] = torch.tensor(vector.vector)
+    finder = passage_finder_of(checkpoint, PassageFile(file, 4), LineOptions())
+    results = predicted(finder, *(f"{text.split()[0]} film" for text in TEXTS), "")  # type: ignore[arg-type]
+    assert results.pop() == {"passages": None}
+    numbers = dict(zip(data.passages("validation"), TEXTS, strict=True))  # type: ignore[attr-defined]
+    for result, number in zip(results, numbers, strict=True):
+        scores = {text: float(questions[number] @ passages[other]) for other, text in numbers.items()}
+        best = sorted([*TEXTS, TEXTS[0]], key=lambda text: -scores[text])[:4]
+        assert [entry["passage"] for entry in result["passages"]] == best
+        assert [entry["score"] for entry in result["passages"]] == pytest.approx([scores[t] for t in best], abs=1e-5)
+        lines = [entry["line"] for entry in result["passages"] if entry["passage"] == TEXTS[0]]
+        assert lines in ([1, 6], [1], []), "equal passages stand in the order of the file"
+    with pytest.raises(ConfigError, match=r"^--passages: a run of retrieval finds the passages of a file; name it"):
+        of(checkpoint)
+    (tmp_path / "empty.txt").write_text("\n \n")
+    with pytest.raises(DataError, match=r"empty.txt: holds no passage; write one in every line"):
+        passage_finder_of(checkpoint, PassageFile(tmp_path / "empty.txt"), LineOptions())
+    (tmp_path / "other").mkdir()
+    other, _ = saved(over_texts(tmp_path, "classification"), tmp_path / "other")
+    with pytest.raises(ConfigError, match=r"^--passages: a run of the task classification searches no passages"):
+        passage_finder_of(other, PassageFile(file), LineOptions())

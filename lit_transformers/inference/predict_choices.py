@@ -1,0 +1,100 @@
+"""Predicts the right one of several choices, line by line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from datamodules import TrainedSymbols
+from datamodules.core.examples import Example
+from datamodules.core.tokenizers import Symbols
+from datamodules.core.trained import require_tokenizer
+from datamodules.labelled.choices import ChoiceExamplesConfig
+from datamodules.labelled.labelled import RowShape, batched
+from lit_transformers.batch import LabelledDescription
+from lit_transformers.config import ConfigError
+from lit_transformers.inference.lines import LineOptions
+from lit_transformers.inference.predictor import DIGITS, LineFormat, LineTexts, Predictor, require_writable
+from lit_transformers.tasks.multiple_choice import MultipleChoice
+
+__all__ = ["ChoicePredictor"]
+
+CHOICE_LINE = '{"question": "...", "choices": ["...", "..."]}'
+"""What a line of a question with choices is, for messages."""
+
+
+class ChoicePredictor(Predictor):
+    """Predicts the right one of the choices of a question. A line holds the question, then its choices: with tabs
+    between them, as {"question": ..., "choices": [...]}, or as a JSON list."""
+
+    def __init__(
+        self,
+        task: MultipleChoice,
+        source: ChoiceExamplesConfig,
+        trained: TrainedSymbols,
+        options: LineOptions,
+        form: LineFormat,
+    ) -> None:
+        rows = source.rows_of(require_tokenizer(trained.tokenizer))
+        super().__init__(task, LineTexts(("question", "choices"), form), rows, options, ("choice", "probabilities"))
+        self.task = task
+
+    def texts(self, line: str) -> tuple[str, ...]:
+        plain: Any = line.split("\t")
+        if self.line_texts.format == "json":
+            try:
+                plain = json.loads(line)
+            except (ValueError, RecursionError):
+                raise ConfigError(f"is no JSON; give {CHOICE_LINE}, or --lines text") from None
+        if isinstance(plain, Mapping) and isinstance(plain.get("choices"), list):
+            plain = [plain.get("question"), *plain["choices"]]
+        if not isinstance(plain, list) or len(plain) < 3 or not all(isinstance(text, str) for text in plain):
+            with_tabs = "a question and its choices with tabs between them"
+            example = CHOICE_LINE if self.line_texts.format == "json" else with_tabs
+            raise ConfigError(f"has another form; give {example}")
+        require_writable(plain)
+        return tuple(plain)
+
+    def read_at_once(self, symbols: Sequence[Symbols]) -> int:
+        question, *choices = map(len, symbols)
+        return question + max(choices)
+
+    def row(self, symbols: Sequence[Symbols]) -> Symbols:
+        """Returns the number of choices, two numbers for each, its length and the place of its second text, and then
+        the symbols of their rows."""
+        question, *choices = symbols
+        rows = [self.rows.row(question, choice) for choice in choices]
+        sizes = [number for row, second in rows for number in (len(row), second or 0)]
+        packed = np.concatenate([[len(rows)], sizes, *(row for row, _ in rows)])
+        return np.stack([packed, np.zeros_like(packed)], axis=1).astype(np.int64)
+
+    def predictions(
+        self,
+        rows: Int[Tensor, "b t"],
+        segments: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"],
+        padded: bool,
+        texts: Sequence[tuple[str, ...]],
+    ) -> Iterator[Mapping[str, Any]]:
+        examples = []
+        for ordinal, row in enumerate(rows.tolist()):
+            count, places, start = row[0], [], 0
+            for length, second in zip(row[1 : 2 * count + 1 : 2], row[2 : 2 * count + 1 : 2], strict=True):
+                places.append((start, start + second, start + length))
+                start += length
+            symbols = np.array(row[2 * count + 1 : 2 * count + 1 + start])
+            examples.append((ordinal, Example(symbols, 0, choices=tuple(places))))
+        described = LabelledDescription.of(self.task.data, "predict")
+        shape = RowShape(len(rows), 1, self.boundary, 0, described.label_columns, described.segments)
+        batch = batched(shape, examples, "")
+        parts: dict[str, Any] = batch._asdict()
+        tensors = {name: part.to(rows.device) for name, part in parts.items() if isinstance(part, Tensor)}
+        for prediction in self.task.predict_step(batch._replace(**tensors), 0):
+            probabilities = [round(probability, DIGITS) for probability in prediction.probabilities]
+            best = max(range(len(probabilities)), key=lambda place: prediction.probabilities[place])
+            yield {"choice": best, "probabilities": probabilities}

@@ -1,0 +1,88 @@
+"""Multiple choice: a question is read with each of its choices, and the right one is to have the highest score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple, cast
+
+from jaxtyping import Float
+from torch import Tensor
+
+from lit_transformers.batch import DataDescription, LabelledBatch
+from lit_transformers.config import Dropout, Fraction
+from lit_transformers.heads.choices import ChoiceScores, ChoiceScoresConfig
+from lit_transformers.heads.head import HeadConfig, Representation
+from lit_transformers.heads.pooling import FixedPooling
+from lit_transformers.models.capabilities import RowNetwork
+from lit_transformers.models.model import ModelConfig
+from lit_transformers.tasks.labelled import LabelledTask, LabelledTaskConfig
+from lit_transformers.tasks.pooled import require_readable
+from lit_transformers.training.config import TrainingConfig
+
+
+class MultipleChoiceConfig(LabelledTaskConfig, kind="multiple_choice"):
+    """A softmax over the choices of an example, of which each has a score from one vector of its row
+    (arXiv:1810.04805, section 4.4). Examples may have different numbers of choices.
+
+    pooling: the vector of the first token, the mean over all real tokens, or the vector of the last token. dropout: of
+    that vector.
+    """
+
+    pooling: FixedPooling = "first"
+    dropout: Annotated[Fraction, Dropout] = 0.0
+
+    def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> MultipleChoice:
+        return MultipleChoice(self, model, data, training)
+
+    def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
+        return {"choice": ChoiceScoresConfig(pooling=self.pooling, dropout=self.dropout)}
+
+
+class ChoiceProbabilities(NamedTuple):
+    """What is predicted of an example: its ordinal, and the probability of each of its choices."""
+
+    document: int
+    probabilities: tuple[float, ...]
+
+
+class MultipleChoice(LabelledTask):
+    """Trains and measures a network that scores choices."""
+
+    config: MultipleChoiceConfig
+
+    def __init__(
+        self,
+        config: MultipleChoiceConfig,
+        model: ModelConfig,
+        data: DataDescription,
+        training: TrainingConfig | None = None,
+    ) -> None:
+        """Raises ConfigError where the model cannot be built or its output cannot be pooled, or the data have no
+        choices."""
+        require_readable(model, config.kind, config.pooling)
+        super().__init__(config, model, data, training)
+        self.add_heads()
+
+    @property
+    def choice_head(self) -> ChoiceScores:
+        """The head that scores choices."""
+        return cast("ChoiceScores", self.heads["choice"])
+
+    def read(self, network: RowNetwork, batch: LabelledBatch) -> Representation:
+        """Runs a network on the rows of all choices; hidden is (b, c, t, d)."""
+        rows = {name: getattr(batch, name) for name in ("inputs", "padding_mask", "marked", "segments")}
+        apart: dict[str, Any] = {name: None if part is None else part.flatten(0, 1) for name, part in rows.items()}
+        reading = super().read(network, batch._replace(**apart))
+        return reading._replace(hidden=reading.hidden.unflatten(0, batch.inputs.shape[:2]))
+
+    def evaluation_output(self, batch: LabelledBatch) -> Float[Tensor, "b c"]:
+        return self.choice_head.scores(self.evaluation_reading(batch), batch)
+
+    def predict_step(self, batch: LabelledBatch, batch_index: int) -> list[ChoiceProbabilities]:
+        """Returns the probabilities of the choices of every example; rows of padding have none."""
+        real, counts = batch.padding_mask.flatten(1).any(dim=1), batch.padding_mask.any(dim=2).sum(dim=1)
+        rows = (batch.example[real], counts[real], self.evaluation_output(batch).softmax(dim=1)[real])
+        return [
+            ChoiceProbabilities(document, tuple(probabilities[:count]))
+            for document, count, probabilities in zip(*(row.tolist() for row in rows), strict=True)
+        ]
