@@ -60,7 +60,8 @@ def longest_run(question: str, passage: str) -> str:
     words = {*normalized_answer(question).split()}
     grouped = groupby(nearest_sentence(question, passage).split(), lambda word: normalized_answer(word) in words)
     runs: list[list[str]] = [[*run] for is_known, run in grouped if not is_known]
-    return " ".join(max(runs or [[]], key=len))
+    longest: list[str] = max(runs or [[]], key=len)
+    return " ".join(longest)
 
 
 PREDICTORS: dict[str, Callable[[str, str], str]] = {
