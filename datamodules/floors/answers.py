@@ -58,9 +58,10 @@ def nearest_sentence(question: str, passage: str) -> str:
 def longest_run(question: str, passage: str) -> str:
     """Returns the longest run of words of the nearest sentence that a question does not have, the first of several."""
     words = {*normalized_answer(question).split()}
-    runs = groupby(nearest_sentence(question, passage).split(), lambda word: normalized_answer(word) in words)
-    unknown: list[list[str]] = [[*run] for is_known, run in runs if not is_known]
-    return " ".join(max(unknown, key=len, default=[]))
+    grouped = groupby(nearest_sentence(question, passage).split(), lambda word: normalized_answer(word) in words)
+    runs: list[list[str]] = [[*run] for is_known, run in grouped if not is_known]
+    longest: list[str] = max(runs or [[]], key=len)
+    return " ".join(longest)
 
 
 PREDICTORS: dict[str, Callable[[str, str], str]] = {

@@ -73,7 +73,7 @@ class QuestionWindows(NamedTuple):
         """Returns the row of a window."""
         parts = (question, [self.separator], passage[window.start : window.stop], [self.separator])
         symbols = np.concatenate(parts)
-        return QuestionRow(symbols.astype(np.int64), len(question) + 1, window)
+        return QuestionRow(symbols, len(question) + 1, window)
 
 
 def answer_symbols(offsets: Offsets, start: int, stop: int) -> range | None:

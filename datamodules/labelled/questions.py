@@ -220,7 +220,9 @@ class Questions(Examples):
         row = self.windows.row(self.tokenizer.encode(question.text.encode()), passage, window)
         texts = tuple(answer.text for answer in question.answers)
         text = Passage(paragraph.passage, row.spans(offsets), texts)
-        return Example(row.symbols, row.label(_symbols_of(question, offsets)), second=row.second, passage=text)
+        return Example(
+            row.symbols.astype(np.int64), row.label(_symbols_of(question, offsets)), second=row.second, passage=text
+        )
 
     def question(self, split: Split, ordinal: int) -> tuple[Paragraph, Question]:
         """Returns a question of a split with its passage."""
@@ -253,7 +255,9 @@ class Questions(Examples):
         return self.placed[split]
 
     def _place(self, split: Split) -> Placed:
-        places, windows, unheld = [], [], 0
+        places: list[tuple[int, int]] = []
+        windows: list[tuple[int, int, int]] = []
+        unheld = 0
         paragraphs = [Paragraph.restored(document.text) for document in self.corpus.documents(self._stored(split))]
         every = [(ordinal, number) for ordinal, own in enumerate(paragraphs) for number in range(len(own.questions))]
         if self.config.examples is not None and split == "train":
@@ -268,8 +272,9 @@ class Questions(Examples):
             unheld += answer is not None and not any(_holds(window, answer) for window in ranges)
             windows += [(len(places), window.start, window.stop) for window in ranges]
             places.append((passage, number))
-        columns = [np.array(column, np.int64) for column in (*zip(*places, strict=True), *zip(*windows, strict=True))]
-        return Placed(*columns, unheld)
+        passages, numbers = np.array(places, np.int64).T
+        questions, starts, stops = np.array(windows, np.int64).T
+        return Placed(passages, numbers, questions, starts, stops, unheld)
 
 
 def _holds(window: range, answer: range) -> bool:
