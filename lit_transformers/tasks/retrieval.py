@@ -23,7 +23,7 @@ from lit_transformers.heads.metric import HeadsMetric
 from lit_transformers.heads.passages import Passages, PassagesConfig
 from lit_transformers.heads.pooling import FixedPooling
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
-from lit_transformers.models.model import ModelConfig, ModelOutput
+from lit_transformers.models.model import ModelConfig, ModelOutput, Network
 from lit_transformers.tasks.pooled import require_readable
 from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
