@@ -16,6 +16,7 @@ from lit_transformers.runs.metrics import measure_of_run
 from lit_transformers.runs.probe import probe
 from lit_transformers.runs.reach import smallest_reach
 from lit_transformers.runs.rehearsal import rehearse
+from lit_transformers.runs.retention import retention_configs
 from lit_transformers.runs.run_floors import floors
 from lit_transformers.runs.stages import source_runs
 from lit_transformers.runs.weight_reuse import takes_over
@@ -60,4 +61,5 @@ RUNNER = Runner(
     measure_of_run,
     rehearse=rehearse,
     sources=source_runs,
+    retention=retention_configs,
 )

@@ -140,7 +140,7 @@ def _parts(findings: Findings, method: Sequence[str]) -> Iterator[tuple[str, Ite
     def of(*names: str) -> Iterator[Html]:
         return (table_to_html(tables.pop(name)) for name in names if name in tables)
 
-    yield RESULTS_TITLE, of("ranking", "results", "differences", "effects")
+    yield RESULTS_TITLE, of("ranking", "results", "forgetting", "differences", "effects")
     yield "Published numbers", [_source(findings), *of("published")]
     yield DISAGREEMENTS, [paragraphs(disagreements(findings))]
     yield "Floors and context", of("known", "floors", "context")
