@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datamodules.core.data import KnownValues
-from datamodules.core.documents import SPLITS, Split
+from datamodules.core.documents import SPLITS, Document, Split
 from datamodules.core.tokenizers import Symbols, Tokenizer
 from datamodules.core.trained import TrainedSymbols
 from lit_transformers.batch import LABEL, ClassLabels, LabelledDescription
@@ -83,6 +83,11 @@ class Examples(ABC):
     def reading_messages(self) -> list[str]:
         """Hook: returns sentences on what was left out, and how many texts stand in two splits."""
         return []
+
+    def texts(self, split: Split) -> Iterator[Document]:
+        """Hook: yields the texts of the examples of a split, without their labels. None by default, as of examples that
+        are no texts."""
+        return iter(())
 
     def trained_symbols(self) -> TrainedSymbols:
         """Hook: returns what symbols and labels stand for. Nothing is known of it by default."""

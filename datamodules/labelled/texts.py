@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from datamodules.core.documents import Split
+from datamodules.core.documents import Document, Split
 from datamodules.core.errors import DataError
 from datamodules.core.examples import Example, Examples, ExamplesConfig, TextRows
 from datamodules.core.index import IndexedCorpus
@@ -119,6 +119,11 @@ class LabelledTexts(Examples):
     def example(self, split: Split, ordinal: int) -> Example:
         text = self.corpus.documents(self._split(split))[self._place(split, ordinal)].text
         return Example(self.rows.row(self.tokenizer.encode(text[1:])), self.numbers[text[0]])
+
+    def texts(self, split: Split) -> Iterator[Document]:
+        documents = self.corpus.documents(self._split(split))
+        for place in self._places(self._split(split)):
+            yield Document(documents.name(place), documents[place].text[1:])
 
     def reading_messages(self) -> list[str]:
         return self.corpus.messages

@@ -6,7 +6,6 @@ from __future__ import annotations
 import csv
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from lit_transformers.training.groups import FROZEN_NETWORK
 
 ENCODER = {"kind": "encoder", "dim": 16, "heads": 2, "depth": 1, "transform": "gelu"}
 WORDS = {"bad": ["awful", "cold", "dull", "grey"], "good": ["able", "best", "clear", "deep"]}
-PROBE = {"steps": 30, "device": "cpu", "groups": [FROZEN_NETWORK.to_dict()], "optimizer.learning_rate": 1e-2}
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +72,7 @@ def probe(folder: Path) -> RunConfig:
 def done(runs: Path, config: RunConfig) -> Path:
     """Does a run after all that it starts from, each once, and returns its folder."""
     for source in config.start.sources().values():
-        done(runs, getattr(source, "run"))
+        done(runs, source.run)
     directory = runs / run_key(config)
     assert fit(config, directory)["outcome"] == "finished"
     return directory
@@ -86,3 +84,80 @@ def weights(directory: Path) -> dict[str, torch.Tensor]:
         for name, tensor in read_weights(directory / CHECKPOINT).tensors.items()
         if name.startswith("network.")
     }
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> Path:
+    """The folder of a pretraining and of a classifier that starts from it."""
+    done(folder / "runs", fine_tuning(folder))
+    return folder / "runs"
+
+
+def test_before_is_measured_once_for_all_runs_that_start_from_the_same_weights(folder: Path) -> None:
+    start = {"network": {"run": pretraining(folder), "seed": 0}}
+    slow = fine_tuning(folder).override({"start": start})
+    fast = slow.override({"training.steps": 12, "model.dropout": 0.1, "seed": 3, "data.seed": 3})
+    pairs = [retention_configs(config, language(folder)) for config in (slow, fast)]
+    assert pairs[0] is not None and pairs[1] is not None
+    assert pairs[0].before == pairs[1].before
+    assert run_key(pairs[0].before) == run_key(pairs[1].before) != run_key(pairs[0].after) != run_key(pairs[1].after)
+    for pair, config in zip(pairs, (slow, fast), strict=True):
+        source = pair.after.start.network
+        assert source.run == config and run_key(source.run) == run_key(config), (
+            "seeds follow the run, not the measurement"
+        )
+    further = slow.override({"start": {"network": {"run": slow.to_dict()}}})
+    chained = retention_configs(further, language(folder))
+    assert chained is not None and chained.before == pairs[0].before, "what the first stage starts from"
+    assert retention_configs(slow.override({"start": None}), language(folder)) is None
+
+
+def test_hidden_words_are_predicted_by_the_head_of_the_first_weights_before_and_after(
+    folder: Path, runs: Path, tmp_path: Path
+) -> None:
+    """Equal to an evaluation of the pretraining, and of its checkpoint with the network of the classifier."""
+    classifier = fine_tuning(folder)
+    pair = retention_configs(classifier, language(folder))
+    assert pair is not None
+    pretrained = runs / run_key(pair.before.start.network.run)
+    before, after = (load_record(done(runs, config) / RECORD).metrics for config in pair)
+    assert before["val/nats"] == load_record(pretrained / RECORD).metrics["val/nats"] != after["val/nats"]
+    contents = torch.load(pretrained / CHECKPOINT, weights_only=True)
+    contents["state_dict"] |= weights(runs / run_key(classifier))
+    torch.save(contents, tmp_path / CHECKPOINT)
+    assert evaluate(tmp_path / CHECKPOINT)["val/nats"] == pytest.approx(after["val/nats"], rel=1e-6)
+
+
+def test_a_head_is_trained_on_the_frozen_network_of_each(folder: Path, runs: Path) -> None:
+    classifier = fine_tuning(folder)
+    pair = retention_configs(classifier, probe(folder))
+    assert pair is not None
+    before, after = (done(runs, config) for config in pair)
+    for measured, source in ((before, pair.before.start.network.run), (after, classifier)):
+        network, held = weights(runs / run_key(source)), weights(measured)
+        assert network.keys() == held.keys() and all(torch.equal(network[name], held[name]) for name in held)
+    values = [load_record(one / RECORD).metrics["val/nats"] for one in (before, after)]
+    assert values[0] != values[1]
+
+
+@pytest.mark.parametrize(
+    ("measured", "message"),
+    [
+        (
+            "untrained",
+            r"run\.training\.steps: heads\.label.* is in none of the weights .* no step trains it; set steps",
+        ),
+        ("thawed", r"run\.training: its steps would train the network that it measures; set training\.groups="),
+        ("started", r"run\.start: it starts from the weights of each arm; drop start"),
+    ],
+)
+def test_what_would_measure_something_else_is_refused_in_a_line(folder: Path, measured: str, message: str) -> None:
+    untrained = probe(folder).override({"training.groups": (), "training.steps": 0})
+    configs = {
+        "untrained": untrained,
+        "thawed": untrained.override({"training.steps": 3}),
+        "started": fine_tuning(folder),
+    }
+    with pytest.raises(ConfigError, match=message) as error:
+        retention_configs(fine_tuning(folder), configs[measured])
+    assert "\n" not in str(error.value)
