@@ -17,11 +17,10 @@ from reports.judge.fairness import cost_of, environments, mean_cost, provenance,
 from reports.judge.findings import Findings
 from reports.judge.known import KnownShare, share
 from reports.judge.matrix import DECODING_STATE
-from reports.judge.retention import Forgetting
-from reports.judge.retention import forgetting as measured_forgetting
 from reports.judge.statistics import ConfidenceInterval
 from reports.read.study import Run, Study
 from reports.show.bleu_tests import bleu_tests
+from reports.show.forgetting import forgetting_table
 from reports.show.names import name_comparisons
 from reports.show.tables import Cell, Column, Kind, Table, fixed
 from reports.show.tuned import tuned
@@ -70,7 +69,7 @@ def all_tables(findings: Findings) -> tuple[Table, ...]:
     tables = (
         *of_rows,
         results(findings),
-        forgetting(findings),
+        forgetting_table(findings.study),
         known(findings),
         floors(findings),
         context(findings),
@@ -115,53 +114,6 @@ def _arm_column(study: Study) -> Column:
 
 def _arm_cell(study: Study, arm: str) -> Cell:
     return Cell(arm, label=study.plan.labels.in_column(arm))
-
-
-def forgetting(findings: Findings) -> Table:
-    """Returns a table of what the networks of each arm can do before and after its runs, and of what they lose."""
-    study, retention = findings.study, findings.study.plan.retention
-    columns = (
-        _arm_column(study),
-        Column("What is measured"),
-        Column("Before", "number", decimals=4),
-        Column("After", "number", decimals=4),
-        Column("Difference", "number", decimals=4),
-        Column("95 % interval", "interval", decimals=4),
-        *([Column("May get worse by"), Column("Within the limit")] if any(one.limit for one in retention) else []),
-    )
-    rows = [
-        (*_forgetting_cells(study, lost), *_limit_cells(lost))[: len(columns)] for lost in measured_forgetting(study)
-    ]
-    better = {one.name: "less" if one.metric.goal == "minimize" else "more" for one in retention}
-    notes = [f"{one.name}: {one.metric.title}; {better[one.name]} is better." for one in retention]
-    notes += [f"Limit of {one.name}: {one.limit.reason.rstrip('.')}." for one in retention if one.limit]
-    fresh = [arm for arm in study.arm_names if not any(arm in one.arms for one in retention)]
-    if retention and fresh:
-        notes.append(
-            f"No weights to start from, so nothing to forget: {', '.join(map(study.plan.labels.alone, fresh))}."
-        )
-    notes.append(
-        "Before: with the weights that the first stage of an arm starts from. After: with those of its finished runs. "
-        "The interval is over seeds."
-    )
-    return Table("forgetting", "Forgetting: what networks can do before and after", columns, tuple(rows), tuple(notes))
-
-
-def _forgetting_cells(study: Study, lost: Forgetting) -> tuple[Cell, ...]:
-    """Returns the cells of what an arm can do before and after its runs; of seeds that are missing, why."""
-    arm, what = _arm_cell(study, lost.arm), Cell(lost.retention.name)
-    if lost.difference is None:
-        return arm, what, Cell(missing=lost.missing), *[Cell()] * 3
-    low, high = lost.difference.interval or (None, None)
-    return arm, what, Cell(lost.before), Cell(lost.after), Cell(lost.difference.difference), Cell(low=low, high=high)
-
-
-def _limit_cells(lost: Forgetting) -> tuple[Cell, Cell]:
-    """Returns the limit of what an arm may forget, and whether it is kept."""
-    limit = lost.retention.limit
-    if limit is None:
-        return Cell("no limit"), Cell()
-    return Cell(f"{limit.size:g}"), Cell("yes") if lost.reason is None else Cell(missing=f"no: {lost.reason}")
 
 
 def known(findings: Findings) -> Table:
