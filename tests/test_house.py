@@ -40,6 +40,7 @@ MEETING = {
         "runs.config",
         "runs.cut_context",
         "runs.evaluate",
+        "runs.held_out",
         "runs.run_floors",
         "runs.keys",
         "runs.made_weights",

@@ -37,10 +37,12 @@ def labelled(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def config(labelled: dict[str, Any], source: dict[str, Any]) -> RunConfig:
+def config(labelled: dict[str, Any], source: dict[str, Any], later: dict[str, Any] | None = None) -> RunConfig:
+    """A classifier after two stages of pretraining. later: the source of the second one."""
     rows = {"kind": "rows", "source": source, "tokenizer": "words", "length": 16, "batch_size": 4}
     pretraining = {"model": ENCODER, "task": "masked_lm", "data": rows, "training": TRAINING}
     between = pretraining | {"start": {"network": {"run": pretraining}, "heads": "network"}}
+    between["data"] = rows | {"source": later or source}
     return RunConfig.from_dict(
         {
             "model": ENCODER,
@@ -75,6 +77,9 @@ def test_the_gate_tells_texts_that_an_earlier_stage_has_read_whole_or_as_a_line(
             "'and here is one of the test'; read them by a source of kind labelled_training"
         )
         assert "\n" not in gate.detail
+    own = {"kind": "labelled_training", "labelled": labelled, "validation": 0.1}
+    (gate,) = held_out_gates(config(labelled, files(tmp_path, HELD_OUT[0]), own))
+    assert not gate.passed and "training texts of start.network.run.start.network.run.data" in gate.detail
 
 
 def test_the_texts_of_the_task_itself_pass_it(labelled: dict[str, Any]) -> None:

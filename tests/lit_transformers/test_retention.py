@@ -18,6 +18,7 @@ from lit_transformers.records.record import load_record
 from lit_transformers.runs import RunConfig, fit, run_key
 from lit_transformers.runs.evaluate import evaluate
 from lit_transformers.runs.retention import retention_configs
+from lit_transformers.runs.stages import source_runs
 from lit_transformers.runs.starting_weights import read_weights
 from lit_transformers.training.groups import FROZEN_NETWORK
 
@@ -71,8 +72,8 @@ def probe(folder: Path) -> RunConfig:
 
 def done(runs: Path, config: RunConfig) -> Path:
     """Does a run after all that it starts from, each once, and returns its folder."""
-    for source in config.start.sources().values():
-        done(runs, source.run)
+    for source in source_runs(config).values():
+        done(runs, source)
     directory = runs / run_key(config)
     assert fit(config, directory)["outcome"] == "finished"
     return directory
@@ -110,6 +111,9 @@ def test_before_is_measured_once_for_all_runs_that_start_from_the_same_weights(f
     chained = retention_configs(further, language(folder))
     assert chained is not None and chained.before == pairs[0].before, "what the first stage starts from"
     assert retention_configs(slow.override({"start": None}), language(folder)) is None
+    seeded = fine_tuning(folder).override({"seed": 3, "data.seed": 3})
+    own = retention_configs(seeded, language(folder))
+    assert own is not None and own.before.start.network.run == seeded.start.network.run, "of the seed of the run"
 
 
 def test_hidden_words_are_predicted_by_the_head_of_the_first_weights_before_and_after(
@@ -161,3 +165,16 @@ def test_what_would_measure_something_else_is_refused_in_a_line(folder: Path, me
     with pytest.raises(ConfigError, match=message) as error:
         retention_configs(fine_tuning(folder), configs[measured])
     assert "\n" not in str(error.value)
+
+
+def test_the_head_of_a_task_that_was_learned_before_is_read_before_and_after(folder: Path, runs: Path) -> None:
+    """A classifier is trained further by other labels, and measured by its own."""
+    classifier = runs / run_key(fine_tuning(folder)) / CHECKPOINT
+    plain = labelled(folder, "other", ["a", "z"]) | {"model": ENCODER, "start": {"network": str(classifier)}}
+    measured = RunConfig.from_dict(labelled(folder, "labelled", [*WORDS], steps=0) | {"model": ENCODER})
+    pair = retention_configs(RunConfig.from_dict(plain), measured)
+    assert pair is not None
+    before, after = (load_record(done(runs, config) / RECORD) for config in pair)
+    assert before.metrics == load_record(classifier.with_name(RECORD)).metrics
+    assert before.metrics["val/nats"] != after.metrics["val/nats"]
+    assert "heads.label starts anew" not in after.measured["started_from"]
