@@ -20,8 +20,9 @@ HELD_OUT = ["here is a text of validation", "and here is one of the test", "shor
 
 
 @pytest.fixture
-def labelled(tmp_path: Path) -> dict[str, Any]:
-    """Labelled texts, of which one of training is held out too."""
+def labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Labelled texts, of which one of training is held out too; nothing is known of them from earlier tests."""
+    monkeypatch.setenv("LIT_CACHE", str(tmp_path / "cache"))
     (tmp_path / "labelled").mkdir()
     files = {"train": [*TEXTS, "Here is a text -- of validation!"], "validation": [HELD_OUT[0], *HELD_OUT[2:]]}
     for split, texts in {**files, "test": HELD_OUT[1:2]}.items():
