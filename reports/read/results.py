@@ -65,7 +65,7 @@ def write_results(study: Study, path: Path, public: bool = False) -> None:
 
 
 def _lines(study: Study, public: bool) -> Iterator[dict[str, Any]]:
-    runs = list(({run.key: run for run in study.runs} | study.retention).values())
+    runs = list({**{run.key: run for run in study.runs}, **study.retention}.values())
     plan = _in_order(dump(study.plan), PLAN_END)
     commands = {name: _public_command(text) if public else text for name, text in plan["commands"].items()}
     plan = _public(plan) | {"commands": commands}

@@ -6890,7 +6890,7 @@ FAULTS = (
         "forgetting",
         "results leave out what was measured of retention",
         "reports/read/results.py",
-        "({run.key: run for run in study.runs} | study.retention).values()",
+        "{**{run.key: run for run in study.runs}, **study.retention}.values()",
         "{run.key: run for run in study.runs}.values()",
         (f"{FORGETTING}all_of_it_follows_from_the_results_alone",),
     ),
