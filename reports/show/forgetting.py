@@ -56,10 +56,11 @@ def _limit(one: Forgetting) -> tuple[Cell, Cell]:
 def _notes(study: Study, lines: Sequence[Forgetting]) -> Iterator[str]:
     """Yields what the numbers are, the limits with their reasons, and what is missing."""
     label = study.plan.labels.alone
-    for one in study.plan.retention:
-        yield f"{one.name}: {one.metric.title}; {'less' if one.metric.goal == 'minimize' else 'more'} is better."
-        if one.limit:
-            yield f"Limit of {one.name}: {one.limit.reason.rstrip('.')}. {LIMIT}"
+    for retention in study.plan.retention:
+        better = "less" if retention.metric.goal == "minimize" else "more"
+        yield f"{retention.name}: {retention.metric.title}; {better} is better."
+        if retention.limit:
+            yield f"Limit of {retention.name}: {retention.limit.reason.rstrip('.')}. {LIMIT}"
     for one in lines:
         if one.missing and one.difference:
             yield f"Without {one.retention.name} after {label(one.arm)}: {one.missing}."
