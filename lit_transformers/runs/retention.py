@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from lit_transformers.config import ConfigError
 from lit_transformers.models import ModelConfig
@@ -41,7 +42,7 @@ def retention_configs(config: RunConfig, measured: RunConfig) -> RetentionConfig
         return None
     source, network = first
     training = measured.training.override({"device": config.training.device})
-    parts = {"task": measured.task, "data": measured.data, "training": training, "seed": measured.seed}
+    parts: dict[str, Any] = {"task": measured.task, "data": measured.data, "training": training, "seed": measured.seed}
     own = type(config)(model=network, **parts)
     heads = source if not training.steps and [*_heads(_small(own))] else None
     before = replace(own, start=StartConfig(network=source, heads=heads))

@@ -126,7 +126,13 @@ def test_checkpoints_are_spare_of_what_has_measured_and_of_stages_only_once_they
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_a_line(fields: dict[str, Any], message: str) -> None:
-    values = {"question": "?", "design": "explicit", "arms": ARMS, "baseline": chain(6, 4), "metric": METRIC}
+    values: dict[str, Any] = {
+        "question": "?",
+        "design": "explicit",
+        "arms": ARMS,
+        "baseline": chain(6, 4),
+        "metric": METRIC,
+    }
     ablation = Ablation(**values | {"retention": {"retrieval": RETRIEVAL}} | fields)
     with pytest.raises(ConfigError, match=message):
         make_plan("forgetting", ablation, Request())

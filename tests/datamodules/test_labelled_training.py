@@ -16,6 +16,7 @@ from datamodules import (
     ListOpsConfig,
     RowDataConfig,
     SentencesConfig,
+    WordsConfig,
 )
 from datamodules.core.documents import SPLITS
 from datamodules.core.held_out import text_digest
@@ -61,7 +62,9 @@ def test_all_texts_of_training_are_read_without_labels_but_those_that_are_held_o
     assert {*texts["train"], *texts["validation"]} == {*TRAINING, repeated[2]} - {TRAINING[7]}
     assert texts["train"] and texts["validation"] and not texts["test"]
     assert corpus.messages == ["3 texts of training left out, for they are held out too"]
-    rows = RowDataConfig(source=LabelledTrainingConfig(labelled=data, validation=0.2), tokenizer="words", length=16)
+    rows = RowDataConfig(
+        source=LabelledTrainingConfig(labelled=data, validation=0.2), tokenizer=WordsConfig(), length=16
+    )
     assert "3 texts of training left out, for they are held out too" in rows.build().reading_messages()
 
 

@@ -147,7 +147,7 @@ def test_less_of_a_loss_is_better_and_a_gain_is_no_loss(tmp_path: Path) -> None:
 
 
 def test_a_measurement_that_is_missing_is_named_and_with_a_limit_there_is_no_verdict(tmp_path: Path) -> None:
-    values = {ON: AFTER[OFF], OFF: [0.85, None, 0.87, None]}
+    values: dict[str, Sequence[float | None]] = {ON: AFTER[OFF], OFF: [0.85, None, 0.87, None]}
     write_study(tmp_path, planned(tmp_path, "retrieval", values, limit=0.05))
     one = comparison(load_study(tmp_path, "xl_recurrence"))
     assert one.verdict is None
