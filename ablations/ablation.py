@@ -36,6 +36,7 @@ __all__ = [
     "Published",
     "PublishedValue",
     "Resolved",
+    "Retention",
     "Scale",
     "Source",
 ]
@@ -116,6 +117,28 @@ class Published(Checked):
         if self.cells and self.better is None:
             reason = f"this suite does not know whether less or more of {self.metric!r} is better"
             raise ConfigError(f"{reason}; set goal='minimize' or goal='maximize'", "published.goal")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retention(Checked):
+    """What the networks of a study could do before, which is measured again after the runs of each arm.
+
+    ``run`` is the config of the measurement: its task, its data and its training. The network and the device are those
+    of each arm. With ``training.steps=0`` nothing is trained, as for retrieval, or for masked language modelling where
+    the weights have a head for it; otherwise a head is trained on the frozen network, for which ``training.groups``
+    freeze it (a linear probe, arXiv:1610.01644). It is measured with the weights that the first stage of an arm starts
+    from, once however many arms share them, and with those of each finished run. ``metric`` is one of its record.
+    ``limit`` is the most that it may get worse, in units of the metric, with the reason: an arm gets a verdict only
+    where the 95 % interval of what it loses lies within the limit.
+    """
+
+    run: InstanceOf[Config]
+    metric: Metric
+    limit: Margin | None = None
+
+    def check(self) -> None:
+        if self.metric.margin is not None or self.metric.compare != "difference":
+            raise ConfigError("is compared by its difference and has no margin; set limit in its place", "metric")
 
 
 @dataclass(frozen=True, init=False)
@@ -206,7 +229,8 @@ class Ablation(Checked):
     begins: contrasts or, without any, arms that are compared with the baseline, or factors of a product; by default the
     first contrast, the main effects of the first factor, or every arm against the baseline. ``also`` names further
     metrics that the report shows with their intervals, while ``metric`` alone judges; None: nats next to an accuracy or
-    another score of predictions, and accuracy next to nats, where all arms measure both. ``preparation`` is the
+    another score of predictions, and accuracy next to nats, where all arms measure both. ``retention`` names what the
+    networks could do before, which is measured again after each run: what fine-tuning forgets. ``preparation`` is the
     command that fetches the released weights which arms start from.
     The constructor raises ConfigError for a mistyped path, a value out of range, or two arms that are the same run.
     """
@@ -226,6 +250,7 @@ class Ablation(Checked):
     contrasts: Sequence[Contrast] = ()
     effects: Sequence[str] | None = None
     answer: Sequence[str] = ()
+    retention: Mapping[Name, Retention] = field(default_factory=dict)
     preparation: str = ""
 
     def check(self) -> None:
@@ -281,7 +306,8 @@ class Ablation(Checked):
     def classes(self) -> set[str]:
         """The class paths that it names."""
         scales = [scale.overrides for scale in self.scales.values()]
-        return {*class_paths_in([self.baseline, self.factors, self.arms, scales])}
+        measured = [one.run for one in self.retention.values()]
+        return {*class_paths_in([self.baseline, self.factors, self.arms, scales, measured])}
 
     def all_arms(self) -> list[Arm]:
         """Returns every arm of the design, including those that a scale leaves out."""

@@ -66,8 +66,7 @@ def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
     beside = statistics.median(besides) if besides else SECONDS_BESIDE_TRAINING
     rate, basis = _rate(list(finished.values()), runs, needs_cuda, planned.runner)
     seconds: dict[str, float] = {}
-    runs_by_name = {arm.name: [run.key for run in arm.runs] for arm in planned.plan.arms}
-    for name, keys in (planned.stages_by_name() | runs_by_name).items():
+    for name, keys in planned.keys_by_name().items():
         trains = name not in planned.repeated
         durations = [done.whole - (0 if trains else done.training) for key in keys if (done := finished.get(key))]
         flops = planned.costs[name]["train_flops"]

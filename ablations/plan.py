@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from ablations.ablation import Ablation, Published, Resolved
+from ablations.ablation import Ablation, Published, Resolved, Retention
 from ablations.arms import require_distinct, seed_overrides, select
 from ablations.matching import match_arms
 from ablations.metrics import further_metrics, stated_goal, with_goal
@@ -32,10 +32,12 @@ from lit_transformers.records.plan import (
     Metric,
     Plan,
     PlannedArm,
+    PlannedRetention,
     PlannedRun,
     Protocol,
     PublishedCell,
     PublishedNumbers,
+    RetentionRuns,
     load_plan,
     parse_plan,
     plan_path,
@@ -114,7 +116,8 @@ class PlannedStudy:
 
     def tickets(self) -> list[Ticket]:
         """Lists every run once, the first seed of all arms first, so that arms can be compared early; before each those
-        that it starts from, and of one seed those first that others take over the training of."""
+        that it starts from, of one seed those first that others take over the training of, and last those that measure
+        retention."""
         tickets: dict[str, Ticket] = {}
         arms = sorted(self.plan.arms, key=lambda arm: arm.name in self.repeated)
         runs = {arm.name: arm.runs for arm in arms}
@@ -132,18 +135,38 @@ class PlannedStudy:
                 if known is None or known.arm not in runs:  # a run of an arm that others start from is the arm's
                     ticket = Ticket(run.key, arm.name, run.seed, self.configs[run.key], arm.levels, run.sources, donor)
                     tickets[run.key] = ticket
+            for name, measured in self._retention_by_name(index).items():
+                for run in measured:
+                    ticket = Ticket(run.key, name, run.seed, self.configs[run.key], {}, run.sources)
+                    tickets.setdefault(run.key, ticket)
         return list(tickets.values())
 
-    def stages_by_name(self) -> dict[str, list[str]]:
-        """Returns the keys of the runs that others start from, by the names of their stages."""
-        keys: dict[str, list[str]] = {}
+    def _retention_by_name(self, index: int) -> dict[str, list[PlannedRun]]:
+        """Returns the runs that measure retention for the run of each arm with this number, by the names that they are
+        shown by."""
+        by_name: dict[str, list[PlannedRun]] = {}
+        for retention in self.plan.retention:
+            for arm, pairs in retention.arms.items():
+                for pair in pairs[index : index + 1]:
+                    by_name.setdefault(before_name(retention.name), []).append(pair.before)
+                    by_name.setdefault(after_name(retention.name, arm), []).append(pair.after)
+        return by_name
+
+    def keys_by_name(self) -> dict[str, list[str]]:
+        """Returns the keys of all runs by the names that they are shown by: of the stages that others start from, of
+        arms, and of what measures retention."""
+        keys: dict[str, dict[str, None]] = {}
         for stage in self.plan.stages:
-            keys.setdefault(stage.name, []).append(stage.key)
-        return keys
+            keys.setdefault(stage.name, {})[stage.key] = None
+        keys |= {arm.name: dict.fromkeys(run.key for run in arm.runs) for arm in self.plan.arms}
+        for index in range(self.plan.seeds):
+            for name, measured in self._retention_by_name(index).items():
+                keys.setdefault(name, {}).update(dict.fromkeys(run.key for run in measured))
+        return {name: [*of_name] for name, of_name in keys.items()}
 
     def needed(self, rows: Iterable[Row]) -> list[Row]:
         """Returns the rows without those of stages that have not run and that no run needs which is still to do."""
-        own, wanted = self.plan.by_key(), set[str]()
+        own, wanted = {*self.plan.by_key(), *self.plan.retention_runs()}, set[str]()
         kept: list[Row] = []
         for row in reversed([*rows]):  # each stage comes before the runs that start from it
             if row.state.over or row.ticket.key in own or row.ticket.key in wanted:
@@ -156,7 +179,12 @@ class PlannedStudy:
         arms = tuple(replace(arm, runs=arm.runs[: seeds[arm.name]]) for arm in self.plan.arms)
         stages = self.plan.chain(key for arm in arms for run in arm.runs for key in run.sources)
         protocol = f"{self.plan.protocol.rpartition(', ')[0]}, {_seeds_text(arms)}"
-        return replace(self, plan=replace(self.plan, arms=arms, stages=stages, looks=looks, protocol=protocol))
+        retention = tuple(
+            replace(one, arms={arm: pairs[: seeds[arm]] for arm, pairs in one.arms.items()})
+            for one in self.plan.retention
+        )
+        plan = replace(self.plan, arms=arms, stages=stages, retention=retention, looks=looks, protocol=protocol)
+        return replace(self, plan=plan)
 
     def require_all_seeds(self, runs: Path) -> None:
         """Raises ConfigError where this plan's report would replace a report of more seeds of the same runs."""
@@ -249,9 +277,10 @@ def make_plan(
         stages, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.most_seeds, runner)
         goal = _rehearse(configs, stages.examples, resolved.metric, runner)
         resolved = resolved._replace(metric=with_goal(resolved.metric, goal))
-        costs = _costs(configs, stages.examples, runner)
         plan = _plan(study, ablation, request, resolved, matched, runs_by_arm, stages)
         plan = replace(plan, also=further_metrics(ablation.also, resolved.metric, configs, runner))
+        plan = replace(plan, retention=_plan_retention(ablation, plan, stages, runner))
+        costs = _costs(configs, stages.examples, runner)
         plan = replace(_with_references(plan, configs, runner), reach=runner.smallest_reach([*configs.values()]))
         plan.check()
         _require_small_margin(plan)
@@ -412,6 +441,51 @@ def _list_runs(
             stages.planned(config.override(seed_overrides(config, seed)), seed, arm.name) for seed in numbers
         )
     return stages, runs_by_arm
+
+
+def before_name(retention: str) -> str:
+    """Returns the name by which the runs are shown that measure retention before anything is trained."""
+    return f"{retention} before"
+
+
+def after_name(retention: str, arm: str) -> str:
+    """Returns the name by which the runs are shown that measure retention after those of an arm."""
+    return f"{retention} after {arm}"
+
+
+def _plan_retention(ablation: Ablation, plan: Plan, stages: Stages, runner: Runner) -> tuple[PlannedRetention, ...]:
+    """Plans the runs that measure what networks could do before the runs of each arm, and can do after them. Raises
+    ConfigError for what cannot be measured, and where no arm starts from weights."""
+    planned = []
+    for name, retention in ablation.retention.items():
+        try:
+            arms = {arm.name: _pairs(name, retention, arm, stages, runner) for arm in plan.arms}
+            arms = {arm: pairs for arm, pairs in arms.items() if pairs}
+            if not arms:
+                raise ConfigError("no arm starts from weights, so that there is nothing to forget; drop it")
+            goal = _rehearse({before_name(name): stages.examples[before_name(name)]}, {}, retention.metric, runner)
+            metric = with_goal(retention.metric, goal)
+        except MissingFileError:
+            raise
+        except ConfigError as error:
+            place = f"retention.{name}"
+            raise ConfigError(error.reason, f"{place}.{error.path}" if error.path else place) from None
+        planned.append(PlannedRetention(name, metric, retention.limit, arms))
+    return tuple(planned)
+
+
+def _pairs(
+    name: str, retention: Retention, arm: PlannedArm, stages: Stages, runner: Runner
+) -> tuple[RetentionRuns, ...]:
+    """Plans the runs that measure retention before and after those of an arm; none where it starts from no weights."""
+    pairs = []
+    for run in arm.runs:
+        measured = runner.retention(runner.config.from_dict(stages.configs[run.key]), retention.run)
+        if measured is not None:
+            before = stages.measured(measured.before, run.seed, before_name(name))
+            after = stages.measured(measured.after, run.seed, after_name(name, arm.name))
+            pairs.append(RetentionRuns(run.seed, before, after))
+    return tuple(pairs)
 
 
 def _contrasts(ablation: Ablation, resolved: Resolved) -> tuple[Contrast, ...] | None:

@@ -60,7 +60,7 @@ def prepare_repetition(study: Study, runner: str, arms: Sequence[str], seeds: in
         arm = next(arm for arm in study.plan.arms if arm.name == name)
         planned_arms.append(replace(arm, runs=tuple(repeated)))
     first, earlier = planned_arms[0].name, tuple(stages.values())
-    plan = replace(study.plan, arms=tuple(planned_arms), stages=earlier, baseline=first, looks=None)
+    plan = replace(study.plan, arms=tuple(planned_arms), stages=earlier, retention=(), baseline=first, looks=None)
     records = {run.arm: _record(run) for run in published.values()}
     costs = {
         arm: {**record.cost, "tokens": record.planned_tokens, "train_flops": record.planned_flops}

@@ -23,6 +23,7 @@ def restore_published(directory: Path, whole: PlannedStudy, runs: Path) -> tuple
     study = read_results(directory / RESULTS)
     recorded = {run.key: run.record for run in study.runs if run.record is not None}
     known = recorded.keys() & whole.plan.by_key()
+    measured = study.retention.keys() & whole.plan.retention_runs()
     if not known:
         commits = sorted({str(commit) for one in recorded.values() if (commit := one.environment.get("commit"))})
         remedy = f"check out commit {' or '.join(commits)} to use them, or run" if commits else "run"
@@ -30,4 +31,4 @@ def restore_published(directory: Path, whole: PlannedStudy, runs: Path) -> tuple
             f"none of its {len(recorded)} runs has today's code, config and data; {remedy} the study anew",
             str(directory),
         )
-    return restore(study, runs, known), len(known)
+    return restore(study, runs, known | measured), len(known)

@@ -164,8 +164,7 @@ def plan_view(planned: PlannedStudy, time_estimate: TimeEstimate, done: set[str]
     table = plain_table(plan.labels.heading("arm"), *titles[:6], *chain_titles, *titles[6:])
     for column in table.columns[1:]:
         column.no_wrap = True
-    runs_by_name = {arm.name: [run.key for run in arm.runs] for arm in plan.arms}
-    for name, keys in (planned.stages_by_name() | runs_by_name).items():
+    for name, keys in planned.keys_by_name().items():
         cost, matched = planned.costs[name], plan.match and plan.match.per_arm.get(name)
         alone = {f"chain_{part}": cost[part] for part in ("train_flops", "tokens")}  # of a run that starts from none
         table.add_row(
@@ -241,14 +240,15 @@ def gate_table(results: Mapping[str, Sequence[Gate]], labels: ArmLabels) -> Grou
 
 def preliminary_view(plan: Plan, rows: Sequence[Row]) -> Group:
     """Shows a first comparison of all arms, over the one seed of which most of them have a value."""
-    values = {(row.ticket.arm, row.ticket.seed): row.value for row in rows if row.value is not None}
+    names = {arm.name for arm in plan.arms}
+    of_arms = [row for row in rows if row.ticket.arm in names]
+    values = {(row.ticket.arm, row.ticket.seed): row.value for row in of_arms if row.value is not None}
     counts = Counter(seed for _, seed in values)
     seed = min(counts, key=lambda seed: (-counts[seed], seed), default=rows[0].ticket.seed)
     baseline, by_ratio = plan.baseline, plan.metric.compare == "ratio"
-    names = {arm.name for arm in plan.arms}
     reference = values.get((baseline, seed))
     table = plain_table(plan.labels.heading("arm"), plan.metric.title, "ratio" if by_ratio else "difference")
-    for arm in dict.fromkeys(row.ticket.arm for row in rows if row.ticket.arm in names):
+    for arm in dict.fromkeys(row.ticket.arm for row in of_arms):
         value = values.get((arm, seed))
         comparison = ""
         if value is not None and reference is not None and arm != baseline:

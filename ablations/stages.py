@@ -31,6 +31,12 @@ class Stages:
         """Returns a run of an arm, and plans what it starts from."""
         return PlannedRun(seed, self._enter(config), self._sources(config, seed, arm))
 
+    def measured(self, config: Config, seed: int, name: str) -> PlannedRun:
+        """Returns a run that measures retention, all of whose sources are planned already. name: how it is shown."""
+        keys = [self._enter(source) for source in self.runner.sources(config).values()]
+        self.examples.setdefault(name, config)
+        return PlannedRun(seed, self._enter(config), tuple(dict.fromkeys(keys)))
+
     def _enter(self, config: Config) -> str:
         """Returns the key of a run, under which its config is kept."""
         if config not in self._keys:
@@ -54,10 +60,11 @@ class Stages:
 
 
 def spare_checkpoints(plan: Plan, runs: Path) -> list[Path]:
-    """Returns the checkpoints of the stages from which all runs of a plan have started that will: those have finished,
-    and no arm has the stage as a run of its own."""
-    following: dict[str, list[str]] = {}
-    planned: list[PlannedRun | PlannedStage] = [*plan.by_key().values(), *plan.stages]
+    """Returns the checkpoints from which no run of a plan will start any more: those of stages from which all runs have
+    started that will, and have finished, where no arm has the stage as a run of its own; and those of finished runs
+    that measure retention."""
+    following: dict[str, list[str]] = {key: [key] for key in plan.retention_runs()}
+    planned: list[PlannedRun | PlannedStage] = [*plan.by_key().values(), *plan.stages, *plan.retention_runs().values()]
     for run in planned:
         for source in run.sources:
             following.setdefault(source, []).append(run.key)

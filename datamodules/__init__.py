@@ -85,6 +85,7 @@ from datamodules.strings.generators import (
     SelectiveCopyConfig,
 )
 from datamodules.text.hub import HubConfig
+from datamodules.text.labelled_training import LabelledTrainingConfig
 from datamodules.text.lags import LagsConfig
 from datamodules.text.language import EvaluationConfig, LanguageData, LanguageDataConfig
 from datamodules.text.sources import BooksConfig, FilesConfig, SourceConfig, StdlibConfig, WikitextConfig
@@ -145,6 +146,7 @@ __all__ = [
     "LabelledDataConfig",
     "LabelledEvaluationConfig",
     "LabelledRecordsConfig",
+    "LabelledTrainingConfig",
     "LagsConfig",
     "LanguageData",
     "LanguageDataConfig",
@@ -294,6 +296,7 @@ SOURCES = table(
     BooksConfig,
     HubConfig,
     PeriodicConfig,
+    LabelledTrainingConfig,
     LagsConfig,
     TopicsConfig,
     TranslationsConfig,

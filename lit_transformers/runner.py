@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.plugins import load_plugins
@@ -19,7 +19,7 @@ from lit_transformers.records.measure import Measure
 from lit_transformers.records.record import Gate
 from lit_transformers.records.reference import Reference
 
-__all__ = ["Fit", "Runner", "load_runner", "runner_of"]
+__all__ = ["Fit", "RetentionConfigs", "Runner", "load_runner", "runner_of"]
 
 
 class Fit(Protocol):
@@ -40,6 +40,11 @@ class Fit(Protocol):
 def no_sources(config: Any) -> Mapping[str, Any]:
     """Returns nothing: these runs start from no other runs."""
     return {}
+
+
+def no_retention(config: Any, measured: Any) -> RetentionConfigs | None:
+    """Raises ConfigError: the runner cannot measure what a network could do before its run."""
+    raise ConfigError("the runner of its runs cannot measure what a network could do before them; drop it", "retention")
 
 
 def no_training_key(config: Any) -> str | None:
@@ -90,6 +95,13 @@ def no_preload() -> None:
     """Does nothing: a run begins with what its module has imported."""
 
 
+class RetentionConfigs(NamedTuple):
+    """The configs of the runs that measure what a network can do before and after another run."""
+
+    before: Any
+    after: Any
+
+
 @dataclass(frozen=True)
 class Runner:
     """The functions that do runs of one class of config.
@@ -110,6 +122,9 @@ class Runner:
     not state them, and raises ConfigError for one that no record of such a run holds.
     source_files: returns files of code that are no part of the suite.
     rehearse: raises ConfigError for what a run would only miss at its first validation or its last.
+    retention: returns, for the config of a run and one of what is measured, the configs of the runs that measure it by
+    the weights that the first stage of the run starts from and by those that the run ends with; None where it starts
+    from none.
     preload: computes once what every run would compute again, for the process from which runs are forked.
     """
 
@@ -132,6 +147,7 @@ class Runner:
     source_files: Callable[[Any], Sequence[Path]] = no_source_files
     rehearse: Callable[[Any], None] = no_rehearsal
     sources: Callable[[Any], Mapping[str, Any]] = no_sources
+    retention: Callable[[Any, Any], RetentionConfigs | None] = no_retention
 
     def earlier(self, config: Any) -> list[Any]:
         """Returns the configs of all runs that have to be done before a run, each once and after those that it starts

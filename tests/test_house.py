@@ -42,6 +42,7 @@ MEETING = {
         "runs.evaluate",
         "runs.features",
         "runs.layer_probes",
+        "runs.held_out",
         "runs.run_floors",
         "runs.keys",
         "runs.made_weights",

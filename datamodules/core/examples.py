@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datamodules.core.data import KnownValues
-from datamodules.core.documents import SPLITS, Split
+from datamodules.core.documents import SPLITS, Document, Split
 from datamodules.core.tokenizers import Symbols, Tokenizer
 from datamodules.core.trained import TrainedSymbols
 from lit_transformers.batch import LABEL, ClassLabels, LabelledDescription, Passage
@@ -138,6 +138,10 @@ class Examples(ABC):
         """Hook: receives the seed of the data before anything is read, for examples of training that seeds choose. By
         default all seeds have the same."""
         return
+    def texts(self, split: Split) -> Iterator[Document]:
+        """Hook: yields the texts of the examples of a split, without their labels. None by default, as of examples that
+        are no texts."""
+        return iter(())
 
     def trained_symbols(self) -> TrainedSymbols:
         """Hook: returns what symbols and labels stand for. Nothing is known of it by default."""

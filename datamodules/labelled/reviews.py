@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from datamodules.core.archives import members
-from datamodules.core.documents import Split
+from datamodules.core.documents import Document, Split
 from datamodules.core.errors import DataError
 from datamodules.core.examples import Example, Examples, ExamplesConfig, TextRows
 from datamodules.core.index import IndexedCorpus, IndexedDocuments, Text, index_corpus
@@ -137,6 +137,10 @@ class Reviews(Examples):
         text = self._documents(split)[ordinal].text
         symbols = np.frombuffer(text, np.uint8, offset=1)[: self.config.length]
         return Example(symbols.astype(np.int64), self.numbers[text[0]])
+
+    def texts(self, split: Split) -> Iterator[Document]:
+        for document in self._documents(split):
+            yield Document(document.name, document.text[1:])
 
     def reading_messages(self) -> list[str]:
         return self.corpus.messages

@@ -212,6 +212,12 @@ class StoredTexts(Examples):
     def example(self, split: Split, ordinal: int) -> Example:
         return self.example_of(self.stored(split, ordinal))
 
+    def texts(self, split: Split) -> Iterator[Document]:
+        documents = self.corpus.documents(self._split(split))
+        for place in self._places(self._split(split)):
+            for text in self.texts_of(documents[place].text):
+                yield Document(documents.name(place), text)
+
     def reading_messages(self) -> list[str]:
         return self.corpus.messages
 

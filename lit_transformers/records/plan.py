@@ -31,11 +31,13 @@ __all__ = [
     "Metric",
     "Plan",
     "PlannedArm",
+    "PlannedRetention",
     "PlannedRun",
     "PlannedStage",
     "Protocol",
     "PublishedCell",
     "PublishedNumbers",
+    "RetentionRuns",
     "Source",
     "TunedArm",
     "Tuning",
@@ -142,6 +144,29 @@ class PlannedArm:
     levels: Mapping[str, Label] = field(default_factory=dict)
     runs: tuple[PlannedRun, ...] = ()
     references: tuple[Reference, ...] = ()
+
+
+@dataclass(frozen=True)
+class RetentionRuns:
+    """The runs that measure what a network can do before and after the run of an arm with this seed."""
+
+    seed: int
+    before: PlannedRun
+    after: PlannedRun
+
+
+@dataclass(frozen=True)
+class PlannedRetention:
+    """What the networks of a study could do before, which is measured again after the runs of each arm.
+
+    limit: the most that ``metric`` may get worse; an arm beyond it gets no verdict. arms: the runs that measure it, by
+    arm; without those arms that start from no weights.
+    """
+
+    name: str
+    metric: Metric
+    limit: Annotated[Margin | None, IF_ANY] = None
+    arms: Mapping[str, tuple[RetentionRuns, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -268,6 +293,7 @@ class Plan:
     reach: how many symbols back the arm sees that sees least; None where arms do not differ in windows or memories.
     also: further metrics of the records, which reports show with their intervals and which judge nothing.
     stages: the runs that those of arms start from, each after those that it starts from itself.
+    retention: what is measured before and after the runs of each arm.
     """
 
     version: int = VERSION
@@ -284,6 +310,7 @@ class Plan:
     match: MatchedBudget | None = None
     arms: tuple[PlannedArm, ...]
     stages: Annotated[tuple[PlannedStage, ...], IF_ANY] = ()
+    retention: Annotated[tuple[PlannedRetention, ...], IF_ANY] = ()
     looks: LookPlan | None = None
     contrasts: tuple[Contrast, ...] | None = None
     effects: tuple[str, ...] | None = None
@@ -320,6 +347,11 @@ class Plan:
     def by_key(self) -> dict[str, PlannedRun]:
         """Returns the planned runs by key, in order; a run that several arms share occurs once."""
         return {planned.key: planned for arm in self.arms for planned in arm.runs}
+
+    def retention_runs(self) -> dict[str, PlannedRun]:
+        """Returns the runs that measure retention by key; one that several arms share occurs once."""
+        pairs = [pair for one in self.retention for arm in one.arms.values() for pair in arm]
+        return {run.key: run for pair in pairs for run in (pair.before, pair.after)}
 
     def chain(self, sources: Iterable[str]) -> tuple[PlannedStage, ...]:
         """Returns the stages that have to be done before a run, each once, in the order in which they can be done.
@@ -367,7 +399,7 @@ class Plan:
             if metric.goal is None:
                 raise ConfigError("states no goal; set it to minimize or maximize", f"{place}.goal")
         require_name(self.study, "study")
-        for key in (*self.by_key(), *(stage.key for stage in self.stages)):
+        for key in (*self.by_key(), *(stage.key for stage in self.stages), *self.retention_runs()):
             require_name(key, "run")
         for looks in (self.looks.planned, self.looks.taken) if self.looks else ():
             if any(first >= second for first, second in pairwise((0, *looks))):
@@ -382,6 +414,11 @@ class Plan:
         for name in (self.baseline, *contrasted):
             if name not in names:
                 raise ConfigError(f"there is no arm {name!r}; {nearest(name, names)}")
+        for retention in self.retention:
+            if retention.metric.goal is None:
+                raise ConfigError(
+                    "states no goal; set it to minimize or maximize", f"retention.{retention.name}.metric"
+                )
 
 
 def plan_path(runs: Path, folder: str) -> Path:

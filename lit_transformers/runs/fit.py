@@ -24,6 +24,7 @@ from lit_transformers.records.measurement import Measurement
 from lit_transformers.records.record import VERSION, Gate, Record
 from lit_transformers.runs.config import RunConfig, describe, spent
 from lit_transformers.runs.environment import environment
+from lit_transformers.runs.held_out import held_out_gates
 from lit_transformers.runs.keys import identity_of, source_keys
 from lit_transformers.runs.loggers import LoggerConfig, MissingPoints
 from lit_transformers.runs.recording import Results, recorded
@@ -115,7 +116,7 @@ def fit(
         return Results(metrics, measured, observed, cost)
 
     def check() -> tuple[Gate, ...]:
-        return tuple(gates.check(config.model, report))
+        return (*gates.check(config.model, report), *held_out_gates(config, data))
 
     return recorded(directory, identity, blank, check, work, wandb_config, logger_config, (DataError,))
 

@@ -11,11 +11,13 @@ from lit_transformers.runner import Runner
 from lit_transformers.runs import Interrupted, RunConfig, describe, fit, run_key
 from lit_transformers.runs.config import references
 from lit_transformers.runs.cut_context import context_losses
+from lit_transformers.runs.held_out import held_out_gates
 from lit_transformers.runs.keys import code_of, training_key
 from lit_transformers.runs.metrics import measure_of_run
 from lit_transformers.runs.probe import probe
 from lit_transformers.runs.reach import smallest_reach
 from lit_transformers.runs.rehearsal import rehearse
+from lit_transformers.runs.retention import retention_configs
 from lit_transformers.runs.run_floors import floors
 from lit_transformers.runs.stages import source_runs
 from lit_transformers.runs.weight_reuse import takes_over
@@ -24,7 +26,7 @@ __all__ = ["RUNNER"]
 
 
 def _check(config: RunConfig) -> Sequence[Gate]:
-    return gates.check(config.model)
+    return [*gates.check(config.model), *held_out_gates(config)]
 
 
 def _training_key(config: RunConfig) -> str | None:
@@ -60,4 +62,5 @@ RUNNER = Runner(
     measure_of_run,
     rehearse=rehearse,
     sources=source_runs,
+    retention=retention_configs,
 )

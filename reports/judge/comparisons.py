@@ -28,6 +28,7 @@ from reports.judge.multiplicity import (
     looks_taken,
     step_down,
 )
+from reports.judge.retention import beyond_limit
 from reports.judge.statistics import LEVEL, PairedDifference, estimate
 from reports.read.study import Study
 
@@ -272,6 +273,7 @@ def _measure(planned: Comparison, study: Study, evidence: Evidence, unmatched: b
     resampled = evidence.at_documents(planned.weights, seeds)
     difference = estimate(pairs, resampled, LEVEL * look.share)
     reason = other or (None if unmatched else mismatch(study, arms)) or _why_unknown(study, arms)
+    reason = reason or beyond_limit(study, arms, seeds, LEVEL * look.share)
     if reason is None and difference.p is None:
         reason = "one seed: no interval, no verdict" if len(seeds) == 1 else "every seed gives the same difference"
     return replace(planned, estimate=difference, documents=evidence.documents if resampled else 0, reason=reason)

@@ -2,10 +2,11 @@
 
 The first line holds the plan, the notes and, where they were measured, the floors, what the baseline gains from its
 context, the runs that were repeated by later code, and the reason why a publication was withdrawn; every other line
-holds a run by its key: its record, its learning curves, and the sums of its documents. A column that several runs
-share, such as the documents' names, is written once, on a line of its own, and is referred to by its number. The file
-does not record when, by whom or on which machine it was made, except in its commands: they name files and folders as
-they were typed; those of a published study name no folder of the machine.
+holds a run by its key: its record, its learning curves, and the sums of its documents; of a run that measures what
+networks can do before or after others, its record alone. A column that several runs share, such as the documents'
+names, is written once, on a line of its own, and is referred to by its number. The file does not record when, by whom
+or on which machine it was made, except in its commands: they name files and folders as they were typed; those of a
+published study name no folder of the machine.
 
 Reading is as tolerant as that of records: a damaged line is noted, and its content counts as missing. The same file
 gives the same tables and figures, byte for byte.
@@ -19,6 +20,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +65,7 @@ def write_results(study: Study, path: Path, public: bool = False) -> None:
 
 
 def _lines(study: Study, public: bool) -> Iterator[dict[str, Any]]:
-    runs = list({run.key: run for run in study.runs}.values())
+    runs = list({**{run.key: run for run in study.runs}, **study.retention}.values())
     plan = _in_order(dump(study.plan), PLAN_END)
     commands = {name: _public_command(text) if public else text for name, text in plan["commands"].items()}
     plan = _public(plan) | {"commands": commands}
@@ -170,8 +172,8 @@ def read_results(path: Path) -> Study:
             f"{path}: cannot be read ({error.strerror}); make it by: python -m ablations report"
         ) from None
     no_line = RunData(f"its line in {path.name} is missing")
-    study = assemble(plan, {key: reading.runs.get(key, no_line) for key in plan.by_key()}, notes)
-    return replace(first, runs=study.runs, notes=study.notes)
+    study = assemble(plan, {key: reading.runs.get(key, no_line) for key in reading.known}, notes)
+    return replace(first, runs=study.runs, notes=study.notes, retention=study.retention)
 
 
 def _parse_first_line(path: Path, text: str) -> Study:
@@ -208,6 +210,11 @@ class _Reading:
     runs: dict[str, RunData] = field(default_factory=dict)
     columns: dict[int, list[Any]] = field(default_factory=dict)
 
+    @cached_property
+    def known(self) -> set[str]:
+        """The keys of all runs that the plan names, those that measure retention too."""
+        return {*self.plan.by_key(), *self.plan.retention_runs()}
+
     def add_line(self, number: int, text: str) -> None:
         """Reads one line; a line that cannot be read becomes a note."""
         location = f"{self.name}, line {number}"
@@ -227,7 +234,7 @@ class _Reading:
 
     def _add_run(self, location: str, plain: Mapping[str, Any]) -> None:
         key = plain["key"]
-        if key in self.runs or key not in self.plan.by_key():
+        if key in self.runs or key not in self.known:
             raise ValueError(f"run {key!r} is {'there already' if key in self.runs else 'not in the plan'}")
         if "missing" in plain:
             self.runs[key] = RunData(shortened(str(plain["missing"])))

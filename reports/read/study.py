@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,7 +63,8 @@ class Run:
 class Study:
     """A plan, its runs in the plan's order, notes on every file that could not be used, its floors, and how much of its
     context the baseline uses; None where these were not measured. reproductions: runs that were repeated later.
-    withdrawn: the reason why a publication is wrong; empty where it stands."""
+    withdrawn: the reason why a publication is wrong; empty where it stands. retention: the runs that measure what
+    networks can do before and after those of arms, by key, each with the value of what it measures."""
 
     plan: Plan
     runs: tuple[Run, ...]
@@ -72,6 +73,7 @@ class Study:
     context: ContextUse | None = None
     reproductions: tuple[Reproduction, ...] = ()
     withdrawn: str = ""
+    retention: Mapping[str, Run] = field(default_factory=dict)
 
     @property
     def arm_names(self) -> list[str]:
@@ -135,13 +137,21 @@ def load_study(runs: Path, study: str, plan: Plan | None = None) -> Study:
     notes: list[str] = []
     floors, context = read_floors(runs, plan, notes), read_context(runs, plan, notes)
     runs_by_key = {key: read_run(runs / key, notes) for key in plan.by_key()}
+    runs_by_key |= {key: RunData(read_record(runs / key / RECORD, notes)) for key in plan.retention_runs()}
     return replace(assemble(plan, runs_by_key, notes), floors=floors, context=context)
 
 
 def assemble(plan: Plan, runs_by_key: Mapping[str, RunData], notes: Iterable[str]) -> Study:
     """Builds a study from its plan and from the data of each of its runs, by key."""
     runs = [_run(arm.name, planned, runs_by_key[planned.key], plan.metric) for arm in plan.arms for planned in arm.runs]
-    return Study(plan, tuple(runs), tuple(notes))
+    retention = {
+        planned.key: _run(arm, planned, runs_by_key[planned.key], one.metric)
+        for one in plan.retention
+        for arm, pairs in one.arms.items()
+        for pair in pairs
+        for planned in (pair.before, pair.after)
+    }
+    return Study(plan, tuple(runs), tuple(notes), retention=retention)
 
 
 def read_floors(runs: Path, plan: Plan, notes: list[str]) -> Floors | None:

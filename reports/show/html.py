@@ -141,7 +141,7 @@ def _parts(findings: Findings, method: Sequence[str]) -> Iterator[tuple[str, Ite
         return (table_to_html(tables.pop(name)) for name in names if name in tables)
 
     further = (f"further_{number}" for number, _ in enumerate(findings.further, start=1))
-    yield RESULTS_TITLE, of("ranking", "results", "differences", "effects", *further)
+    yield RESULTS_TITLE, of("ranking", "results", "forgetting", "differences", "effects", *further)
     yield "Published numbers", [_source(findings), *of("published")]
     yield DISAGREEMENTS, [paragraphs(disagreements(findings))]
     yield "Floors and context", of("known", "floors", "context")

@@ -20,6 +20,7 @@ from reports.judge.matrix import DECODING_STATE
 from reports.judge.statistics import ConfidenceInterval
 from reports.read.study import Run, Study
 from reports.show.bleu_tests import bleu_tests
+from reports.show.forgetting import forgetting_table
 from reports.show.names import name_comparisons
 from reports.show.tables import Cell, Column, Kind, Table, fixed
 from reports.show.tuned import tuned
@@ -70,6 +71,7 @@ def all_tables(findings: Findings) -> tuple[Table, ...]:
     tables = (
         *of_rows,
         results(findings),
+        forgetting_table(findings.study),
         known(findings),
         floors(findings),
         context(findings),

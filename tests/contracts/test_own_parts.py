@@ -91,6 +91,11 @@ PARTS: Mapping[str, tuple[dict[str, type[Any]], Sequence[Any]]] = {
             {"kind": "books", "path": "{folder}/texts"},
             {"kind": "wikitext", "path": "{folder}/wiki"},
             {"kind": "translations", "pairs": {"kind": "parallel", "path": "{folder}/parallel"}},
+            {
+                "kind": "labelled_training",
+                "labelled": {"kind": "labelled_texts", "path": "{folder}/labelled", "labels": ["neg", "pos"]},
+                "validation": 0.2,
+            },
         ],
     ),
 }

@@ -9,13 +9,14 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Client
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from lit_transformers.config import Config, ConfigError, NonNegative, NonNegativeFloat, Plain, Positive, canonical_hash
-from lit_transformers.runner import Runner
+from lit_transformers.runner import RetentionConfigs, Runner
 
 LEAKED: list[bytes] = []
 RELEASED = "released"
@@ -278,6 +279,17 @@ def sources(config: RunConfig) -> dict[str, RunConfig]:
     return {} if source is None else {"source": source.run}
 
 
+def retention(config: RunConfig, measured: RunConfig) -> RetentionConfigs | None:
+    """Starts what is measured from the first stage of a run, and from the run."""
+    if config.source is None:
+        return None
+    first = config.source.run
+    while first.source is not None:
+        first = first.source.run
+    measured = measured.override({"seed": config.seed})
+    return RetentionConfigs(*(replace(measured, source=SourceConfig(run=run)) for run in (first, config)))
+
+
 RUNNER = Runner(
     RunConfig,
     Interrupted,
@@ -289,4 +301,5 @@ RUNNER = Runner(
     check,
     data_content=data_content,
     sources=sources,
+    retention=retention,
 )

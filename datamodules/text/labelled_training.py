@@ -1,0 +1,60 @@
+"""The training texts of labelled data as a source: for further pretraining before their labels are learned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+from datamodules.core.documents import Corpus, Split
+from datamodules.core.errors import DataError
+from datamodules.core.examples import Examples, ExamplesConfig
+from datamodules.core.held_out import text_digest
+from datamodules.core.index import Text, index_corpus
+from datamodules.text.sources import SourceConfig, split_by_hash
+from lit_transformers.config import Fraction
+
+__all__ = ["LabelledTrainingConfig"]
+
+LEFT_OUT = "texts of training left out, for they are held out too"
+
+
+class LabelledTrainingConfig(SourceConfig, kind="labelled_training"):
+    """The texts of the training split of labelled data, without their labels, each a document: pretraining within the
+    task, within its domain, or in another one (Sun et al. 2019, arXiv:1905.05583, section 4.2; Gururangan et al. 2020,
+    arXiv:2004.10964). No text of validation or test is read: one whose words stand there too is left out and counted.
+
+    labelled    the labelled data; with ``examples``, the texts of these examples alone
+    held_out    further labelled data whose texts of validation and test are left out: those of the task itself where
+                the texts are of other data
+    validation  the share of these texts on which pretraining is validated, by a hash of each text
+    """
+
+    labelled: ExamplesConfig
+    held_out: tuple[ExamplesConfig, ...] = ()
+    validation: Fraction = 0.05
+
+    def build(self) -> Corpus:
+        labelled = self.labelled.build()
+        others = [config.build() for config in self.held_out]
+        left_out = Counter[str]()
+        key = ["labelled_training", self.to_dict(), [examples.content for examples in (labelled, *others)]]
+        return index_corpus(key, "", self.piece, self._texts(labelled, others, left_out), left_out)
+
+    def _texts(self, labelled: Examples, others: list[Examples], left_out: Counter[str]) -> Iterator[Text]:
+        """Yields the texts of training. Raises DataError for examples that are no texts."""
+        splits: tuple[Split, Split] = ("validation", "test")
+        held_out = {
+            text_digest(one.text) for data in (labelled, *others) for split in splits for one in data.texts(split)
+        }
+        is_empty = True
+        for document in labelled.texts("train"):
+            is_empty = False
+            if text_digest(document.text) in held_out:
+                left_out[LEFT_OUT] += 1
+                continue
+            split = split_by_hash(document.text, self.validation, 0.0)
+            yield Text(document.name, split, BytesIO(document.text), Path(document.name))
+        if is_empty:
+            raise DataError(f"data.source.labelled: the examples of {self.labelled.kind} are no texts; name others")
