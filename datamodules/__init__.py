@@ -40,9 +40,17 @@ from datamodules.labelled.labelled import LabelledData, LabelledDataConfig, Labe
 from datamodules.labelled.labelled_records import LabelledRecordsConfig
 from datamodules.labelled.listops import ListOpsConfig
 from datamodules.labelled.masked_sum import MaskedSumConfig
+from datamodules.labelled.mixed import MixedData, MixedDataConfig
 from datamodules.labelled.needle import NeedleConfig
 from datamodules.labelled.periodic import PeriodicConfig
 from datamodules.labelled.reviews import ReviewsConfig
+from datamodules.labelled.sampling import (
+    AnnealedConfig,
+    ProportionalConfig,
+    SamplingConfig,
+    TemperatureConfig,
+    UniformConfig,
+)
 from datamodules.labelled.sentences import SentencesConfig
 from datamodules.pairs.catalogues import CataloguesConfig, MessagesConfig
 from datamodules.pairs.docstrings import DocstringsConfig
@@ -92,9 +100,11 @@ __all__ = [
     "GENERATORS",
     "NOISES",
     "PAIRS",
+    "SAMPLINGS",
     "SOURCES",
     "TOKENIZERS",
     "AdditionConfig",
+    "AnnealedConfig",
     "AttentionMasksConfig",
     "BPEConfig",
     "BooksConfig",
@@ -151,6 +161,8 @@ __all__ = [
     "MaskedSumConfig",
     "MemorisationConfig",
     "MessagesConfig",
+    "MixedData",
+    "MixedDataConfig",
     "Multi30kConfig",
     "NeedleConfig",
     "NoiseConfig",
@@ -164,6 +176,7 @@ __all__ = [
     "PhrasesConfig",
     "PrefixTargetConfig",
     "PretrainedTokenizerConfig",
+    "ProportionalConfig",
     "QMSumConfig",
     "RecallConfig",
     "RecordPairsConfig",
@@ -173,6 +186,7 @@ __all__ = [
     "RowData",
     "RowDataConfig",
     "RowEvaluationConfig",
+    "SamplingConfig",
     "SciSummNetConfig",
     "SciTLDRConfig",
     "SelectiveCopyConfig",
@@ -186,6 +200,7 @@ __all__ = [
     "StringEvaluationConfig",
     "StringPairsConfig",
     "SyntheticConfig",
+    "TemperatureConfig",
     "TextInfillingConfig",
     "TokenDeletionConfig",
     "TokenMaskingConfig",
@@ -194,6 +209,7 @@ __all__ = [
     "TopicsConfig",
     "TrainedSymbols",
     "TranslationsConfig",
+    "UniformConfig",
     "WikitextConfig",
     "WordPieceConfig",
     "WordsConfig",
@@ -224,6 +240,7 @@ DATA = table(
     LanguageDataConfig,
     GeneratedDataConfig,
     LabelledDataConfig,
+    MixedDataConfig,
     PairDataConfig,
     RowDataConfig,
     DenoisingDataConfig,
@@ -262,6 +279,7 @@ PAIRS = table(
     HubPairsConfig,
     DocstringsConfig,
 )
+SAMPLINGS = table(SamplingConfig, ProportionalConfig, UniformConfig, TemperatureConfig, AnnealedConfig)
 SOURCES = table(
     SourceConfig,
     StdlibConfig,

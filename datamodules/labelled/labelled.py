@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from lit_transformers.batch import LABEL, DataDescription, LabelledBatch, Labell
 from lit_transformers.config import Config, NonNegative, Plain, Positive
 
 __all__ = ["LabelledData", "LabelledDataConfig", "LabelledEvaluationConfig"]
+
+
+Padding = Literal["longest", "fixed"]
 
 
 class LabelledEvaluationConfig(Config):
@@ -56,7 +59,7 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
     source: ExamplesConfig = ListOpsConfig()
     batch_size: Positive = 32
     window: Positive = 16
-    padding: Literal["longest", "fixed"] = "longest"
+    padding: Padding = "longest"
     seed: NonNegative = 0
     workers: NonNegative = 0
     evaluation: LabelledEvaluationConfig = LabelledEvaluationConfig()
@@ -153,10 +156,8 @@ class LabelledData(Data):
         return self._reading(split, self._shape(evaluation.batch_size or config.batch_size), order)
 
     def _shape(self, batch_size: int) -> RowShape:
-        description = self.description
-        least = description.length if self.config.padding == "fixed" else 0
-        boundary, columns = description.vocabulary.boundary, description.label_columns
-        return RowShape(self.rows(batch_size), self.config.window, boundary, least, columns, description.segments)
+        config = self.config
+        return RowShape.of(self.description, self.rows(batch_size), config.window, config.padding)
 
     def _reading(self, split: Split, shape: RowShape, order: Callable[[], Endless | Once]) -> Reading:
         open_rows = partial(_open, self.examples, split, shape, order)
@@ -174,6 +175,13 @@ class RowShape(NamedTuple):
     least: int
     columns: Mapping[str, Labels]
     segments: int = 1
+
+    @classmethod
+    def of(cls, description: LabelledDescription, rows: int, window: int, padding: Padding) -> Self:
+        """Returns the shape of rows of such examples. padding: to the longest row of a batch, or of all."""
+        least = description.length if padding == "fixed" else 0
+        boundary, columns = description.vocabulary.boundary, description.label_columns
+        return cls(rows, window, boundary, least, columns, description.segments)
 
 
 def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -> LabelledBatch:
@@ -228,6 +236,6 @@ def _open(
     shape: RowShape,
     order: Callable[[], Endless | Once],
     share: Shard,
-) -> Windows[int, tuple[int, Example], LabelledBatch]:
+) -> Windows[int, list[tuple[int, Example]], LabelledBatch]:
     group = partial(grouped, examples, split, shape, share)
     return Windows(order(), shape.rows * shape.window, group, partial(batched, shape))

@@ -126,7 +126,7 @@ def observe(config: ComparedRun, sizes: dict[int, int], length: int) -> list[Ten
     """Returns the losses and saved bytes of a few updates, the measurements after them, and the final parameters."""
     size = max(VOCABULARY, config.model.fewest_symbols())
     vocabulary = Vocabulary(size=size, boundary=0, unit="byte", byte_lengths=None)
-    data = config.task.reads.for_probe(vocabulary, length)
+    data = config.task.probe_data(vocabulary, length)
     model = shrink(config.model, length, {}, depth=4, shorten=sizes.__getitem__)
     evaluation = dict(config.task.evaluation)
     evaluated_memories = memories(config.model.override(evaluation))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -20,9 +20,13 @@ class HeadsMetric(ExampleMetric):
     """The sums of all heads of a task, each row of which has the columns of the first head, and those of the others
     under their own names.
 
+    ``leading`` are columns before those of the heads, all of which then have theirs under their own names.
+
     heads: by name, the first one first. absent: kinds of heads, by name, whose columns are there and stay 0, so that
     tables of tasks that differ in heads alone have the same columns.
     """
+
+    leading: ClassVar[Mapping[str, type]] = {}
 
     def __init__(self, heads: Mapping[str, Head], absent: Mapping[str, type[Head]] | None = None) -> None:
         """Raises ConfigError where two heads sum columns of one name."""
@@ -33,11 +37,11 @@ class HeadsMetric(ExampleMetric):
         order = [*dict.fromkeys([*list(classes)[:1], *(absent or {}), *classes])]
         classes = {name: classes.get(name) or (absent or {})[name] for name in order}
         self.places: dict[str, slice] = {}
-        self.kinds: list[type] = []
-        names: list[str] = []
-        for number, (name, head) in enumerate(classes.items()):
+        self.kinds: list[type] = [*self.leading.values()]
+        names: list[str] = [*self.leading]
+        for name, head in classes.items():
             self.places[name] = slice(len(names), len(names) + len(head.columns))
-            names += head.column_names(name) if number else head.columns
+            names += head.column_names(name) if names else head.columns
             self.kinds += head.columns.values()
         if repeated := sorted(name for name in {*names} if names.count(name) > 1):
             raise ConfigError(f"two heads have a column {repeated[0]}; give one of them another name", "task.heads")

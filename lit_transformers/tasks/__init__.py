@@ -6,6 +6,7 @@ from lit_transformers.tasks.causal_lm import CausalLMConfig
 from lit_transformers.tasks.classification import ClassificationConfig
 from lit_transformers.tasks.contrastive import ContrastiveConfig
 from lit_transformers.tasks.masked_lm import MaskedLMConfig
+from lit_transformers.tasks.multi_task import MultiTaskConfig
 from lit_transformers.tasks.permutation_lm import PermutationLMConfig
 from lit_transformers.tasks.regression import RegressionConfig
 from lit_transformers.tasks.replaced_tokens import ReplacedTokensConfig, SymbolGeneratorConfig
@@ -18,6 +19,7 @@ TASKS = table(
     CausalLMConfig,
     ClassificationConfig,
     RegressionConfig,
+    MultiTaskConfig,
     StringsConfig,
     Seq2SeqConfig,
     MaskedLMConfig,
@@ -35,6 +37,7 @@ __all__ = [
     "ClassificationConfig",
     "ContrastiveConfig",
     "MaskedLMConfig",
+    "MultiTaskConfig",
     "PermutationLMConfig",
     "RegressionConfig",
     "ReplacedTokensConfig",
