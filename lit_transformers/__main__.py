@@ -262,6 +262,9 @@ def predict(
             help='Format of a line: text (a tab separates two texts), or JSON such as {"text": ...} or a list.'
         ),
     ] = "text",
+    head: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Choose the head of a run of several tasks, by its source.")
+    ] = None,
     batch_tokens: BatchTokens = 4096,
     window: LineWindow = None,
     overlong: Annotated[
@@ -285,7 +288,7 @@ def predict(
         from lit_transformers.inference.predict import predictor_of
 
     limit_threads()
-    write_all(predictor_of(checkpoint, LineOptions(batch_tokens, window or usual_window(), overlong), lines))
+    write_all(predictor_of(checkpoint, LineOptions(batch_tokens, window or usual_window(), overlong), lines, head))
 
 
 Architecture = Literal[

@@ -13,14 +13,23 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from datamodules import Document, LabelledDataConfig, RowDataConfig, Tokenizer, TrainedSymbols, tokenizer_from_dict
+from datamodules import (
+    DataConfig,
+    Document,
+    LabelledDataConfig,
+    MixedDataConfig,
+    RowDataConfig,
+    Tokenizer,
+    TrainedSymbols,
+    tokenizer_from_dict,
+)
 from datamodules.core.examples import TextRows
 from datamodules.core.tokenizers import Symbols
 from datamodules.rows.reader import RELATIONS
 from datamodules.rows.stored_sentences import sentences_of
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import IGNORED, LabelledBatch, RowBatch, RowDescription
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, nearest
 from lit_transformers.heads.relation import Relation
 from lit_transformers.inference.lines import LineOptions, LineWriter
 from lit_transformers.runs import load
@@ -28,6 +37,7 @@ from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.classification import Classification
 from lit_transformers.tasks.masked_lm import MaskedLM
+from lit_transformers.tasks.multi_task import MultiTask
 from lit_transformers.tasks.pooled import PooledTask
 from lit_transformers.training.arithmetic import arithmetic
 
@@ -196,20 +206,41 @@ def of_classes(labels: Sequence[str] | None, probabilities: Sequence[float]) -> 
     return {"label": names[best], "probabilities": dict(zip(names, rounded, strict=True))}
 
 
-def predictor_of(checkpoint: Path, options: LineOptions, form: LineFormat = "text") -> Predictor:
-    """Returns the predictor of a checkpoint. Raises ConfigError where it predicts nothing of texts."""
-    task, config, extra = load(checkpoint)
-    require_numbers(task, checkpoint)
-    trained = TrainedSymbols.of(extra)
-    if isinstance(task, PooledTask) and isinstance(config.data, LabelledDataConfig):
-        rows = None if trained.tokenizer is None else config.data.source.text_rows(trained)
+def of_one_source(
+    task: Task, data: DataConfig, trained: TrainedSymbols, head: str | None, place: str
+) -> tuple[Task, DataConfig, TrainedSymbols]:
+    """Returns a trained task, its data and its symbols: of several, those of the one that ``head`` names. Raises
+    ConfigError where it names none, or there is one alone."""
+    if not isinstance(task, MultiTask) or not isinstance(data, MixedDataConfig):
+        if head is not None:
+            raise ConfigError(f"{place} has one task; omit it", "--head")
+        return task, data, trained
+    if head not in data.sources:
+        way_out = f"name one with --head: {', '.join(data.names)}" if head is None else nearest(head, data.names)
+        reason = "has heads of several tasks" if head is None else f"has no head {head!r}"
+        raise ConfigError(f"{reason}; {way_out}", place)
+    return task.of_source(head), data.of_source(head), trained.of_source(head)
+
+
+def predictor_of(
+    checkpoint: Path, options: LineOptions, form: LineFormat = "text", head: str | None = None
+) -> Predictor:
+    """Returns the predictor of a checkpoint. Raises ConfigError where it predicts nothing of texts.
+
+    head: of several tasks, the source whose head predicts.
+    """
+    whole, config, extra = load(checkpoint)
+    require_numbers(whole, checkpoint)
+    task, data, trained = of_one_source(whole, config.data, TrainedSymbols.of(extra), head, str(checkpoint))
+    if isinstance(task, PooledTask) and isinstance(data, LabelledDataConfig):
+        rows = None if trained.tokenizer is None else data.source.text_rows(trained)
         if rows is None:
-            reason = f"was trained on {config.data.name}, which are no texts; measure it by: evaluate"
+            reason = f"was trained on {data.name}, which are no texts; measure it by: evaluate"
             raise ConfigError(reason, str(checkpoint))
         return TextPredictor(task, rows, trained, options, form)
-    head = dict(task.heads).get("relation")
-    if isinstance(task, MaskedLM) and isinstance(config.data, RowDataConfig) and isinstance(head, Relation):
+    relation = dict(task.heads).get("relation")
+    if isinstance(task, MaskedLM) and isinstance(data, RowDataConfig) and isinstance(relation, Relation):
         tokenizer = tokenizer_from_dict(extra["tokenizer"])
-        return RelationPredictor(task, head, tokenizer, RELATIONS[config.data.relation], options, form)
-    reason = f"neither classifies texts nor gives them a number, for its task is {config.task.kind}"
+        return RelationPredictor(task, relation, tokenizer, RELATIONS[data.relation], options, form)
+    reason = f"neither classifies texts nor gives them a number, for its task is {task.config.kind}"
     raise ConfigError(f"{reason}; generate, translate and summarize write", str(checkpoint))

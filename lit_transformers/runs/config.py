@@ -8,8 +8,8 @@ from typing import ClassVar, NamedTuple, Self
 
 from datamodules import Data, DataConfig, LanguageDataConfig, TrainedSymbols
 from lit_transformers.attention.kernels import cuda_only
-from lit_transformers.batch import DataDescription, LanguageDescription
-from lit_transformers.config import Config, ConfigError, Plain, Seed, paths_within, table
+from lit_transformers.batch import DataDescription, LanguageDescription, MixedDescription
+from lit_transformers.config import Config, ConfigError, Plain, Seed, nearest, paths_within, table
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.models.cost import ModelCost, shapes_or_values
 from lit_transformers.records.reference import Reference
@@ -129,7 +129,21 @@ class RunConfig(Config):
         if not all(symbols.stand_for_those_of(first) for symbols in known.values()):
             reason = "was trained with another tokenizer than start.network; start both from runs that share one"
             raise ConfigError(reason, "start.heads")
-        return first._replace(labels=known["heads"].labels if "heads" in known else None)
+        return first._replace(labels=self._starting_labels(known["heads"]) if "heads" in known else None)
+
+    def _starting_labels(self, trained: TrainedSymbols) -> Plain:
+        """Returns the names of the classes of the heads that training starts from. Raises ConfigError where these are
+        heads of several tasks and ``start.head`` does not say which, or says it though there is one."""
+        head, of_several = self.start.head, isinstance(trained.labels, Mapping)
+        if (head is not None) != (of_several and self.data.describes is not MixedDescription):
+            names = ", ".join(trained.labels) if of_several else "one task"
+            way_out = "set start.head to one of them" if head is None else "drop start.head"
+            raise ConfigError(f"holds the heads of {names}; {way_out}", "start.heads")
+        if head is None:
+            return trained.labels
+        if head not in trained.labels:
+            raise ConfigError(f"is none of the tasks of start.heads; {nearest(head, trained.labels)}", "start.head")
+        return trained.labels[head]
 
 
 class RunWeightsConfig(WeightSourceConfig, kind="run"):

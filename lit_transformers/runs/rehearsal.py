@@ -67,7 +67,7 @@ def rehearse_start(config: RunConfig, task: Task) -> None:
         if part == "network":
             require_same_network(model, config.model, place)
     if sources:
-        start_from(task, sources)
+        start_from(task, sources, config.start.head)
 
 
 def small_task(config: RunConfig, description: DataDescription) -> Task:

@@ -18,6 +18,7 @@ from lit_transformers.batch import (
     DataDescription,
     LabelledDescription,
     LanguageDescription,
+    MixedDescription,
     NumberLabels,
     PairDescription,
     RowDescription,
@@ -33,12 +34,17 @@ KINDS: list[type[DataDescription]] = [
     LanguageDescription,
     StringDescription,
     LabelledDescription,
+    MixedDescription,
     PairDescription,
     RowDescription,
 ]
 VOCABULARY = Vocabulary(size=11, boundary=10, unit="word", byte_lengths=None)
 READERS = {"seq2seq": "encoder_decoder"} | dict.fromkeys(
-    ("classification", "regression", "masked_lm", "replaced_tokens", "contrastive", "permutation_lm", "bilm"), "encoder"
+    (
+        *("classification", "regression", "multi_task"),
+        *("masked_lm", "replaced_tokens", "contrastive", "permutation_lm", "bilm"),
+    ),
+    "encoder",
 )
 SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "depth": 1}
 FIELDS: dict[str, dict[str, Any]] = {"permutation_lm": {"query_stream": "learned"}, "bilm": {"causal": True}}
