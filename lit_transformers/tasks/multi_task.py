@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -228,26 +229,35 @@ class MultiTask(LabelledTask):
         super().__init__(config, model, data, training)
         self.sources = {head: config.source_of(head, data) for head in config.all_heads(data)}
         self.add_heads(lambda heads: MultiTaskMetric(heads, self.sources, config.scores_of(data)))
-        # In a tuple, so that they are no submodules: their networks and heads are those of this one.
-        self._tasks = ({source: self._single(source) for source in self.data.sources},)
+        # In tuples, so that they are no submodules: their networks and heads are those of this one.
+        readers = {source: shapes_or_values(partial(self._single, source), lambda task: None) for source in self._names}
+        self._readers = ({source: task for source, (task, _) in readers.items()},)
+        self._tasks = (dict[str, LabelledTask](),)
         self._learned: set[str] = set()
 
+    @property
+    def _names(self) -> list[str]:
+        return [*self.data.sources]
+
     def _single(self, source: str) -> LabelledTask:
-        """Returns the task of a source with the heads of this one. Raises ConfigError where it cannot be built."""
-        config, described = self.config.task_of(source, self.data), self.data.sources[source]
-        training = self.training_config.override({"compile": False, "groups": ()})
-        task, _ = shapes_or_values(lambda: config.build(self.model_config, described, training), lambda task: None)
+        """Builds the task of a source by itself. Raises ConfigError where it cannot be built."""
+        config, training = self.config.task_of(source, self.data), self.training_config
+        alone = training.override({"compile": False, "groups": ()})
+        task = config.build(self.model_config, self.data.sources[source], alone)
         assert isinstance(task, LabelledTask)
-        for name, own in self.config.named_heads(source, self.data).items():
-            task.heads[own] = self.heads[name]
         return task
 
     def of_source(self, source: str) -> LabelledTask:
         """Returns the task of one source, with the network of evaluation and the heads of this one. Raises ConfigError
         where there is no such source."""
         tasks = self._tasks[0]
+        if source not in self._names:
+            raise ConfigError(f"there is no source {source!r}; {nearest(source, self._names)}", "head")
         if source not in tasks:
-            raise ConfigError(f"there is no source {source!r}; {nearest(source, tasks)}", "head")
+            with torch.random.fork_rng(devices=[]):
+                tasks[source] = self._single(source).eval()
+            for name, own in self.config.named_heads(source, self.data).items():
+                tasks[source].heads[own] = self.heads[name]
         tasks[source].network = self.evaluator()
         return tasks[source]
 
@@ -255,7 +265,7 @@ class MultiTask(LabelledTask):
         return {name: head for name, head in self.heads.items() if self.sources[name] == batch.source}
 
     def read(self, network: RowNetwork, batch: LabelledBatch) -> Representation:
-        return self._tasks[0][batch.source].read(network, batch)
+        return self._readers[0][batch.source].read(network, batch)
 
     def flops_of_heads(self, length: int) -> float:
         """Returns the mean over sources of the FLOPs of their heads: a row is read by those of its source alone."""
