@@ -47,7 +47,7 @@ from datamodules.labelled.reviews import ReviewsConfig
 from datamodules.labelled.sampling import (
     AnnealedConfig,
     ProportionalConfig,
-    SamplingConfig,
+    SourceSamplingConfig,
     TemperatureConfig,
     UniformConfig,
 )
@@ -186,7 +186,6 @@ __all__ = [
     "RowData",
     "RowDataConfig",
     "RowEvaluationConfig",
-    "SamplingConfig",
     "SciSummNetConfig",
     "SciTLDRConfig",
     "SelectiveCopyConfig",
@@ -194,6 +193,7 @@ __all__ = [
     "SentencesConfig",
     "Shard",
     "SourceConfig",
+    "SourceSamplingConfig",
     "SpanCorruptionConfig",
     "Split",
     "StdlibConfig",
@@ -279,7 +279,7 @@ PAIRS = table(
     HubPairsConfig,
     DocstringsConfig,
 )
-SAMPLINGS = table(SamplingConfig, ProportionalConfig, UniformConfig, TemperatureConfig, AnnealedConfig)
+SAMPLINGS = table(SourceSamplingConfig, ProportionalConfig, UniformConfig, TemperatureConfig, AnnealedConfig)
 SOURCES = table(
     SourceConfig,
     StdlibConfig,

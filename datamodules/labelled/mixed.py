@@ -28,8 +28,8 @@ from datamodules.labelled.sampling import (
     MixedOrder,
     MixedPass,
     ProportionalConfig,
-    SamplingConfig,
     SourceExample,
+    SourceSamplingConfig,
     SourceShare,
     grouped_by_source,
 )
@@ -60,7 +60,7 @@ class MixedDataConfig(DataConfig, kind="mixed"):
     describes: ClassVar[type[DataDescription]] = MixedDescription
 
     sources: dict[str, ExamplesConfig] = field(default_factory=lambda: {"listops": ListOpsConfig()})
-    sampling: SamplingConfig = ProportionalConfig()
+    sampling: SourceSamplingConfig = ProportionalConfig()
     batch_size: Positive = 32
     window: Positive = 64
     padding: Padding = "longest"
@@ -228,8 +228,8 @@ def _open(
 ) -> Windows[SourceExample, SourceShare, LabelledBatch]:
     def batch(share: SourceShare, cursor: str) -> LabelledBatch:
         """Makes a batch. Its ordinals count the examples of all sources in turn."""
-        made = batched(shapes[share.source], share.examples, cursor)
-        return made._replace(example=made.example * len(names) + share.source, source=names[share.source])
+        labelled = batched(shapes[share.source], share.examples, cursor)
+        return labelled._replace(example=labelled.example * len(names) + share.source, source=names[share.source])
 
     group = partial(grouped_by_source, sources, split, shapes, share)
     return Windows(order(), shapes[0].rows * shapes[0].window, group, batch)

@@ -22,8 +22,8 @@ __all__ = [
     "MixedOrder",
     "MixedPass",
     "ProportionalConfig",
-    "SamplingConfig",
     "SourceExample",
+    "SourceSamplingConfig",
     "SourceShare",
     "TemperatureConfig",
     "UniformConfig",
@@ -35,7 +35,7 @@ BLOCK = 1024
 """Batches whose sources are drawn together."""
 
 
-class SamplingConfig(Config):
+class SourceSamplingConfig(Config):
     """Base of the rules by which batches are divided among sources; the table SAMPLINGS lists the kinds.
 
     A batch is of a source of N examples of training with a probability in proportion to N ** exponent.
@@ -46,21 +46,21 @@ class SamplingConfig(Config):
         raise NotImplementedError
 
 
-class ProportionalConfig(SamplingConfig, kind="proportional"):
+class ProportionalConfig(SourceSamplingConfig, kind="proportional"):
     """In proportion to the number of examples, as if all sources were one (arXiv:1901.11504, section 3.2)."""
 
     def exponent(self, batch: int) -> float:
         return 1.0
 
 
-class UniformConfig(SamplingConfig, kind="uniform"):
+class UniformConfig(SourceSamplingConfig, kind="uniform"):
     """Equally often from each source, however many examples it has."""
 
     def exponent(self, batch: int) -> float:
         return 0.0
 
 
-class TemperatureConfig(SamplingConfig, kind="temperature"):
+class TemperatureConfig(SourceSamplingConfig, kind="temperature"):
     """In proportion to N ** (1 / temperature), where N is the number of examples (arXiv:1910.10683, section 3.5.2).
 
     temperature: 1 is proportional, and the higher, the more uniform.
@@ -72,7 +72,7 @@ class TemperatureConfig(SamplingConfig, kind="temperature"):
         return 1 / self.temperature
 
 
-class AnnealedConfig(SamplingConfig, kind="annealed"):
+class AnnealedConfig(SourceSamplingConfig, kind="annealed"):
     """From proportional to nearly uniform over training (arXiv:1902.02671, section 3.3): in epoch e of E in proportion
     to N ** (1 - (1 - last) (e - 1) / (E - 1)), where N is the number of examples.
 
@@ -111,7 +111,7 @@ class MixedOrder:
     counts: the number of examples of each source.
     """
 
-    def __init__(self, counts: Sequence[int], sampling: SamplingConfig, rows: int, seed: int) -> None:
+    def __init__(self, counts: Sequence[int], sampling: SourceSamplingConfig, rows: int, seed: int) -> None:
         """Raises DataError for a source without examples."""
         self.orders = [Endless(count, seed) for count in counts]
         self.counts, self.sampling, self.rows, self.seed = tuple(counts), sampling, rows, seed
@@ -154,7 +154,9 @@ class MixedOrder:
 
 
 @lru_cache(maxsize=4)
-def drawn_sources(counts: tuple[int, ...], sampling: SamplingConfig, seed: int, block: int) -> npt.NDArray[np.int64]:
+def drawn_sources(
+    counts: tuple[int, ...], sampling: SourceSamplingConfig, seed: int, block: int
+) -> npt.NDArray[np.int64]:
     """Returns the places of the sources of a block of batches."""
     exponents = np.array([sampling.exponent(block * BLOCK + place) for place in range(BLOCK)])
     weights = np.array(counts, np.float64) ** exponents[:, None]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from datamodules import DataConfig, DataError, MixedData, SamplingConfig
+from datamodules import DataConfig, DataError, MixedData, SourceSamplingConfig
 from datamodules.core.windows import shuffled
 from datamodules.labelled.sampling import BLOCK, MixedOrder, drawn_sources
 from lit_transformers.batch import LabelledBatch
@@ -67,7 +67,7 @@ def test_the_order_is_that_of_a_loop_that_draws_one_batch_after_another(name: st
             order.append((source, int(shuffled(COUNTS[source], SEED, epoch)[ordinal])))
             taken[source] += 1
     for start, stop in ((0, 40), (BLOCK * ROWS - 8, BLOCK * ROWS + 8), (6001, 6030), (8, 12)):
-        fresh = MixedOrder(COUNTS, SamplingConfig.from_dict(sampling), ROWS, SEED)
+        fresh = MixedOrder(COUNTS, SourceSamplingConfig.from_dict(sampling), ROWS, SEED)
         assert [(source, ordinal) for source, ordinal in fresh.slice(start, stop)] == order[start:stop]
 
 
@@ -76,7 +76,7 @@ def test_sources_are_drawn_as_often_as_the_rule_says() -> None:
     sizes = np.array(COUNTS, float)
     drawn: dict[str, Any] = {}
     for name, sampling in SAMPLINGS.items():
-        rule = SamplingConfig.from_dict(sampling)
+        rule = SourceSamplingConfig.from_dict(sampling)
         blocks = [drawn_sources(COUNTS, rule, SEED, block) for block in (0, 8)]
         drawn[name] = [np.bincount(block[:300], minlength=3) for block in blocks]
     for name, exponent in (("proportional", 1), ("uniform", 0), ("temperature", 0.2), ("annealed", 0.2)):
