@@ -223,7 +223,7 @@ def test_configs_by_name_are_parts_like_others() -> None:
     assert leaves["parts.b.memory"] == 4 and leaves["values"] == {"x.y": 1.0}
     assert dict(config.leaves_with(Memory))["parts.b.memory"] == 4
     assert config.override({path: value for path, value in leaves.items() if not path.endswith("kind")}) == config
-    schema = config_schema(NamedPartsConfig)["properties"]["parts"]
+    schema = config_schema(NamedPartsConfig)["$defs"]["NamedPartsConfig"]["properties"]["parts"]
     assert schema["additionalProperties"] == {"$ref": "#/$defs/MixerConfig"}
     for values, place in (
         ({"parts.b.memry": 8}, r"^parts\.b\.memry: .*did you mean memory"),
