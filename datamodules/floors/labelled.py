@@ -14,10 +14,11 @@ import scipy.special
 
 from datamodules.core.errors import DataError
 from datamodules.labelled.labelled import LabelledData
+from datamodules.labelled.mixed import MixedData
 from lit_transformers.batch import ClassLabels, LabelledBatch, NumberLabels
 from lit_transformers.scores import confusion, matthews
 
-__all__ = ["labelled_floors"]
+__all__ = ["labelled_floors", "mixed_floors"]
 
 ORDERS = (1, 2, 3)
 COLUMNS = 1 << 16
@@ -67,6 +68,16 @@ def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, 
     if metric == "accuracy":
         return {name: float(np.mean(values.argmax(axis=1) == truth)) for name, values in predictions.items()}
     return {name: float(-values[np.arange(len(truth)), truth].mean()) for name, values in predictions.items()}
+
+
+def mixed_floors(data: MixedData, metric: str, batches: int) -> dict[str, float]:
+    """Returns ``labelled_floors`` of one source for a metric of its task, such as "sst2_accuracy". They are fitted on n
+    batches of this source alone. Raises DataError for other metrics, such as means over tasks."""
+    sources = [name for name in data.config.names if metric.startswith(f"{name}_")]
+    if not sources:
+        raise DataError(f"no predictor of several sources has a value of {metric}")
+    source = max(sources, key=len)
+    return labelled_floors(data.of_source(source), metric.removeprefix(f"{source}_"), batches)
 
 
 def _matthews(predicted: npt.NDArray[np.int64], truth: npt.NDArray[np.int64]) -> float:

@@ -13,6 +13,7 @@ import torch
 
 from datamodules import DataConfig, DataError, MixedData, SourceSamplingConfig
 from datamodules.core.windows import shuffled
+from datamodules.floors.measure import floors
 from datamodules.labelled.sampling import BLOCK, MixedOrder, drawn_sources
 from lit_transformers.batch import LabelledBatch
 from lit_transformers.config import ConfigError
@@ -119,6 +120,14 @@ def test_an_evaluation_reads_every_source_once_one_after_another() -> None:
     ordinals = torch.cat([batch.example for batch in read]).tolist()
     assert Counter(ordinal % 2 for ordinal in ordinals) == {0: 7, 1: 7} and len({*ordinals}) == 14
     assert data.example_name(3) == "small: validation:1"
+
+
+def test_floors_of_a_task_are_those_of_its_source() -> None:
+    data = mixed()
+    values = floors(data, "small_accuracy", 4)
+    assert values == floors(data.of_source("small"), "accuracy", 4) != floors(data, "large_accuracy", 4)
+    with pytest.raises(DataError, match="no predictor of several sources has a value of mean_score"):
+        floors(data, "mean_score", 4)
 
 
 def test_sources_of_different_symbols_are_refused_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
