@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from datamodules import Data, DataConfig, LanguageDataConfig, TrainedSymbols
 from lit_transformers.attention.kernels import cuda_only
@@ -56,7 +56,9 @@ class RunConfig(Config):
         super().__post_init__()
         object.__setattr__(self, "task", self.task.of_data(self.data.summaries))
         runs = {"network": self.start.network, "heads": self.start.heads}
-        seeded = {name: source.seeded(self) for name, source in runs.items() if isinstance(source, RunWeightsConfig)}
+        seeded: dict[str, Any] = {
+            name: source.seeded(self) for name, source in runs.items() if isinstance(source, RunWeightsConfig)
+        }
         object.__setattr__(self, "start", replace(self.start, **seeded))
 
     def conflicts(self) -> Iterator[str]:

@@ -206,8 +206,8 @@ class MultiTaskMetric(HeadsMetric):
             own = [row[1:] for row in rows if row.document % len(self.order) == place]
             if own:
                 columns = list(zip(*own, strict=True))[self.places[name]]
-                measures = head.results(dict(zip(head.columns, columns, strict=True)))
-                results |= {f"{name}_{measure}": value for measure, value in measures.items()}
+                values = head.results(dict(zip(head.columns, columns, strict=True)))
+                results |= {f"{name}_{measure}": value for measure, value in values.items()}
         nats = dict.fromkeys(self.order, "nats")
         for mean, measures in ((MEAN_NATS, nats), (MEAN_SCORE, self.scores)):
             names = [f"{source}_{measure}" for source, measure in measures.items()]

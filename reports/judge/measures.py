@@ -43,6 +43,7 @@ def measure_of(metric: str, columns: Container[str] = ()) -> DocumentMeasure | N
     """
     name, _, length = metric.rpartition("/")[2].partition("@")
     head, _, of_head = name.rpartition("_")
+    measure: DocumentMeasure | None
     if f"{head}_tokens" in columns and of_head in _MEASURES:
         measure = _of_a_head(head, _MEASURES[of_head])
     else:
