@@ -42,10 +42,18 @@ from datamodules.labelled.labelled import LabelledData, LabelledDataConfig, Labe
 from datamodules.labelled.labelled_records import LabelledRecordsConfig
 from datamodules.labelled.listops import ListOpsConfig
 from datamodules.labelled.masked_sum import MaskedSumConfig
+from datamodules.labelled.mixed import MixedData, MixedDataConfig
 from datamodules.labelled.needle import NeedleConfig
 from datamodules.labelled.periodic import PeriodicConfig
 from datamodules.labelled.questions import QuestionsConfig
 from datamodules.labelled.reviews import ReviewsConfig
+from datamodules.labelled.sampling import (
+    AnnealedConfig,
+    ProportionalConfig,
+    SourceSamplingConfig,
+    TemperatureConfig,
+    UniformConfig,
+)
 from datamodules.labelled.sentences import SentencesConfig
 from datamodules.pairs.catalogues import CataloguesConfig, MessagesConfig
 from datamodules.pairs.docstrings import DocstringsConfig
@@ -99,9 +107,11 @@ __all__ = [
     "GENERATORS",
     "NOISES",
     "PAIRS",
+    "SAMPLINGS",
     "SOURCES",
     "TOKENIZERS",
     "AdditionConfig",
+    "AnnealedConfig",
     "AttentionMasksConfig",
     "BPEConfig",
     "BooksConfig",
@@ -161,6 +171,8 @@ __all__ = [
     "MaskedSumConfig",
     "MemorisationConfig",
     "MessagesConfig",
+    "MixedData",
+    "MixedDataConfig",
     "Multi30kConfig",
     "NeedleConfig",
     "NoiseConfig",
@@ -177,6 +189,7 @@ __all__ = [
     "PromptData",
     "PromptDataConfig",
     "PromptEvaluationConfig",
+    "ProportionalConfig",
     "QMSumConfig",
     "QuestionsConfig",
     "RecallConfig",
@@ -197,6 +210,7 @@ __all__ = [
     "SentencesConfig",
     "Shard",
     "SourceConfig",
+    "SourceSamplingConfig",
     "SpanCorruptionConfig",
     "Split",
     "SquadChoicesConfig",
@@ -205,6 +219,7 @@ __all__ = [
     "StringEvaluationConfig",
     "StringPairsConfig",
     "SyntheticConfig",
+    "TemperatureConfig",
     "TextInfillingConfig",
     "TokenDeletionConfig",
     "TokenMaskingConfig",
@@ -213,6 +228,7 @@ __all__ = [
     "TopicsConfig",
     "TrainedSymbols",
     "TranslationsConfig",
+    "UniformConfig",
     "WikitextConfig",
     "WordPieceConfig",
     "WordsConfig",
@@ -243,6 +259,7 @@ DATA = table(
     LanguageDataConfig,
     GeneratedDataConfig,
     LabelledDataConfig,
+    MixedDataConfig,
     PairDataConfig,
     PromptDataConfig,
     RetrievalDataConfig,
@@ -288,6 +305,7 @@ PAIRS = table(
     DocstringsConfig,
     SquadPairsConfig,
 )
+SAMPLINGS = table(SourceSamplingConfig, ProportionalConfig, UniformConfig, TemperatureConfig, AnnealedConfig)
 SOURCES = table(
     SourceConfig,
     StdlibConfig,

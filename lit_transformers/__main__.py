@@ -265,6 +265,9 @@ def predict(
             help='Format of a line: text (a tab separates two texts), or JSON such as {"text": ...} or a list.'
         ),
     ] = "text",
+    head: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Choose the head of a run of several tasks, by its source.")
+    ] = None,
     batch_tokens: BatchTokens = 4096,
     window: LineWindow = None,
     overlong: Annotated[
@@ -311,7 +314,7 @@ def predict(
     limit_threads()
     options = LineOptions(batch_tokens, window or usual_window(), overlong)
     if passages is None:
-        write_all(predictor_of(checkpoint, options, lines, threshold))
+        write_all(predictor_of(checkpoint, options, lines, threshold, head))
     else:
         write_all(passage_finder_of(checkpoint, PassageFile(passages, top), options, lines))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, final
 
 import numpy as np
@@ -43,6 +43,7 @@ __all__ = [
     "LabelledDescription",
     "Labels",
     "LanguageDescription",
+    "MixedDescription",
     "NumberLabels",
     "PairBatch",
     "PairDescription",
@@ -292,6 +293,47 @@ class LabelledDescription(DataDescription):
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class MixedDescription(DataDescription):
+    """Describes labelled sequences of several sources, which share one vocabulary. Each batch (LabelledBatch) is of one
+    of them, which it names.
+
+    sources  the description of each source, by its name, in the order of names
+    """
+
+    kind = "mixed"
+    mismatch = "are not of several sources, each with a task for {reader} to learn; set data to mixed"
+
+    sources: Mapping[str, LabelledDescription] = field(hash=False)
+
+    @property
+    def label_columns(self) -> Mapping[str, Labels]:
+        return {}
+
+    @property
+    def segments(self) -> int:
+        """The most texts that a row may have."""
+        return max(source.segments for source in self.sources.values())
+
+    def number_of(self, source: str) -> int:
+        """Returns the place of a source among all. Example i of the source is example i S + place of S sources."""
+        return [*self.sources].index(source)
+
+    @classmethod
+    def of_sources(cls, sources: Mapping[str, LabelledDescription]) -> Self:
+        """Returns the description of sources of one vocabulary, by name."""
+        ordered = {name: sources[name] for name in sorted(sources)}
+        vocabulary = next(iter(ordered.values())).vocabulary
+        longest = max(source.length for source in ordered.values())
+        return cls(vocabulary=vocabulary, length=longest, sources=ordered)
+
+    @classmethod
+    def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
+        described = LabelledDescription.for_probe(vocabulary, length)
+        return cls.of_sources({"first": described, "second": replace(described, labels=NumberLabels())})
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class PairDescription(DataDescription):
     """Describes sources with their targets (PairBatch). ``length`` is that of the longest training target.
 
@@ -398,6 +440,8 @@ def _plain(value: Any) -> Plain:
             return asdict(value)
         case Labels():
             return value.to_dict()
+        case DataDescription():
+            return value.to_dict()
         case Mapping():
             return {name: _plain(entry) for name, entry in value.items()}
         case Detokenizer():
@@ -417,11 +461,16 @@ def _columns(plain: Plain) -> dict[str, Labels]:
     return {name: Labels.from_dict(labels) for name, labels in plain.items()}
 
 
+def _sources(plain: Plain) -> dict[str, DataDescription]:
+    return {name: DataDescription.from_dict(plain[name]) for name in sorted(plain)}
+
+
 _READERS: dict[str, Callable[[Plain], Any]] = {
     "vocabulary": _vocabulary,
     "source": _vocabulary,
     "labels": Labels.from_dict,
     "columns": _columns,
+    "sources": _sources,
     "detokenize": Detokenizer.from_dict,
 }
 """The fields of descriptions that are not plain, and what reads them."""
@@ -505,6 +554,7 @@ class LabelledBatch(NamedTuple):
     words         (b, t) the number of the word that each input is a piece of, from 1, as those of the labels of words
                   stand; 0 at special symbols and padding. None where no label is one of words
     passages      of each row, the text that an answer is a part of; None where there are none
+    source        the name of the source of all rows in data of several; "" in data of one
     """
 
     inputs: Int[Tensor, "b t"]
@@ -518,6 +568,7 @@ class LabelledBatch(NamedTuple):
     segments: Int[Tensor, "b t"] | None = None
     words: Int[Tensor, "b t"] | None = None
     passages: tuple[Passage, ...] | None = None
+    source: str = ""
 
 
 class PairBatch(NamedTuple):

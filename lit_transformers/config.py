@@ -76,6 +76,7 @@ __all__ = [
     "named_by",
     "nearest",
     "parse_assignments",
+    "parts_below",
     "paths_within",
     "plain_leaves",
     "plain_of",
@@ -386,7 +387,7 @@ class Config:
                 except ConfigError as error:
                     raise error.under(head) from None
             elif isinstance(child, Mapping):
-                replacements[head] = _parse({**child, **changes}, hints[head], head)
+                replacements[head] = _parse(_with_changes(child, changes, head), hints[head], head)
             else:
                 first_name = next(iter(changes))
                 current = f"it is {'none' if child is None else repr(child)}"
@@ -418,9 +419,9 @@ class Config:
             yield f"{prefix}kind", self.kind
         for name in field_types(type(self)):
             value = getattr(self, name)
-            if isinstance(value, Config):
-                yield from value.leaves(f"{prefix}{name}.")
-            else:
+            for path, part in (parts := parts_below(name, value)):
+                yield from part.leaves(f"{prefix}{path}.")
+            if not parts:
                 yield f"{prefix}{name}", value
 
     def leaves_with(self, role: type[Role], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -430,8 +431,9 @@ class Config:
             value = getattr(self, name)
             if any(issubclass(mark, role) for mark in roles(hint)):
                 yield f"{prefix}{name}", value
-            elif isinstance(value, Config):
-                yield from value.leaves_with(role, f"{prefix}{name}.")
+                continue
+            for path, part in parts_below(name, value):
+                yield from part.leaves_with(role, f"{prefix}{path}.")
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.to_dict() == other.to_dict()
@@ -441,6 +443,32 @@ class Config:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), **{name: getattr(self, name) for name in field_types(type(self))}), ()
+
+
+def parts_below(name: str, value: Any) -> list[tuple[str, Config]]:
+    """Returns the configs that a field holds, itself or by names, with their paths below the config of the field."""
+    if isinstance(value, Config):
+        return [(name, value)]
+    if isinstance(value, Mapping) and all(isinstance(part, Config) for part in value.values()):
+        return [(f"{name}.{key}", part) for key, part in value.items()]
+    return []
+
+
+def _with_changes(parts: Mapping[str, Any], changes: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Returns a mapping with new values by name, or at paths below the configs that it holds."""
+    changed, nested = dict(parts), dict[str, dict[str, Any]]()
+    for name, value in changes.items():
+        head, dot, rest = name.partition(".")
+        if dot and isinstance(parts.get(head), Config):
+            nested.setdefault(head, {})[rest] = value
+        else:
+            changed[name] = value
+    for head, values in nested.items():
+        try:
+            changed[head] = parts[head].override(values)
+        except ConfigError as error:
+            raise error.under(f"{path}.{head}") from None
+    return changed
 
 
 def table(abstract: type[C], *concrete: type[C], implied: str = "") -> dict[str, type[C]]:
@@ -544,11 +572,12 @@ def _parse(value: Any, hint: Any, path: str, kind: str = "") -> Any:
 
 
 def _config_types(hint: Any) -> tuple[type[Config], ...]:
-    """Returns the config classes that an annotation admits: itself, the members of a union, or the items of a tuple."""
+    """Returns the config classes that an annotation admits: itself, the members of a union, the items of a tuple, the
+    values of a mapping."""
     hint = without_roles(hint)
     if isinstance(hint, type) and issubclass(hint, Config):
         return (hint,)
-    if get_origin(hint) in (Union, UnionType, tuple):
+    if get_origin(hint) in (Union, UnionType, tuple, dict):
         return tuple(t for member in get_args(hint) for t in _config_types(member))
     return ()
 
@@ -563,6 +592,10 @@ def _parse_config(value: Any, hint: Any, kind: str) -> Any:
         if isinstance(value, str) or not isinstance(value, list | tuple):
             raise ConfigError(f"wants a list, not {value!r}")
         return tuple(_parse(item, get_args(hint)[0], str(i)) for i, item in enumerate(value))
+    if get_origin(hint) is dict:
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            raise ConfigError(f"wants a mapping from names, not {value!r}")
+        return {name: _parse(item, get_args(hint)[1], name) for name, item in value.items()}
     if isinstance(value, allowed):
         return value
     if isinstance(value, Config):
@@ -602,9 +635,8 @@ def _paths(config: Config, prefix: str = "") -> Iterator[str]:
     """Yields the path of every part and field of a config."""
     for name in field_types(type(config)):
         yield f"{prefix}{name}"
-        value = getattr(config, name)
-        if isinstance(value, Config):
-            yield from _paths(value, f"{prefix}{name}.")
+        for path, part in parts_below(name, getattr(config, name)):
+            yield from _paths(part, f"{prefix}{path}.")
 
 
 def _full_path(path: str, paths: Sequence[str]) -> str | None:

@@ -130,5 +130,7 @@ def _field(hint: Any, definitions: dict[str, Plain]) -> dict[str, Plain]:
     reference = _reference(configs[0], definitions)  # as ``Config`` reads a mapping
     if get_origin(hint) is tuple:
         return {"type": "array", "items": reference}
+    if get_origin(hint) is dict:
+        return {"type": "object", "additionalProperties": reference}
     optional = get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
     return {"anyOf": [reference, {"type": "null"}]} if optional else reference

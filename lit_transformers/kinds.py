@@ -41,7 +41,7 @@ def parts(hint: Any) -> list[type[Config]]:
     hint = without_roles(hint)
     if isinstance(hint, type) and issubclass(hint, Config):
         return [hint]
-    if get_origin(hint) in (Union, UnionType, tuple):
+    if get_origin(hint) in (Union, UnionType, tuple, dict):
         return [part for member in get_args(hint) for part in parts(member)]
     return []
 

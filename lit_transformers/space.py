@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from lit_transformers.config import Config, ConfigError, Plain, field_types
+from lit_transformers.config import Config, ConfigError, Plain, field_types, parts_below
 
 __all__ = ["Choice", "Interval", "Knob", "Space", "is_own", "require_valid", "searched"]
 
@@ -120,6 +120,5 @@ def _declared(config: Config, prefix: str) -> Iterator[tuple[str, Knob]]:
     for name, knob in config.space.items():
         yield f"{prefix}{name}", knob
     for name in field_types(type(config)):
-        value = getattr(config, name)
-        if isinstance(value, Config):
-            yield from _declared(value, f"{prefix}{name}.")
+        for path, part in parts_below(name, getattr(config, name)):
+            yield from _declared(part, f"{prefix}{path}.")

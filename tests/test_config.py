@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -16,9 +17,10 @@ from hypothesis import strategies as st
 
 from datamodules import PairDataConfig
 from lit_transformers.batch import LanguageDescription, PairDescription, Vocabulary
-from lit_transformers.config import Config, ConfigError, canonical_hash, parse_assignments
+from lit_transformers.config import Config, ConfigError, Memory, canonical_hash, parse_assignments
 from lit_transformers.encodings import EncodingConfig, HuangConfig, LearnedRelativeConfig, ShawConfig, XLConfig
 from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
+from lit_transformers.json_schema import config_schema
 from lit_transformers.mixers import AttentionConfig, MixerConfig
 from lit_transformers.models import EncoderDecoderConfig, LanguageModelConfig, ModelConfig
 from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
@@ -200,6 +202,36 @@ def test_a_part_is_replaced_and_its_new_fields_are_set_in_one_go() -> None:
 def test_a_value_on_the_command_line_is_what_a_person_means(text: str, value: object) -> None:
     parsed = parse_assignments([text])["a"]
     assert parsed == value and type(parsed) is type(value)
+
+
+class NamedPartsConfig(Config):
+    """A mapping from names to configs."""
+
+    parts: dict[str, MixerConfig] = dataclasses.field(default_factory=dict)
+    values: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+def test_configs_by_name_are_parts_like_others() -> None:
+    """They are read by kind, changed by path, listed with their fields, and named in errors."""
+    plain = {"parts": {"b": {"kind": "attention", "memory": 4}, "a": "window"}, "values": {"x.y": 1.0}}
+    config = NamedPartsConfig.from_dict(plain)
+    assert config.parts["b"] == AttentionConfig(memory=4) and NamedPartsConfig.from_dict(config.to_dict()) == config
+    changed = config.override({"parts.b.memory": 8, "parts.b.head_dim": 2, "values.x.y": 2.0, "parts.c": "attention"})
+    assert changed.parts["b"] == AttentionConfig(memory=8, head_dim=2) and changed.values == {"x.y": 2.0}
+    assert [*changed.parts] == ["b", "a", "c"] and config.get("parts.b.memory") == 4
+    leaves = dict(config.leaves())
+    assert leaves["parts.b.memory"] == 4 and leaves["values"] == {"x.y": 1.0}
+    assert dict(config.leaves_with(Memory))["parts.b.memory"] == 4
+    assert config.override({path: value for path, value in leaves.items() if not path.endswith("kind")}) == config
+    schema = config_schema(NamedPartsConfig)["$defs"]["NamedPartsConfig"]["properties"]["parts"]
+    assert schema["additionalProperties"] == {"$ref": "#/$defs/MixerConfig"}
+    for values, place in (
+        ({"parts.b.memry": 8}, r"^parts\.b\.memry: .*did you mean memory"),
+        ({"parts.d": "windw"}, r"^parts\.d\.kind: no kind 'windw'; did you mean window"),
+        ({"parts": ["window"]}, r"^parts: wants a mapping from names"),
+    ):
+        with pytest.raises(ConfigError, match=place):
+            config.override(values)
 
 
 def test_a_mapping_without_a_kind_is_of_the_kind_that_is_there() -> None:

@@ -138,6 +138,7 @@ class Examples(ABC):
         """Hook: receives the seed of the data before anything is read, for examples of training that seeds choose. By
         default all seeds have the same."""
         return
+
     def texts(self, split: Split) -> Iterator[Document]:
         """Hook: yields the texts of the examples of a split, without their labels. None by default, as of examples that
         are no texts."""

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 from datamodules.core.errors import DataError
 from datamodules.core.tokenizers import Tokenizer, TokenizerConfig, tokenizer_from_dict
 from lit_transformers.batch import LABEL
-from lit_transformers.config import Config, Plain, canonical_hash
+from lit_transformers.config import Config, Plain, canonical_hash, parts_below
 
 __all__ = ["TrainedSymbols", "require_tokenizer", "tokenizer_conflicts", "with_errors_of"]
 
@@ -21,7 +21,8 @@ class TrainedSymbols(NamedTuple):
 
     tokenizer         of texts, for pairs of their targets; None where symbols stand for no text
     source_tokenizer  of the sources of pairs; None where both sides share one
-    labels            the names of classes, in the order of their numbers; None where they have none
+    labels            the names of classes, in the order of their numbers; of several sources of examples, by the name
+                      of each; None where they have none
     columns           the same of further columns of labels, by their names; None where none has any
     meanings          what decides the meaning of symbols that stand for no text; None for those of a tokenizer
     """
@@ -40,6 +41,12 @@ class TrainedSymbols(NamedTuple):
     def to_dict(self) -> dict[str, Plain]:
         """Returns them as plain data, each by its name."""
         return self._asdict()
+
+    def of_source(self, name: str) -> TrainedSymbols:
+        """Returns those of one source of several that share symbols, each with its own labels; without labels where
+        none of that name were trained."""
+        labels = self.labels.get(name) if isinstance(self.labels, Mapping) else None
+        return self._replace(labels=labels)
 
     def stand_for_those_of(self, other: TrainedSymbols) -> bool:
         """Whether symbols stand for the same as others, whatever the labels; a file may have made lists of tuples."""
@@ -93,11 +100,12 @@ def with_errors_of(config: Config, trained: TrainedSymbols) -> TrainedSymbols:
 
 def tokenizers_in(config: Config, path: str) -> Iterator[tuple[str, TokenizerConfig]]:
     """Yields the tokenizers in a config at this path, with their paths."""
-    for name, part in vars(config).items():
-        if isinstance(part, TokenizerConfig):
-            yield f"{path}.{name}", part
-        elif isinstance(part, Config):
-            yield from tokenizers_in(part, f"{path}.{name}")
+    for name, value in vars(config).items():
+        for place, part in parts_below(name, value):
+            if isinstance(part, TokenizerConfig):
+                yield f"{path}.{place}", part
+            else:
+                yield from tokenizers_in(part, f"{path}.{place}")
 
 
 def _conflict(config: TokenizerConfig, trained: TrainedSymbols, path: str) -> str | None:

@@ -19,16 +19,17 @@ __all__ = ["Endless", "Once", "Order", "Visit", "Visits", "Windows", "cut", "shu
 Item = TypeVar("Item")
 Read = TypeVar("Read")
 Visited = TypeVar("Visited", covariant=True)
+Share = TypeVar("Share")
 Made = TypeVar("Made")
 
 
-class Order(Protocol[Visited]):
+class Order(Protocol[Visited, Share]):
     """What a reader of windows reads, in order: ordinals, or what else names an item."""
 
     def slice(self, start: int, stop: int) -> Sequence[Visited]:
         """Returns what stands from place ``start`` to ``stop``, fewer at an end."""
 
-    def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
+    def arrange(self, batches: list[Share], start: int) -> list[Share]:
         """Returns the batches of the window that begins at ``start`` in the order in which they are read."""
 
 
@@ -128,19 +129,19 @@ def cut(
     return [share.of(ordered[start : start + size]) for start in starts]
 
 
-class Windows(Generic[Read, Item, Made]):
+class Windows(Generic[Read, Share, Made]):
     """One rank's share of batches: windows of ``size`` visits over all ranks are cut into batches. A window is a chunk.
 
-    group: reads a window, and returns the rank's share of the items of each of its batches. batch: makes a batch of
-    these, with its cursor.
+    group: reads a window, and returns the rank's share of each of its batches. batch: makes a batch of it, with its
+    cursor.
     """
 
     def __init__(
         self,
-        order: Order[Read],
+        order: Order[Read, Share],
         size: int,
-        group: Callable[[list[Read]], list[list[Item]]],
-        batch: Callable[[list[Item], str], Made],
+        group: Callable[[list[Read]], list[Share]],
+        batch: Callable[[Share, str], Made],
     ) -> None:
         self.order, self.size, self.group, self.batch = order, size, group, batch
         self.start = self.place = 0
@@ -151,8 +152,8 @@ class Windows(Generic[Read, Item, Made]):
         batches = self.order.arrange(self.group([*self.order.slice(start, start + self.size)]), start)
         self.skip()
         return (
-            self.batch(items, json.dumps([start, number] if number < len(batches) else [start + self.size, 0]))
-            for number, items in enumerate(batches[place:], place + 1)
+            self.batch(share, json.dumps([start, number] if number < len(batches) else [start + self.size, 0]))
+            for number, share in enumerate(batches[place:], place + 1)
         )
 
     def skip(self) -> None:

@@ -284,6 +284,6 @@ def _open(
     make_batch: partial[PairBatch],
     order: Callable[[], Endless | Once],
     share: Shard,
-) -> Windows[Visit, DamagedRow, PairBatch]:
+) -> Windows[Visit, list[DamagedRow], PairBatch]:
     group = partial(grouped, reader, shape, share)
     return Windows(Visits(order()), shape.rows * shape.window, group, make_batch)

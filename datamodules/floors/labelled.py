@@ -18,6 +18,7 @@ from datamodules.floors.answers import question_floors
 from datamodules.floors.choices import choice_floors
 from datamodules.floors.tags import tag_floors
 from datamodules.labelled.labelled import LabelledData
+from datamodules.labelled.mixed import MixedData
 from datamodules.labelled.questions import Questions
 from lit_transformers.batch import (
     IGNORED,
@@ -44,7 +45,7 @@ from lit_transformers.scores import (
     spearman,
 )
 
-__all__ = ["labelled_floors"]
+__all__ = ["labelled_floors", "mixed_floors"]
 
 ORDERS = (1, 2, 3)
 COLUMNS = 1 << 16
@@ -128,6 +129,16 @@ def _predictor(labels: Labels) -> _Predictor:
         case NumberLabels():
             return _NUMBERS
     raise DataError(f"no simple predictor of {labels.kind} is known")
+
+
+def mixed_floors(data: MixedData, metric: str, batches: int) -> dict[str, float]:
+    """Returns ``labelled_floors`` of one source for a metric of its task, such as "sst2_accuracy". They are fitted on n
+    batches of this source alone. Raises DataError for other metrics, such as means over tasks."""
+    sources = [name for name in data.config.names if metric.startswith(f"{name}_")]
+    if not sources:
+        raise DataError(f"no predictor of several sources has a value of {metric}")
+    source = max(sources, key=len)
+    return labelled_floors(data.of_source(source), metric.removeprefix(f"{source}_"), batches)
 
 
 def _class_of(values: Floats) -> npt.NDArray[np.int64]:

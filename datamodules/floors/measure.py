@@ -12,12 +12,13 @@ from datamodules.core.index import made_aside
 from datamodules.denoising.denoising import DenoisingData
 from datamodules.floors.denoising import denoising_floors
 from datamodules.floors.generated_texts import pair_floors
-from datamodules.floors.labelled import labelled_floors
+from datamodules.floors.labelled import labelled_floors, mixed_floors
 from datamodules.floors.language import language_floors
 from datamodules.floors.retrieval import retrieval_floors
 from datamodules.floors.rows import row_floors
 from datamodules.floors.strings import answer_floors
 from datamodules.labelled.labelled import LabelledData
+from datamodules.labelled.mixed import MixedData
 from datamodules.pairs.pairs import PairData
 from datamodules.pairs.prompts import PromptData
 from datamodules.pairs.retrieval import RetrievalData
@@ -47,6 +48,7 @@ def floors(data: Data, metric: str, batches: int) -> dict[str, float]:
 
 floors.register(LanguageData, language_floors)
 floors.register(LabelledData, labelled_floors)
+floors.register(MixedData, mixed_floors)
 floors.register(GeneratedData, answer_floors)
 floors.register(PairData, pair_floors)
 floors.register(PromptData, answer_floors)

@@ -397,6 +397,6 @@ def _open(
     window: int,
     order: Callable[[], Endless | Once],
     share: Shard,
-) -> Windows[int, _Example, PairBatch]:
+) -> Windows[int, list[_Example], PairBatch]:
     group, batch = partial(grouped, readable, shape, share), partial(batched, readable, shape)
     return Windows(order(), window, group, batch)

@@ -472,9 +472,9 @@ def _open(
     order: Callable[[], Endless | Once],
     pairs: Sequence[MinimalPair],
     share: Shard,
-) -> Windows[Visit | MinimalPair, ReadRow, RowBatch]:
+) -> Windows[Visit | MinimalPair, list[ReadRow], RowBatch]:
     ordinals = order()
-    visits: Order[Visit | MinimalPair] = Visits(ordinals)
+    visits: Order[Visit | MinimalPair, list[ReadRow]] = Visits(ordinals)
     if isinstance(ordinals, Once):
         visits = ThenPairs(Visits(ordinals), len(ordinals.ordinals), [*pairs])
     group = partial(grouped, reader, shape, share)

@@ -256,8 +256,10 @@ def _padded(batch: Any, columns: int) -> Any:
     values = batch._asdict()
     padded = {}
     for name, column in values.items():
+        if not isinstance(column, Tensor):
+            continue
         mask = values["source_padding_mask"] if name.startswith("source") else values["padding_mask"]
-        if isinstance(column, Tensor) and column.dim() >= 2 and column.shape == mask.shape:
+        if column.dim() >= 2 and column.shape == mask.shape:
             filling = IGNORED if name == "targets" else 0
             padded[name] = nn.functional.pad(column, (0, columns), value=filling)
     return batch._replace(**padded, **{name: True for name in ("padded", "source_padded") if name in values})
@@ -326,9 +328,10 @@ def measures_name_its_metrics(case: TaskConfig) -> str:
         if not isinstance(measure, Measure):
             remedy = f"return Measure(unit, goal), as minimized({name!r}, per='symbol') does"
             raise Broken(f"measures has {measure!r} of {name}, which states no goal; {remedy}")
+    batches = case.random_batches(task.data)
     if isinstance(batch, PairBatch):  # random pairs have no text to be compared with
-        batch = batch._replace(references=(("1 2",),) * len(batch.source))
-    _measured(task, [batch])
+        batches = [batch._replace(references=(("1 2",),) * len(batch.source))]
+    _measured(task, batches)
     measured = {name.partition("@")[0] for name in task.metric.compute()}
     if measured != measures.keys():
         missing, others = (

@@ -6,7 +6,7 @@ import json
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,11 +25,14 @@ class HeadsMetric(ExampleMetric):
     under their own names. What heads keep of rows is a state, and columns follow from it once all rows are there: a
     line of ``kept`` is the JSON of the name of a head and what it keeps of a row.
 
+    ``leading`` are columns before those of the heads, all of which then have theirs under their own names.
+
     heads: by name, the first one first. absent: kinds of heads, by name, whose columns are there and stay 0, so that
     tables of tasks that differ in heads alone have the same columns.
     """
 
     kept: list[Tensor]
+    leading: ClassVar[Mapping[str, type]] = {}
 
     def __init__(self, heads: Mapping[str, Head], absent: Mapping[str, type[Head]] | None = None) -> None:
         """Raises ConfigError where two heads sum columns of one name."""
@@ -40,11 +43,11 @@ class HeadsMetric(ExampleMetric):
         order = [*dict.fromkeys([*list(present)[:1], *(absent or {}), *present])]
         kinds: dict[str, Head | type[Head]] = {name: present.get(name) or (absent or {})[name] for name in order}
         self.places: dict[str, slice] = {}
-        self.kinds: list[type] = []
-        names: list[str] = []
-        for number, (name, head) in enumerate(kinds.items()):
+        self.kinds: list[type] = [*self.leading.values()]
+        names: list[str] = [*self.leading]
+        for name, head in kinds.items():
             self.places[name] = slice(len(names), len(names) + len(head.columns))
-            names += head.column_names(name) if number else head.columns
+            names += head.column_names(name) if names else head.columns
             self.kinds += head.columns.values()
         if repeated := sorted(name for name in {*names} if names.count(name) > 1):
             raise ConfigError(f"two heads have a column {repeated[0]}; give one of them another name", "task.heads")

@@ -12,8 +12,10 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from datamodules import (
+    DataConfig,
     Document,
     LabelledDataConfig,
+    MixedDataConfig,
     QuestionsConfig,
     RowDataConfig,
     Tokenizer,
@@ -28,7 +30,7 @@ from datamodules.rows.reader import RELATIONS
 from datamodules.rows.stored_sentences import sentences_of
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import IGNORED, LabelledBatch, RowBatch, RowDescription
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, nearest
 from lit_transformers.heads.pooled import EstimatedNumber
 from lit_transformers.heads.relation import Relation
 from lit_transformers.inference.calibration import temperature_of
@@ -42,6 +44,7 @@ from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.classification import Classification
 from lit_transformers.tasks.masked_lm import MaskedLM
 from lit_transformers.tasks.multi_label import MultiLabel
+from lit_transformers.tasks.multi_task import MultiTask
 from lit_transformers.tasks.multiple_choice import MultipleChoice
 from lit_transformers.tasks.pooled import PooledTask
 from lit_transformers.tasks.question_answering import QuestionAnswering
@@ -161,15 +164,38 @@ def by_name(labels: Sequence[str] | None, probabilities: Sequence[float]) -> dic
     return {name: round(probability, DIGITS) for name, probability in zip(names, probabilities, strict=True)}
 
 
+def of_one_source(
+    task: Task, data: DataConfig, trained: TrainedSymbols, head: str | None, place: str
+) -> tuple[Task, DataConfig, TrainedSymbols]:
+    """Returns a trained task, its data and its symbols: of several, those of the one that ``head`` names. Raises
+    ConfigError where it names none, or there is one alone."""
+    if not isinstance(task, MultiTask) or not isinstance(data, MixedDataConfig):
+        if head is not None:
+            raise ConfigError(f"{place} has one task; omit it", "--head")
+        return task, data, trained
+    if head not in data.sources:
+        way_out = f"name one with --head: {', '.join(data.names)}" if head is None else nearest(head, data.names)
+        reason = "has heads of several tasks" if head is None else f"has no head {head!r}"
+        raise ConfigError(f"{reason}; {way_out}", place)
+    return task.of_source(head), data.of_source(head), trained.of_source(head)
+
+
 def predictor_of(
-    checkpoint: Path, options: LineOptions, form: LineFormat = "text", threshold: float | None = None
+    checkpoint: Path,
+    options: LineOptions,
+    form: LineFormat = "text",
+    threshold: float | None = None,
+    head: str | None = None,
 ) -> Predictor:
-    """Returns the predictor of a checkpoint. threshold: of no answer, in place of that of its task. Raises ConfigError
-    where it predicts nothing of texts, or compares nothing with a threshold."""
-    task, config, extra = load(checkpoint, None if threshold is None else {"task.threshold": threshold})
-    require_numbers(task, checkpoint)
-    trained = TrainedSymbols.of(extra)
-    source = config.data.source if isinstance(config.data, LabelledDataConfig) else None
+    """Returns the predictor of a checkpoint. Raises ConfigError where it predicts nothing of texts, or compares nothing
+    with a threshold.
+
+    threshold: of no answer, in place of that of its task. head: of several tasks, the source whose head predicts.
+    """
+    whole, config, extra = load(checkpoint, None if threshold is None else {"task.threshold": threshold})
+    require_numbers(whole, checkpoint)
+    task, data, trained = of_one_source(whole, config.data, TrainedSymbols.of(extra), head, str(checkpoint))
+    source = data.source if isinstance(data, LabelledDataConfig) else None
     if isinstance(task, QuestionAnswering) and isinstance(source, QuestionsConfig):
         return AnswerPredictor(task, source.windows(require_tokenizer(trained.tokenizer)), options, form)
     if isinstance(task, MultipleChoice) and isinstance(source, ChoiceExamplesConfig):
@@ -179,14 +205,14 @@ def predictor_of(
     if isinstance(task, PooledTask | Tagging | MultipleChoice) and source is not None:
         rows = None if trained.tokenizer is None else source.text_rows(trained)
         if rows is None or isinstance(task, MultipleChoice):
-            reason = f"was trained on {config.data.name}, which are no texts; measure it by: evaluate"
+            reason = f"was trained on {data.name}, which are no texts; measure it by: evaluate"
             raise ConfigError(reason, str(checkpoint))
         if isinstance(task, Tagging):
             return TagPredictor(task, rows, options, form)
         return TextPredictor(task, rows, trained, options, form, temperature_of(checkpoint))
-    head = dict(task.heads).get("relation")
-    if isinstance(task, MaskedLM) and isinstance(config.data, RowDataConfig) and isinstance(head, Relation):
+    relation = dict(task.heads).get("relation")
+    if isinstance(task, MaskedLM) and isinstance(data, RowDataConfig) and isinstance(relation, Relation):
         tokenizer = tokenizer_from_dict(extra["tokenizer"])
-        return RelationPredictor(task, head, tokenizer, RELATIONS[config.data.relation], options, form)
-    reason = f"predicts nothing of texts, for its task is {config.task.kind}"
+        return RelationPredictor(task, relation, tokenizer, RELATIONS[data.relation], options, form)
+    reason = f"predicts nothing of texts, for its task is {task.config.kind}"
     raise ConfigError(f"{reason}; generate, translate and summarize write", str(checkpoint))

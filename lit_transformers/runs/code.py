@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lit_transformers.config import Config, ConfigError
 from lit_transformers.plugins import local_folders
@@ -73,11 +74,18 @@ def lies_beside(module: str, folders: Iterable[Path]) -> bool:
     return any(file_below(folder, module) for folder in folders)
 
 
+def _entries(value: Any) -> Iterable[Any]:
+    """Returns what a field of a config holds: several entries, also by names, or one."""
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, tuple) else (value,)
+
+
 def modules_of(config: Config) -> set[str]:
     """Returns the modules that define the classes of a config tree."""
     modules = {type(config).__module__}
     for value in vars(config).values():
-        for part in value if isinstance(value, tuple) else (value,):
+        for part in _entries(value):
             if isinstance(part, Config):
                 modules |= modules_of(part)
     return modules
@@ -87,7 +95,7 @@ def modules_of_callbacks(config: Config) -> Iterator[str]:
     """Yields the modules that define the classes of callbacks in a config tree. Raises ConfigError where a class cannot
     be imported, or by no other process."""
     for value in vars(config).values():
-        for part in value if isinstance(value, tuple) else (value,):
+        for part in _entries(value):
             if isinstance(part, CallbackConfig):
                 module = part.callback_type.__module__
                 if source(module) is None:

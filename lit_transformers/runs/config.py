@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from datamodules import Data, DataConfig, LanguageDataConfig, TrainedSymbols
 from lit_transformers.attention.kernels import cuda_only
-from lit_transformers.batch import DataDescription, LanguageDescription
-from lit_transformers.config import Config, ConfigError, Plain, Seed, paths_within, table
+from lit_transformers.batch import DataDescription, LanguageDescription, MixedDescription
+from lit_transformers.config import Config, ConfigError, Plain, Seed, nearest, paths_within, table
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.models.cost import ModelCost, shapes_or_values
 from lit_transformers.records.reference import Reference
@@ -56,7 +56,9 @@ class RunConfig(Config):
         super().__post_init__()
         object.__setattr__(self, "task", self.task.of_data(self.data.summaries))
         runs = {"network": self.start.network, "heads": self.start.heads}
-        seeded = {name: source.seeded(self) for name, source in runs.items() if isinstance(source, RunWeightsConfig)}
+        seeded: dict[str, Any] = {
+            name: source.seeded(self) for name, source in runs.items() if isinstance(source, RunWeightsConfig)
+        }
         object.__setattr__(self, "start", replace(self.start, **seeded))
 
     def conflicts(self) -> Iterator[str]:
@@ -136,7 +138,22 @@ class RunConfig(Config):
             reason = "was trained with another tokenizer than start.network; start both from runs that share one"
             raise ConfigError(reason, "start.heads")
         of_heads = known.get("heads", TrainedSymbols())
-        return first._replace(labels=of_heads.labels, columns=of_heads.columns)
+        labels = self._starting_labels(of_heads) if "heads" in known else None
+        return first._replace(labels=labels, columns=of_heads.columns)
+
+    def _starting_labels(self, trained: TrainedSymbols) -> Plain:
+        """Returns the names of the classes of the heads that training starts from. Raises ConfigError where these are
+        heads of several tasks and ``start.head`` does not say which, or says it though there is one."""
+        head, of_several = self.start.head, isinstance(trained.labels, Mapping)
+        if (head is not None) != (of_several and self.data.describes is not MixedDescription):
+            names = ", ".join(trained.labels) if of_several else "one task"
+            way_out = "set start.head to one of them" if head is None else "drop start.head"
+            raise ConfigError(f"holds the heads of {names}; {way_out}", "start.heads")
+        if head is None:
+            return trained.labels
+        if head not in trained.labels:
+            raise ConfigError(f"is none of the tasks of start.heads; {nearest(head, trained.labels)}", "start.head")
+        return trained.labels[head]
 
 
 class RunWeightsConfig(WeightSourceConfig, kind="run"):

@@ -67,7 +67,7 @@ def rehearse_start(config: RunConfig, task: Task) -> None:
         if part == "network":
             require_same_network(model, config.model, place)
     if sources:
-        start_from(task, sources)
+        start_from(task, sources, config.start.head)
 
 
 def small_task(config: RunConfig, description: DataDescription) -> Task:
@@ -90,10 +90,11 @@ def small_task(config: RunConfig, description: DataDescription) -> Task:
 def measured_names(config: RunConfig, task: Task, length: int) -> list[str]:
     """Returns the names of the metrics of a validation of rows of a length, as records hold them."""
     task.eval()
-    batch = config.task.random_batch(shortened(task.data, length))
+    batches = config.task.random_batches(shortened(task.data, length))
     with torch.no_grad():
         task.begin_evaluation()
-        task.validation_step(batch, 0)
+        for batch in batches:
+            task.validation_step(batch, 0)
     return [f"val/{name}" for name in task.metric.compute()]
 
 

@@ -96,12 +96,14 @@ class StartConfig(Config):
 
     network: source of the network.
     heads: source of all else that the task has, its heads and further networks; ``network`` for that of the network.
+    head: where heads are those of several tasks, the source of data whose head the head of the run starts from.
     """
 
     short_forms: ClassVar[Sequence[Plain]] = ({"type": "string"},)
 
     network: WeightSourceConfig | None = None
     heads: WeightSourceConfig | None = None
+    head: str | None = None
 
     @classmethod
     def spelled_out(cls, plain: Plain) -> Plain:
@@ -114,6 +116,8 @@ class StartConfig(Config):
             yield "network cannot start from the source of the network; set network to a file, an import or a run"
         if isinstance(self.heads, SameWeightsConfig) and self.network is None:
             yield "heads start from the source of the network, and there is none; set network to another source"
+        if self.head is not None and self.heads is None:
+            yield f"head is {self.head!r}, and heads start anew; set heads to their source, or drop head"
 
     def sources(self) -> dict[str, WeightSourceConfig]:
         """Returns the sources by the names of the fields that have one; a source that is that of the network is named

@@ -29,6 +29,7 @@ from lit_transformers.config import (
     canonical_hash,
     existing,
     named_by,
+    nearest,
 )
 from lit_transformers.models import ModelConfig
 from lit_transformers.models.capabilities import RowNetwork
@@ -164,15 +165,19 @@ def _symbols(path: str, size: int, modified: int) -> TrainedSymbols | None:
     return read_weights(Path(path), whole=False).symbols
 
 
-def start_from(task: Task, sources: Mapping[str, StartingWeights]) -> list[str]:
+def start_from(task: Task, sources: Mapping[str, StartingWeights], head: str | None = None) -> list[str]:
     """Copies weights into the parts of a task, from the source of each: ``network``, or ``heads`` for all else. Returns
     a line for each part that starts anew or is left out, first those of the making of the weights.
+
+    head: the one of several tasks whose weights those of the heads are, by its name.
 
     Weights are matched by name and shape. Of a network only what its config adds may start anew, and what predicts
     symbols from what it computes; a longer table of positions begins with the shorter one. Raises ConfigError, which
     names what differs, where weights do not fit.
     """
     sources = {part: of._replace(tensors=task.current_names(of.tensors)) for part, of in sources.items()}
+    if head is not None:
+        sources["heads"] = of_head(sources["heads"], task, head)
     names, tables = own_names(task), position_tables(task)
     if "network" in sources:
         require_same_network(sources["network"].model, task.model_config, sources["network"].place)
@@ -204,6 +209,24 @@ def start_from(task: Task, sources: Mapping[str, StartingWeights]) -> list[str]:
     }
     notes = dict.fromkeys(note for source in sources.values() for note in source.notes)
     return [*notes, *(f"{part} starts anew" for part in anew), *resized, *left_out]
+
+
+def of_head(weights: StartingWeights, task: Task, head: str) -> StartingWeights:
+    """Returns weights in which those of one of several tasks have the names of the heads of a task. Raises ConfigError
+    where there is no such head."""
+    first, *others = task.heads
+    prefixes = {f"heads.{head}.": f"heads.{first}."} | {f"heads.{head}_{name}.": f"heads.{name}." for name in others}
+    renamed, rest = dict[str, Tensor](), dict[str, Tensor]()
+    for name, tensor in weights.tensors.items():
+        prefix = next((prefix for prefix in prefixes if name.startswith(prefix)), None)
+        if prefix is None:
+            rest[name] = tensor
+        else:
+            renamed[prefixes[prefix] + name.removeprefix(prefix)] = tensor
+    if not renamed:
+        known = {name.split(".")[1] for name in rest if name.startswith("heads.")}
+        raise ConfigError(f"{weights.place} has no head {head!r}; {nearest(head, known)}", "start.head")
+    return weights._replace(tensors=rest | renamed)
 
 
 def part_in_start(name: str) -> str:

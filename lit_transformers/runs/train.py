@@ -156,7 +156,9 @@ def starting_task(config: RunConfig, data: Data, starts: Mapping[str, Path]) -> 
     with torch.random.fork_rng(devices=[]):  # what building draws does not move what dropout and sampling draw
         task = config.build_task(data)
     files = {path: read_weights(path) for path in dict.fromkeys(starts.values())}
-    lines = start_from(task, {part: files[path] for part, path in starts.items()}) if starts else []
+    lines = []
+    if starts:
+        lines = start_from(task, {part: files[path] for part, path in starts.items()}, config.start.head)
     if is_first_rank():
         for line in (*lines, *(line for path in files for line in reading_lines(data, path))):
             print(line, flush=True)

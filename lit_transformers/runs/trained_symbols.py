@@ -9,7 +9,14 @@ from typing import Any
 from datamodules import Data, DataConfig, DataError, Split, TrainedSymbols, tokenizer_conflicts, with_errors_of
 from datamodules.core.tokenizers import tokenizer_from_dict, tokenizer_of_folder
 from datamodules.rows.symbols import RowSymbols
-from lit_transformers.batch import DataDescription, LabelledDescription, Labels, PairDescription, Vocabulary
+from lit_transformers.batch import (
+    DataDescription,
+    LabelledDescription,
+    Labels,
+    MixedDescription,
+    PairDescription,
+    Vocabulary,
+)
 from lit_transformers.config import ConfigError, Plain
 
 __all__ = [
@@ -93,6 +100,13 @@ def what_is_read(description: DataDescription) -> tuple[Vocabulary, Vocabulary |
             return description.vocabulary, description.source
         case LabelledDescription():
             return description.vocabulary, description.label_columns
+        case MixedDescription():
+            columns = {
+                f"{source}.{name}": labels
+                for source, described in description.sources.items()
+                for name, labels in described.label_columns.items()
+            }
+            return description.vocabulary, columns
     return description.vocabulary, None
 
 

@@ -7,6 +7,7 @@ from lit_transformers.tasks.classification import ClassificationConfig
 from lit_transformers.tasks.contrastive import ContrastiveConfig
 from lit_transformers.tasks.masked_lm import MaskedLMConfig
 from lit_transformers.tasks.multi_label import MultiLabelConfig
+from lit_transformers.tasks.multi_task import MultiTaskConfig
 from lit_transformers.tasks.multiple_choice import MultipleChoiceConfig
 from lit_transformers.tasks.permutation_lm import PermutationLMConfig
 from lit_transformers.tasks.question_answering import QuestionAnsweringConfig
@@ -27,6 +28,7 @@ TASKS = table(
     TaggingConfig,
     MultipleChoiceConfig,
     RetrievalConfig,
+    MultiTaskConfig,
     StringsConfig,
     Seq2SeqConfig,
     MaskedLMConfig,
@@ -46,6 +48,7 @@ __all__ = [
     "ContrastiveConfig",
     "MaskedLMConfig",
     "MultiLabelConfig",
+    "MultiTaskConfig",
     "MultipleChoiceConfig",
     "PermutationLMConfig",
     "QuestionAnsweringConfig",

@@ -38,5 +38,4 @@ def spent(task: Task) -> tuple[Carried, float, float, float]:
     source, length = task.config.counted_lengths(task.data)
     carried = task.carried()
     flops = task.network.flops(length, carried.tokens, source)
-    of_heads = sum(head.flops(length) for head in task.trained_heads.values())
-    return carried, flops, of_heads - task.network.softmax_flops(length), task.other_flops(length)
+    return carried, flops, task.flops_of_heads(length) - task.network.softmax_flops(length), task.other_flops(length)

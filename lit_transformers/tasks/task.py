@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from keyword import iskeyword
 from typing import Any, ClassVar, Self, cast
 
@@ -77,6 +78,11 @@ class TaskConfig(Config):
             heads[name] = head
         return heads
 
+    def data_of(self, head: str, data: DataDescription) -> DataDescription:
+        """Hook: returns the description of the data that a head learns from, by its name in ``all_heads``. By default
+        all heads learn from the same."""
+        return data
+
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Task:
         """Builds the LightningModule. Raises ConfigError where the model cannot be built, or not for this objective."""
         raise NotImplementedError
@@ -93,6 +99,10 @@ class TaskConfig(Config):
         """Returns two rows of ``data.length`` random symbols, for probes."""
         raise NotImplementedError
 
+    def random_batches(self, data: DataDescription) -> list[Any]:
+        """Hook: returns random batches that together have targets of every head. By default one ``random_batch``."""
+        return [self.random_batch(data)]
+
     def probe_data(self, vocabulary: Vocabulary, length: int) -> DataDescription:
         """Hook: returns a description of data that the objective reads, for random rows of ``length`` tokens. By
         default that of ``reads``."""
@@ -104,7 +114,8 @@ class TaskConfig(Config):
         stopping and verdicts the goal. By default those of its heads."""
         measures: dict[str, Measure] = {}
         for number, (head, config) in enumerate(self.all_heads(data).items()):
-            measures |= {f"{head}_{name}" if number else name: of for name, of in config.measures(data).items()}
+            named = config.measures(self.data_of(head, data))
+            measures |= {f"{head}_{name}" if number else name: of for name, of in named.items()}
         return measures
 
     def protocol(self) -> dict[str, Plain]:
@@ -193,7 +204,8 @@ class Task(L.LightningModule, ABC):
             if missing := [part for part in config.parts if part not in self.parts]:
                 reason = f"{config.kind} reads {missing[0]} of a task, which a {self.config.kind} has not"
                 raise ConfigError(f"{reason}; remove it, or set task to one that has", "task.heads")
-            self.heads[name] = config.build(self.head_model(), self.network, self.data)
+            data = self.config.data_of(name, self.data)
+            self.heads[name] = config.build(self.head_model(), self.network, data)
             if not config.weight:  # ranks wait for the gradient of each parameter that requires one
                 self.heads[name].requires_grad_(False)
         self.require_whole_batches(self.training_config.accumulate, "training.accumulate")
@@ -253,6 +265,20 @@ class Task(L.LightningModule, ABC):
         """Hook: returns what a row of training leaves to the next. Nothing by default."""
         return Carried(0, 0)
 
+    def heads_of(self, batch: Any) -> Mapping[str, Head]:
+        """Hook: returns the heads that a batch may have targets of, by name. All heads by default."""
+        return dict(self.heads.items())
+
+    def targets(self, head: str, batch: Any) -> Int[Tensor, ""]:
+        """Returns the number of targets that a batch has of a head, by its name."""
+        heads = self.heads_of(batch)
+        return heads[head].targets(batch) if head in heads else batch.padding_mask.new_zeros((), dtype=torch.long)
+
+    def flops_of_heads(self, length: int) -> float:
+        """Hook: returns the forward FLOPs of the heads for a row of ``length`` tokens in training. By default the sum
+        over all that are trained."""
+        return sum(head.flops(length) for head in self.trained_heads.values())
+
     def other_flops(self, length: int) -> float:
         """Hook: returns the forward FLOPs of a row of ``length`` tokens in training besides one pass of ``network`` and
         the heads. None by default."""
@@ -265,7 +291,8 @@ class Task(L.LightningModule, ABC):
     def training_step(self, batch: Any, batch_index: int) -> dict[str, Any]:
         """Returns ``training_output`` of the batch's losses."""
         reading = self.training_reading(batch)._replace(progress=self.progress)
-        learning = {name: head for name, head in self.trained_heads.items() if head.learns(reading.progress)}
+        heads = self.heads_of(batch).items()
+        learning = {name: head for name, head in heads if head.weight and head.learns(reading.progress)}
         losses = {name: head(reading, batch) for name, head in learning.items()}
         return self.training_output(losses, reading, batch)
 
@@ -276,7 +303,7 @@ class Task(L.LightningModule, ABC):
     def measure(self, reading: Representation, batch: Any) -> None:
         """Adds to ``metric`` what the heads sum for the rows of a batch that are not padding."""
         documents = self.documents(batch)
-        sums = {name: head.sums(reading, batch) for name, head in self.heads.items() if head.measured}
+        sums = {name: head.sums(reading, batch) for name, head in self.heads_of(batch).items() if head.measured}
         if documents.dim() == 1:
             padding = ~batch.padding_mask.flatten(1).any(dim=1, keepdim=True)
             sums = {name: values.masked_fill(padding, 0) for name, values in sums.items()}
@@ -370,7 +397,8 @@ class Task(L.LightningModule, ABC):
         """Counts the targets of every head in the batches of an update, and their tokens, over all ranks, before the
         first of them is trained. factor: by which losses are multiplied, for a trainer that divides them by it. All
         ranks must call it."""
-        self._update = Update.of(self.trained_heads, batches, factor, self.device)
+        counts = {name: partial(self.targets, name) for name in self.trained_heads}
+        self._update = Update.of(counts, batches, factor, self.device)
 
     def on_fit_end(self) -> None:
         self._lacks_optimizer = False

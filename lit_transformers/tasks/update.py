@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from lit_transformers.batch import PairBatch, RetrievalBatch
-from lit_transformers.heads.head import Head
 from lit_transformers.host import reads_at_once
 from lit_transformers.training.ranks import mean_over_ranks
 
@@ -25,12 +24,17 @@ class Update(NamedTuple):
     factor: int
 
     @classmethod
-    def of(cls, heads: Mapping[str, Head], batches: Sequence[Any], factor: int, device: torch.device) -> Self:
-        """Counts the batches of an update, wherever they are; the counts are on ``device``. All ranks must call it."""
-        counted = [*(head.targets for head in heads.values()), real_tokens, source_tokens]
+    def of(
+        cls, targets: Mapping[str, Callable[[Any], Tensor]], batches: Sequence[Any], factor: int, device: torch.device
+    ) -> Self:
+        """Counts the batches of an update, wherever they are; the counts are on ``device``. All ranks must call it.
+
+        targets: counts those of a head in a batch, by the name of the head.
+        """
+        counted = [*targets.values(), real_tokens, source_tokens]
         sums = [total([count(batch) for batch in batches], device) for count in counted]
         *counts, tokens, of_sources = mean_over_ranks(torch.stack(sums))
-        return cls(dict(zip(heads, counts, strict=True)), tokens, of_sources, factor)
+        return cls(dict(zip(targets, counts, strict=True)), tokens, of_sources, factor)
 
 
 def total(counts: Sequence[Tensor], device: torch.device) -> Tensor:

@@ -80,8 +80,9 @@ class Curves(Callback):
         self._add(trainer, "train/nats", mean_of([(result["nats"], result["targets"]) for result in self.update]))
         total = torch.stack([result["total"] for result in self.update]).sum()
         self._add(trainer, "train/loss", float(mean_over_ranks(total)))
-        for name in self.update[-1]["heads"]:
-            self._add(trainer, f"train/{name}_nats", mean_of([result["heads"][name] for result in self.update]))
+        for name in dict.fromkeys(name for result in self.update for name in result["heads"]):
+            of_head = [result["heads"][name] for result in self.update if name in result["heads"]]
+            self._add(trainer, f"train/{name}_nats", mean_of(of_head))
         for name in self.update[-1]["weighted_aux"]:
             shares = torch.stack([result["weighted_aux"][name].detach() for result in self.update])
             self._add(trainer, f"train/{name}", float(mean_over_ranks(shares.sum())))

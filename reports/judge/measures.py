@@ -52,11 +52,11 @@ class DocumentMeasure:
 
 
 def measure_of(metric: str, columns: Collection[str] = ()) -> DocumentMeasure | None:
-    """Returns the measure of a metric such as ``val/bpb``, ``val/accuracy@20`` or, of a head of its own name,
-    ``val/relatedness_pearson``, or None where there is none.
+    """Returns the measure of a metric such as ``val/bpb`` or ``val/accuracy@20``, or None where there is none.
 
     The number after ``@`` is a length: only examples of that length count. columns: the names of what is known of each
-    document; a metric that is among them is its mean over the documents.
+    document; a metric that is among them is its mean over the documents. A metric of a head, such as
+    ``val/sst2_accuracy``, is computed from the columns of the head, of the documents that it has targets in.
     """
     name, _, length = metric.rpartition("/")[2].partition("@")
     measure = _named(name, columns)
@@ -101,6 +101,24 @@ def _of_length(sums: Sums, length: float) -> Sums:
         return rows[documents.others["length"] == length]
 
     return selected
+
+
+def _of_a_head(head: str, measure: DocumentMeasure) -> DocumentMeasure:
+    """Returns a measure of the documents in which a head has targets, by the columns that begin with its name."""
+
+    def sums(documents: DocumentLosses) -> Array:
+        own = {
+            name.removeprefix(f"{head}_"): column
+            for name, column in documents.others.items()
+            if name.startswith(f"{head}_")
+        }
+        there = own["tokens"] > 0
+        names = tuple(name for name, is_there in zip(documents.names, there, strict=True) if is_there)
+        columns = {name: column[there] for name, column in own.items()}
+        bytes_ = columns.get("bytes", documents.bytes[there])
+        return measure.sums(DocumentLosses(names, columns["nats"], columns["tokens"], bytes_, columns))
+
+    return DocumentMeasure(sums, measure.value, tuple(f"{head}_{name}" for name in ("nats", "tokens", *measure.needs)))
 
 
 def _rate(top: Callable[[DocumentLosses], Array], size: Callable[[DocumentLosses], Array]) -> Sums:

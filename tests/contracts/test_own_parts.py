@@ -33,6 +33,7 @@ TEXT = {"source": TOPICS, "tokenizer": "words", "length": 24, "batch_size": 8, "
 COPY = {"kind": "strings", "generator": {"kind": "copy", "alphabet": 4}, "max_length": 6, "train": 50}
 LISTOPS = {"kind": "listops", "train": 45, "validation": 19, "test": 9, "depth": 3, "shortest": 4, "longest": 40}
 QUESTIONS = {"kind": "questions", "path": "{folder}/questions", "language": None, "length": 64, "stride": 16}
+MORE_LISTOPS = LISTOPS | {"train": 90, "depth": 2}
 SIZES = {"train": 120, "validation": 40, "test": 20}
 DATA_CASES: Sequence[dict[str, Any]] = (
     {"kind": "language", "source": TOPICS, "segment_length": 64, "batch_size": 8},
@@ -42,6 +43,7 @@ DATA_CASES: Sequence[dict[str, Any]] = (
     {"kind": "prompts", "source": COPY, "length": 24, "batch_size": 8, "window": 2},
     {"kind": "retrieval", "source": COPY, "batch_size": 8, "window": 2},
     {"kind": "labelled", "source": LISTOPS, "batch_size": 8, "window": 2},
+    {"kind": "mixed", "sources": {"b": LISTOPS, "a": MORE_LISTOPS}, "batch_size": 8, "window": 4},
     {"kind": "generated", "max_length": 6, "lengths": "uniform", "batch_size": 8},
 )
 OF_NETWORKS = ("ENCODINGS", "POSITIONS", "STACKS", "FEEDFORWARDS", "TOKENS", "MODELS", "ADAPTERS")

@@ -17,6 +17,7 @@ LANES = {"kind": "language", "source": TOPICS, "segment_length": 64, "batch_size
 TEXT = {"source": TOPICS, "tokenizer": "words", "length": 24, "batch_size": 8, "window": 2}
 COPY = {"kind": "strings", "generator": {"kind": "copy", "alphabet": 4}, "max_length": 6, "train": 50}
 LISTOPS = {"kind": "listops", "train": 45, "validation": 19}
+SHORT = LISTOPS | {"depth": 2, "arguments": 3, "shortest": 4, "longest": 24}
 KINDS: dict[str, dict[str, Any]] = {
     "reset": LANES,
     "stream": LANES | {"documents": "stream", "tokenizer": "words", "segment_length": 16},
@@ -25,6 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "denoising": {"kind": "denoising", **TEXT},
     "pairs": {"kind": "pairs", "source": COPY, "tokens_per_batch": 64, "window": 16},
     "labelled": {"kind": "labelled", "source": LISTOPS, "batch_size": 8, "window": 2},
+    "mixed": {"kind": "mixed", "sources": {"a": SHORT, "b": SHORT | {"train": 90}}, "batch_size": 8, "window": 4},
     "strings": {"kind": "generated", "max_length": 6, "lengths": "uniform", "batch_size": 8},
 }
 COUNT = 11

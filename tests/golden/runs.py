@@ -82,6 +82,13 @@ LABELLED = {
     "evaluation": {"examples": 12},
 }
 TAGGED = {"kind": "conll", "path": "corpus/tags", "tokenizer": {"kind": "bpe", "size": 300}, "length": 48}
+MIXED = {
+    "kind": "mixed",
+    "sources": {"short": LABELLED["source"] | {"length": 24}, "long": LABELLED["source"]},
+    "sampling": "uniform",
+    "batch_size": 8,
+    "evaluation": {"examples": 12},
+}
 SUMS = {"kind": "masked_sum", "length": 16, "ones": 3, "levels": 8, "train": 200, "validation": 32, "test": 8}
 HALTING = {"kind": "universal", "halting": {"ponder": 0.02}}
 COMPRESSIVE = {"kind": "compressive", "encoding": "xl", "memory": 24, "compressed_memory": 16, "rate": 2}
@@ -118,6 +125,7 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
     "reversible": text({"stack": "reversible", "dropout": 0.1}),
     "classification": run(ENCODER, "classification", LABELLED, TWICE),
     "tagging": run(ENCODER, {"kind": "tagging", "word": "mean"}, LABELLED | {"source": TAGGED}),
+    "multi-task": run(ENCODER, {"kind": "multi_task", "weights": {"short": 0.5}}, MIXED, TWICE),
     "regression": run(
         ENCODER | {"segments": 0}, "regression", {"kind": "labelled", "source": SUMS, "batch_size": 8, "window": 16}
     ),

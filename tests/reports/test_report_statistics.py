@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from reports.judge.measures import measure_of
 from reports.judge.statistics import (
     LEVEL,
     MOST_GROUPS,
@@ -27,6 +28,7 @@ from reports.judge.statistics import (
     levels,
     resampled_sums,
 )
+from reports.read.measurements import DocumentLosses
 
 
 def test_three_paired_differences_give_the_t_interval_computed_by_hand() -> None:
@@ -244,3 +246,30 @@ def test_unequal_sizes_do_not_hide_how_far_documents_vary() -> None:
         values = np.repeat(sums[:, :1] / sums[:, 1:], 2, axis=1)
         variances.append(Resampled(values, sizes).variance())
     assert np.mean(variances) == pytest.approx(float((shares**2).sum()), rel=0.1)
+
+
+def test_a_measure_of_a_head_is_of_the_documents_that_it_has_targets_in() -> None:
+    """As of several tasks, each with documents of its own."""
+    columns = {
+        "film_nats": [0.5, 0.25, 0.0, 0.0],
+        "film_tokens": [1, 1, 0, 0],
+        "film_correct": [1, 0, 0, 0],
+        "tags_nats": [0.0, 0.0, 3.0, 1.0],
+        "tags_tokens": [0, 0, 5, 3],
+        "tags_correct": [0, 0, 4, 1],
+    }
+    others = {name: np.array(values, float) for name, values in columns.items()}
+    nats, tokens = (others[f"film_{name}"] + others[f"tags_{name}"] for name in ("nats", "tokens"))
+    losses = DocumentLosses(("a", "b", "c", "d"), nats, tokens, np.zeros(4), others)
+    for metric, value, documents in (
+        ("val/film_accuracy", 1 / 2, 2),
+        ("val/film_nats", 0.75 / 2, 2),
+        ("val/tags_accuracy", 5 / 8, 2),
+        ("val/tags_nats", 4 / 8, 2),
+        ("val/nats", 4.75 / 10, 4),
+    ):
+        measure = measure_of(metric, losses.others)
+        assert measure is not None and all(name in others for name in measure.needs)
+        sums = measure.sums(losses)
+        assert len(sums) == documents and float(measure.value(sums.sum(axis=0))) == pytest.approx(value)
+    assert measure_of("val/mean_score", losses.others) is None

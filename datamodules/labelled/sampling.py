@@ -1,0 +1,200 @@
+"""Which source of labelled examples each batch of training is drawn from, and the order in which examples are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from random import Random
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from datamodules.core.documents import Shard, Split
+from datamodules.core.examples import Example, Examples
+from datamodules.core.windows import Endless, Once
+from datamodules.labelled.labelled import RowShape, grouped
+from lit_transformers.config import Config, Fraction, Positive
+
+__all__ = [
+    "AnnealedConfig",
+    "MixedOrder",
+    "MixedPass",
+    "ProportionalConfig",
+    "SourceExample",
+    "SourceSamplingConfig",
+    "SourceShare",
+    "TemperatureConfig",
+    "UniformConfig",
+    "drawn_sources",
+    "grouped_by_source",
+]
+
+BLOCK = 1024
+"""Batches whose sources are drawn together."""
+
+
+class SourceSamplingConfig(Config):
+    """Base of the rules by which batches are divided among sources; the table SAMPLINGS lists the kinds.
+
+    A batch is of a source of N examples of training with a probability in proportion to N ** exponent.
+    """
+
+    def exponent(self, batch: int) -> float:
+        """Returns the exponent for a batch of training, which are counted from 0."""
+        raise NotImplementedError
+
+
+class ProportionalConfig(SourceSamplingConfig, kind="proportional"):
+    """In proportion to the number of examples, as if all sources were one (arXiv:1901.11504, section 3.2)."""
+
+    def exponent(self, batch: int) -> float:
+        return 1.0
+
+
+class UniformConfig(SourceSamplingConfig, kind="uniform"):
+    """Equally often from each source, however many examples it has."""
+
+    def exponent(self, batch: int) -> float:
+        return 0.0
+
+
+class TemperatureConfig(SourceSamplingConfig, kind="temperature"):
+    """In proportion to N ** (1 / temperature), where N is the number of examples (arXiv:1910.10683, section 3.5.2).
+
+    temperature: 1 is proportional, and the higher, the more uniform.
+    """
+
+    temperature: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.0
+
+    def exponent(self, batch: int) -> float:
+        return 1 / self.temperature
+
+
+class AnnealedConfig(SourceSamplingConfig, kind="annealed"):
+    """From proportional to nearly uniform over training (arXiv:1902.02671, section 3.3): in epoch e of E in proportion
+    to N ** (1 - (1 - last) (e - 1) / (E - 1)), where N is the number of examples.
+
+    batches: all batches of training, which epochs divide; later ones are drawn as those of the last epoch.
+    epochs: their number E.
+    last: the exponent of the last epoch.
+    """
+
+    batches: Positive = 60_000
+    epochs: Annotated[int, Field(ge=2)] = 25
+    last: Fraction = 0.2
+
+    def exponent(self, batch: int) -> float:
+        epoch = min(batch * self.epochs // self.batches, self.epochs - 1)
+        return 1 - (1 - self.last) * epoch / (self.epochs - 1)
+
+
+class SourceExample(NamedTuple):
+    """An example, by the place of its source among all and its ordinal in it."""
+
+    source: int
+    ordinal: int
+
+
+class SourceShare(NamedTuple):
+    """One rank's examples of a batch with their ordinals, which are all of one source, and the place of that source."""
+
+    source: int
+    examples: list[tuple[int, Example]]
+
+
+class MixedOrder:
+    """The order of training on several sources: batches of ``rows`` examples, each of one source. Each source has an
+    order of its own, in which its next batch continues. Both follow from the seed and the number of a batch alone.
+
+    counts: the number of examples of each source.
+    """
+
+    def __init__(self, counts: Sequence[int], sampling: SourceSamplingConfig, rows: int, seed: int) -> None:
+        """Raises DataError for a source without examples."""
+        self.orders = [Endless(count, seed) for count in counts]
+        self.counts, self.sampling, self.rows, self.seed = tuple(counts), sampling, rows, seed
+        # The number of batches of each source before each block.
+        self._before = [np.zeros(len(counts), np.int64)]
+
+    def drawn(self, batch: int) -> SourceExample:
+        """Returns the source of a batch, and how many earlier batches are of it, as its ordinal."""
+        block, place = divmod(batch, BLOCK)
+        while len(self._before) <= block:
+            sources = self._block(len(self._before) - 1)
+            self._before.append(self._before[-1] + np.bincount(sources, minlength=len(self.counts)))
+        sources = self._block(block)
+        source = int(sources[place])
+        return SourceExample(source, int(self._before[block][source] + (sources[:place] == source).sum()))
+
+    def slice(self, start: int, stop: int) -> list[SourceExample]:
+        """Returns the examples from place ``start`` to ``stop``, which are counted over all batches."""
+        examples: list[SourceExample] = []
+        for batch in range(start // self.rows, -(-stop // self.rows)):
+            source, earlier = self.drawn(batch)
+            places = range(batch * self.rows, (batch + 1) * self.rows)
+            ordinals = self.orders[source].slice(earlier * self.rows, (earlier + 1) * self.rows)
+            visited = zip(places, ordinals, strict=True)
+            examples += [SourceExample(source, ordinal) for place, ordinal in visited if start <= place < stop]
+        return examples
+
+    def arrange(self, batches: list[SourceShare], start: int) -> list[SourceShare]:
+        """Returns the batches of a window so that each is of the source that was drawn for its place. Those of one
+        source, which are sorted by length, are in random order."""
+        queues: list[list[SourceShare]] = []
+        for source in range(len(self.counts)):
+            chance = Random(f"{self.seed} {start} {source}")
+            queues.append(sorted((batch for batch in batches if batch.source == source), key=lambda _: chance.random()))
+        first = start // self.rows
+        return [queues[self.drawn(first + place).source].pop() for place in range(len(batches))]
+
+    def _block(self, block: int) -> npt.NDArray[np.int64]:
+        return drawn_sources(self.counts, self.sampling, self.seed, block)
+
+
+@lru_cache(maxsize=4)
+def drawn_sources(
+    counts: tuple[int, ...], sampling: SourceSamplingConfig, seed: int, block: int
+) -> npt.NDArray[np.int64]:
+    """Returns the places of the sources of a block of batches."""
+    exponents = np.array([sampling.exponent(block * BLOCK + place) for place in range(BLOCK)])
+    weights = np.array(counts, np.float64) ** exponents[:, None]
+    ends = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
+    chance = np.random.default_rng([seed, block, 1]).random(BLOCK)  # epochs of a source draw from [seed, epoch]
+    return (chance[:, None] >= ends[:, :-1]).sum(axis=1)
+
+
+class MixedPass:
+    """The order of an evaluation: one pass over each source, one after another.
+
+    limit: the largest number of examples of each source, as in ``Once``.
+    """
+
+    def __init__(self, counts: Sequence[int], limit: int | None) -> None:
+        orders = [Once(count, limit) for count in counts]
+        self.examples = [
+            SourceExample(source, ordinal) for source, order in enumerate(orders) for ordinal in order.ordinals
+        ]
+
+    def slice(self, start: int, stop: int) -> list[SourceExample]:
+        """Returns the examples from place ``start`` to ``stop``, fewer at the end."""
+        return self.examples[start:stop]
+
+    def arrange(self, batches: list[SourceShare], start: int) -> list[SourceShare]:
+        """Returns the batches as they are, because their order decides nothing."""
+        return batches
+
+
+def grouped_by_source(
+    sources: Sequence[Examples], split: Split, shapes: Sequence[RowShape], share: Shard, visits: Sequence[SourceExample]
+) -> list[SourceShare]:
+    """Reads a window of examples as batches, each of one source and of about equal lengths."""
+
+    def batches() -> Iterator[SourceShare]:
+        for source, (examples, shape) in enumerate(zip(sources, shapes, strict=True)):
+            ordinals = [visit.ordinal for visit in visits if visit.source == source]
+            for items in grouped(examples, split, shape, share, ordinals):
+                yield SourceShare(source, items)
+
+    return [*batches()]
