@@ -315,10 +315,11 @@ def test_a_probe_of_cached_features_is_the_probe_and_reads_the_network_once(
     changes = {f"task.{name}": value for name, value in task.items()} | {"training.steps": 15}
     config = downstream(questions, pretrained).override(changes)
     plain, cached = (config.override(mode | {"training.validate_every": 7}) for mode in (PROBE, CACHED))
-    expected = fit(plain, tmp_path / "plain")["metrics"]
     rows: list[int] = []
     reads = Encoder.forward
     monkeypatch.setattr(Encoder, "forward", lambda *args, **named: rows.append(len(args[1])) or reads(*args, **named))
+    expected = fit(plain, tmp_path / "plain")["metrics"]
+    uncached = sum(rows)
     for name in ("cold", "warm"):
         rows.clear()
         assert fit(cached, tmp_path / name)["metrics"] == pytest.approx(expected, rel=1e-6)
@@ -326,6 +327,7 @@ def test_a_probe_of_cached_features_is_the_probe_and_reads_the_network_once(
         if name == "cold":
             computed = sum(rows)
     assert computed - sum(rows) >= 48, "each row of training once"
+    assert uncached - sum(rows) >= 15 * 4, "none of those of steps"
     torch.testing.assert_close(heads_of(tmp_path / "cold"), heads_of(tmp_path / "warm"), rtol=0, atol=0)
     (table,) = (tmp_path / "cache" / "features").iterdir()
     with pytest.raises(ConfigError, match="is a cache of other weights; remove the folder"):
@@ -361,6 +363,7 @@ def test_other_weights_layers_and_texts_have_features_of_their_own(
     assert not folders(config.override({"task.pooling": "max", "seed": 3}))
     assert len(folders(config, 0.5)) == 1
     assert len(folders(config.override({"task.layers": 2}))) == 1
+    assert len(folders(config.override({"task.combined_layers": (0, -1)}))) == 1
     assert len(folders(config.override({"data.source.length": 9}))) == 1
 
 
