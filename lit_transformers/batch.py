@@ -314,6 +314,11 @@ class MixedDescription(DataDescription):
         """The most texts that a row may have."""
         return max(source.segments for source in self.sources.values())
 
+    @property
+    def pieces(self) -> int:
+        """The most pieces that a text may have."""
+        return max(source.pieces for source in self.sources.values())
+
     def number_of(self, source: str) -> int:
         """Returns the place of a source among all. Example i of the source is example i S + place of S sources."""
         return [*self.sources].index(source)

@@ -72,7 +72,8 @@ class TextRows(NamedTuple):
     def read(self, *symbols: Symbols) -> tuple[Symbols, ...]:
         """Returns the symbols of each text that are read, given all of them."""
         if self.texts == 2:
-            return cut_longer(*symbols, self.longest)
+            first, second = symbols
+            return cut_longer(first, second, self.longest)
         (text,) = symbols
         if self.head is None or len(text) <= self.longest:
             return (text[: self.longest],)

@@ -248,10 +248,10 @@ def _bags(batches: Iterable[LabelledBatch], column: str, kind: Labels) -> _Bags:
 def _truth(batch: LabelledBatch, column: str, kind: Labels) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """Returns the labels of a batch [rows, outputs], and which rows have one."""
     labels = labels_in(batch, column).numpy()
-    has: npt.NDArray[np.bool_] = batch.padding_mask.numpy().any(axis=1)
+    has = np.asarray(batch.padding_mask.numpy().any(axis=1), np.bool_)
     if isinstance(kind, NumberLabels):
         return labels[:, None].astype(np.float64), has
-    has &= labels.reshape(len(labels), -1)[:, 0] != IGNORED
+    has = np.asarray(has & (labels.reshape(len(labels), -1)[:, 0] != IGNORED), np.bool_)
     if isinstance(kind, ClassLabels):
         return (labels[:, None] == np.arange(kind.count)).astype(np.float64), has
     return (labels == 1).astype(np.float64), has

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
@@ -35,7 +37,7 @@ def retrieval_floors(data: RetrievalData, metric: str, batches: int) -> dict[str
     values = {"chance": by_chance[metric]}
     if metric != "nats":
         ranks = _ranks(questions, answers, passages, data.description.vocabulary.size)
-        of_metric = {"mrr": 1 / ranks, "hit_1": ranks <= 1, "hit_5": ranks <= 5}
+        of_metric: dict[str, npt.NDArray[Any]] = {"mrr": 1 / ranks, "hit_1": ranks <= 1, "hit_5": ranks <= 5}
         values["BM25"] = float(np.mean(of_metric[metric]))
     return values
 

@@ -168,16 +168,16 @@ class SquadChoicesConfig(ChoiceExamplesConfig, kind="squad_choices"):
         paragraphs: dict[Split, dict[str, None]] = defaultdict(dict)
         for entry in entries:
             paragraphs[self._split(entry.question)][entry.question.context] = None
-        for path, origin, row, entry in entries:
-            split, chance = self._split(entry), Random(f"{entry.question} {entry.context}")
-            others = [context for context in paragraphs[split] if context != entry.context]
+        for path, origin, row, asked in entries:
+            split, chance = self._split(asked), Random(f"{asked.question} {asked.context}")
+            others = [context for context in paragraphs[split] if context != asked.context]
             if len(others) < self.choices - 1:
                 reason = f"{split} has {len(others) + 1} paragraphs for {self.choices} choices"
                 raise DataError(f"data.source.choices: {reason}; lower it, or change the fractions of splits")
             choices = sorted(others, key=lambda _: chance.random())[: self.choices - 1]
             right = int(chance.random() * self.choices)
-            choices.insert(right, entry.context)
-            yield choice_text(origin, split, row, right, [entry.question, *choices], path)
+            choices.insert(right, asked.context)
+            yield choice_text(origin, split, row, right, [asked.question, *choices], path)
 
     def _split(self, entry: SquadQuestion) -> Split:
         return split_by_hash(entry.context, self.validation, self.test)

@@ -209,7 +209,7 @@ def _open(
     rows: int,
     window: int,
     share: Shard,
-) -> Windows[int, PromptRow, StringBatch]:
+) -> Windows[int, list[PromptRow], StringBatch]:
     def read(ordinal: int) -> PromptRow:
         pair = pairs.pair(split, ordinal)
         return shape.row(ordinal, pair.source, pair.target)

@@ -288,7 +288,7 @@ def _open(
     rows: int,
     window: int,
     share: Shard,
-) -> Windows[int, ReadPair, RetrievalBatch]:
+) -> Windows[int, list[ReadPair], RetrievalBatch]:
     opened = order()
     read = partial(readable.one if isinstance(opened, TextOrder) else readable.both, split)
     length = (lambda item: item.length) if window > 1 else None

@@ -28,14 +28,16 @@ class Pooled(nn.Module):
 
     def __init__(self, pooling: Pooling, dim: int) -> None:
         super().__init__()
-        self.pooling, self.dim = pooling, dim
+        self.pooling: Pooling = pooling
+        self.dim = dim
         self.query = nn.Parameter(torch.zeros(dim)) if pooling == "attention" else None
 
     def forward(self, hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b d"]:
         """Returns one vector (b, d) for each row, zeros for one of padding alone by mean, max and attention.
         ``padding_mask`` is False at padding, which is at the end of a row."""
-        if self.query is None or self.pooling != "attention":
+        if self.pooling != "attention":
             return pooled(hidden, padding_mask, self.pooling)
+        assert self.query is not None
         scores = full_precision(hidden @ self.query.to(hidden.dtype)) / self.dim**0.5
         weights = scores.masked_fill(~padding_mask, torch.finfo(scores.dtype).min).softmax(dim=1)
         weights = weights.masked_fill(~padding_mask, 0.0).to(hidden.dtype)

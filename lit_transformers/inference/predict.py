@@ -41,6 +41,7 @@ from lit_transformers.inference.predict_tags import TagPredictor
 from lit_transformers.inference.predictor import DIGITS, LineFormat, LineTexts, Predictor
 from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
+from lit_transformers.tasks import Task
 from lit_transformers.tasks.classification import Classification
 from lit_transformers.tasks.masked_lm import MaskedLM
 from lit_transformers.tasks.multi_label import MultiLabel

@@ -93,8 +93,8 @@ class ChoicePredictor(Predictor):
         shape = RowShape(len(rows), 1, self.boundary, 0, described.label_columns, described.segments)
         batch = batched(shape, examples, "")
         parts: dict[str, Any] = batch._asdict()
-        tensors = {name: part.to(rows.device) for name, part in parts.items() if isinstance(part, Tensor)}
-        for prediction in self.task.predict_step(batch._replace(**tensors), 0):
+        parts |= {name: part.to(rows.device) for name, part in parts.items() if isinstance(part, Tensor)}
+        for prediction in self.task.predict_step(batch._replace(**parts), 0):
             probabilities = [round(probability, DIGITS) for probability in prediction.probabilities]
             best = max(range(len(probabilities)), key=lambda place: prediction.probabilities[place])
             yield {"choice": best, "probabilities": probabilities}

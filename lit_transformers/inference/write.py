@@ -61,7 +61,7 @@ def write(
     except UnicodeEncodeError as error:
         raise ConfigError(f"character {error.start + 1} is none that UTF-8 can write; type another", "prompt") from None
     with arithmetic(task.training_config):
-        if answers:
+        if answers and isinstance(config.data, PromptDataConfig):
             before = torch.from_numpy(prompt_shape(config.data, extra).prompt(encoded, 0))
             symbols = sample(task.evaluator(), before, length, sampling)
             yield from pieces(takewhile(lambda symbol: symbol != boundary, symbols), tokenizer)

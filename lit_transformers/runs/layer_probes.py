@@ -17,7 +17,7 @@ from datamodules import LabelledData, Split, cache_folder
 from datamodules.core.index import made_aside
 from lit_transformers.batch import ClassLabels, needed_mask
 from lit_transformers.config import ConfigError, canonical_hash
-from lit_transformers.heads.pooling import Pooling, pooled
+from lit_transformers.heads.pooling import FixedPooling, Pooling, pooled
 from lit_transformers.runs.code import code_hash
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.features import examples_of, moved
@@ -30,7 +30,7 @@ from lit_transformers.training.arithmetic import arithmetic
 
 __all__ = ["PooledLayers", "classifier", "pooled_layers", "probe_layers"]
 
-POOLINGS: tuple[Pooling, ...] = tuple(pooling for pooling in get_args(Pooling) if pooling != "attention")
+POOLINGS: tuple[FixedPooling, ...] = get_args(FixedPooling)
 VECTORS, LABELS = "vectors.npy", "labels.npy"
 
 Floats = npt.NDArray[np.float64]

@@ -9,7 +9,14 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from lit_transformers.batch import ChoiceLabels, DataDescription, LabelledBatch, LabelledDescription, needed_mask
+from lit_transformers.batch import (
+    ChoiceLabels,
+    DataDescription,
+    LabelledBatch,
+    LabelledDescription,
+    MixedDescription,
+    needed_mask,
+)
 from lit_transformers.config import ConfigError, Positive
 from lit_transformers.heads.combined_layers import CombinedLayers, LayerCombination
 from lit_transformers.heads.head import Representation
@@ -94,7 +101,7 @@ class LabelledTask(Task):
 
     config: LabelledTaskConfig
     network: RowNetwork
-    data: LabelledDescription
+    data: LabelledDescription | MixedDescription
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ from lit_transformers.models.model import ModelConfig
 from lit_transformers.records.measure import Measure, maximized, minimized
 from lit_transformers.tasks.classification import ClassificationConfig
 from lit_transformers.tasks.labelled import LabelledTask, LabelledTaskConfig
+from lit_transformers.tasks.pooled import PooledTaskConfig
 from lit_transformers.tasks.regression import RegressionConfig
 from lit_transformers.tasks.task import TaskConfig
 from lit_transformers.training.config import TrainingConfig
@@ -72,8 +73,11 @@ class MultiTaskConfig(LabelledTaskConfig, kind="multi_task"):
                 yield f"tasks.{name} is {task.kind}, which does not learn from labels; set tasks.{name} to another one"
             elif task.evaluation:
                 yield f"tasks.{name} shares the network; empty tasks.{name}.evaluation, and set evaluation"
-            elif isinstance(task, LabelledTaskConfig) and task.layers is not None:
-                yield f"tasks.{name} shares the layers of the network; drop tasks.{name}.layers, and set layers"
+            elif isinstance(task, LabelledTaskConfig) and (task.layers is not None or task.combined_layers):
+                field = "combined_layers" if task.layers is None else "layers"
+                yield f"tasks.{name} shares the layers of the network; drop tasks.{name}.{field}, and set {field}"
+            elif isinstance(task, PooledTaskConfig) and task.self_distillation is not None:
+                yield f"tasks.{name} shares the network with other tasks; drop tasks.{name}.self_distillation"
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> MultiTask:
         return MultiTask(self, model, data, training)

@@ -238,7 +238,7 @@ def retrieval_scores(
     network.eval()
     for batch in batches:
         parts: dict[str, Any] = batch._asdict()
-        tensors = {name: part.to(device) for name, part in parts.items() if isinstance(part, Tensor)}
+        tensors: dict[str, Any] = {name: part.to(device) for name, part in parts.items() if isinstance(part, Tensor)}
         moved = batch._replace(**tensors)
         metric.add_texts(*head.vectors_of(read_texts(network, network, moved), moved), moved)
     network.train(training)

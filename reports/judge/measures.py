@@ -103,24 +103,6 @@ def _of_length(sums: Sums, length: float) -> Sums:
     return selected
 
 
-def _of_a_head(head: str, measure: DocumentMeasure) -> DocumentMeasure:
-    """Returns a measure of the documents in which a head has targets, by the columns that begin with its name."""
-
-    def sums(documents: DocumentLosses) -> Array:
-        own = {
-            name.removeprefix(f"{head}_"): column
-            for name, column in documents.others.items()
-            if name.startswith(f"{head}_")
-        }
-        there = own["tokens"] > 0
-        names = tuple(name for name, is_there in zip(documents.names, there, strict=True) if is_there)
-        columns = {name: column[there] for name, column in own.items()}
-        bytes_ = columns.get("bytes", documents.bytes[there])
-        return measure.sums(DocumentLosses(names, columns["nats"], columns["tokens"], bytes_, columns))
-
-    return DocumentMeasure(sums, measure.value, tuple(f"{head}_{name}" for name in ("nats", "tokens", *measure.needs)))
-
-
 def _rate(top: Callable[[DocumentLosses], Array], size: Callable[[DocumentLosses], Array]) -> Sums:
     return lambda documents: np.column_stack([top(documents), size(documents)])
 
