@@ -57,8 +57,9 @@ def changes_nothing(arm: ComparedRun, baseline: ComparedRun) -> bool:
     sizes = shrunk_memories(arm, baseline)
     length = min(arm.data.length, max(probe_length(config.model) for config in (arm, baseline)))
     with one_thread():
+        depth = max(4, *(config.task.fewest_layers() + 1 for config in (arm, baseline)))
         return all(
-            tensors_equal(observe(arm, sizes, length), observe(baseline, sizes, length))
+            tensors_equal(observe(arm, sizes, length, depth), observe(baseline, sizes, length, depth))
             for length in dict.fromkeys((length, arm.data.length))
         )
 
@@ -123,12 +124,11 @@ def shrunk_memories(*configs: ComparedRun) -> dict[int, int]:
     return {0: 0} | {length: 8 * rank for rank, length in enumerate(lengths, start=1)}
 
 
-def observe(config: ComparedRun, sizes: dict[int, int], length: int) -> list[Tensor]:
+def observe(config: ComparedRun, sizes: dict[int, int], length: int, depth: int) -> list[Tensor]:
     """Returns the losses and saved bytes of a few updates, the measurements after them, and the final parameters."""
     size = max(VOCABULARY, config.model.fewest_symbols())
     vocabulary = Vocabulary(size=size, boundary=0, unit="byte", byte_lengths=None)
     data = config.task.probe_data(vocabulary, length)
-    depth = max(4, config.task.fewest_layers())
     model = shrink(config.model, length, {}, depth=depth, shorten=sizes.__getitem__)
     evaluation = dict(config.task.evaluation)
     evaluated_memories = memories(config.model.override(evaluation))

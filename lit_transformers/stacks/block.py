@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lit_transformers.adapters import Adapter, AdapterConfig, Sublayer
-from lit_transformers.config import Config, ConfigError, Dropout, Fraction, PositiveFloat
+from lit_transformers.config import Added, Config, ConfigError, Dropout, Fraction, PositiveFloat
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Mode, QueryStream, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.named_tuples import with_fields
@@ -36,7 +36,7 @@ class BlockConfig(Config):
     norm_epsilon: PositiveFloat = 1e-5
     norm_bias: bool = True
     first_norm: bool = True
-    adapter: AdapterConfig | None = None
+    adapter: Annotated[AdapterConfig | None, Added] = None
 
     def conflicts(self) -> Iterator[str]:
         yield from super().conflicts()

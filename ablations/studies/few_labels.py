@@ -1,0 +1,42 @@
+"""How many labels a classifier on a pretrained encoder needs. This study reproduces no paper."""
+
+from __future__ import annotations
+
+from ablations.ablation import Ablation, Contrast, Scale
+from ablations.fine_tuning import FETCH, PROBE, SENTIMENT_NATS
+
+NUMBERS = (512, 128, 64, 32, 16)
+
+ABLATION = Ablation(
+    question="What does a classifier on a pretrained encoder lose with fewer labels?",
+    answer=["128 labels in place of 512"],
+    baseline=PROBE.override(
+        {"data.source.examples": NUMBERS[0], "data.source.subset": "by_seed", "data.source.balanced": True}
+    ),
+    factors={
+        "labels": {
+            "512": {},
+            **{str(number): {"data.source.examples": number} for number in NUMBERS[1:]},
+            "512_unbalanced": {"data.source.balanced": False},
+        }
+    },
+    design="one_factor",
+    seeds=8,
+    metric=SENTIMENT_NATS,
+    contrasts=[
+        *(Contrast(f"{number} labels in place of 512", f"labels={number}", "baseline") for number in NUMBERS[1:]),
+        Contrast("labels as they come in place of as many of each", "labels=512_unbalanced", "baseline"),
+    ],
+    scales={
+        "demo": Scale(),
+        "gpu": Scale(
+            overrides={
+                "training.groups": (),
+                "training.cache_features": False,
+                "training.optimizer.learning_rate": 5e-5,
+            }
+        ),
+        "paper": Scale(seeds=16),
+    },
+    preparation=FETCH,
+)

@@ -1,0 +1,56 @@
+"""A task with many labels between pretraining and one with few (STILTs, Phang et al. 2018, arXiv:1811.01088)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ablations.ablation import Ablation, Contrast, Margin, Metric, Published, Scale, Source
+from ablations.fine_tuning import FETCH, TUNED, WHOLE
+
+FEW: Mapping[str, Any] = {
+    "data.source.corpus": "trec",
+    "data.source.length": 48,
+    "data.source.examples": 256,
+    "training.steps": 48,
+    "training.schedule.warmup": 5,
+}
+"""Overrides of TUNED for the six kinds of questions of TREC, with few labels."""
+
+
+def after(corpus: str) -> Mapping[str, Any]:
+    """Returns the overrides of an arm that learns another corpus first."""
+    return {"start.network": {"run": TUNED.override({"data.source.corpus": corpus}).to_dict()}}
+
+
+ABLATION = Ablation(
+    question="Does another task with more labels help a task with few?",
+    answer=["sentiment before kinds of questions"],
+    source=Source("Phang et al. 2018", arxiv="1811.01088", table="1"),
+    baseline=TUNED.override(FEW),
+    factors={"first": {"released": {}, "sentiment": after("sst2"), "acceptability": after("cola")}},
+    design="one_factor",
+    seeds=3,
+    metric=Metric(
+        "val/nats",
+        goal="minimize",
+        label="nats per question",
+        margin=Margin(0.03, "a sixtieth of the loss of who guesses one of six kinds"),
+    ),
+    contrasts=[
+        Contrast("sentiment before kinds of questions", "first=sentiment", "baseline"),
+        Contrast("acceptability before kinds of questions", "first=acceptability", "baseline"),
+    ],
+    published=Published(
+        protocol="BERT-large on MNLI and other large tasks, then on the tasks of GLUE",
+        metric="mean score of GLUE",
+        goal="maximize",
+        claims=["Tasks with few labels gain most, and some intermediate tasks do harm."],
+    ),
+    scales={
+        "demo": Scale(),
+        "gpu": Scale(overrides=WHOLE),
+        "paper": Scale(overrides=WHOLE, seeds=1),
+    },
+    preparation=FETCH,
+)

@@ -1,0 +1,46 @@
+"""Which layer of a pretrained encoder a classifier should read (Sun et al. 2019, arXiv:1905.05583, section 5.3.2)."""
+
+from __future__ import annotations
+
+from ablations.ablation import Ablation, Published, PublishedValue, Scale, Source
+from ablations.fine_tuning import FETCH, PROBE, SENTIMENT_NATS, WHOLE
+
+ERRORS = {1: 9.81, 2: 8.66, 3: 6.83, 4: 6.41, 5: 5.70}
+"""Of every second of BERT's twelve layers, from the second on, by the layer of six that lies as high."""
+
+ABLATION = Ablation(
+    question="Which layer of a pretrained encoder should a classifier read?",
+    answer=["layer=5"],
+    source=Source("Sun et al. 2019", arxiv="1905.05583", table="4"),
+    baseline=PROBE,
+    factors={"layer": {"6": {}, **{str(layer): {"task.layers": layer} for layer in range(1, 6)}}},
+    design="one_factor",
+    seeds=3,
+    metric=SENTIMENT_NATS,
+    published=Published(
+        protocol="BERT-base, fine-tuned on 25,000 reviews of IMDb with one of its twelve layers; here the frozen "
+        "MiniLM of six layers, read by a linear layer, on 2,000 sentences of SST-2",
+        metric="error rate on IMDb",
+        goal="minimize",
+        cells=[
+            PublishedValue("baseline", 5.42, note="layer 12"),
+            *(PublishedValue(f"layer={layer}", error, note=f"layer {2 * layer}") for layer, error in ERRORS.items()),
+        ],
+    ),
+    scales={
+        "demo": Scale(),
+        "gpu": Scale(overrides=dict(WHOLE) | {"training.groups": (), "training.cache_features": False}),
+        "paper": Scale(
+            overrides=dict(WHOLE)
+            | {
+                "training.groups": (),
+                "training.cache_features": False,
+                "data.source.corpus": "imdb",
+                "data.source.length": 512,
+                "training.optimizer.learning_rate": 2e-5,
+            },
+            seeds=1,
+        ),
+    },
+    preparation=FETCH,
+)

@@ -1,0 +1,63 @@
+"""How the vectors of an encoder become one for a classifier (Sun et al. 2019, arXiv:1905.05583, section 5.3.2)."""
+
+from __future__ import annotations
+
+from ablations.ablation import Ablation, Contrast, Published, Scale, Source
+from ablations.fine_tuning import FETCH, PROBE, SENTIMENT_NATS, WHOLE
+
+LAST_FOUR = (-4, -3, -2, -1)
+
+ABLATION = Ablation(
+    question="Which vector of a pretrained encoder should a classifier of few labels read?",
+    answer=["the first token in place of the mean"],
+    source=Source("Sun et al. 2019", arxiv="1905.05583", table="4"),
+    baseline=PROBE.override({"data.source.examples": 512, "data.source.subset": "by_seed"}),
+    factors={
+        "vector": {
+            "mean": {},
+            "first": {"task.pooling": "first"},
+            "max": {"task.pooling": "max"},
+            "attention": {"task.pooling": "attention"},
+            "last_four": {"task.combined_layers": LAST_FOUR},
+            "mean_of_last_four": {"task.combined_layers": LAST_FOUR, "task.layer_combination": "mean"},
+            "max_of_last_four": {"task.combined_layers": LAST_FOUR, "task.layer_combination": "max"},
+            "mix_of_last_four": {"task.combined_layers": LAST_FOUR, "task.layer_combination": "scalar_mix"},
+        }
+    },
+    design="one_factor",
+    seeds=4,
+    metric=SENTIMENT_NATS,
+    contrasts=[
+        Contrast("the first token in place of the mean", "vector=first", "baseline"),
+        Contrast("the max in place of the mean", "vector=max", "baseline"),
+        Contrast("attention in place of the mean", "vector=attention", "baseline"),
+        Contrast("the last four layers in place of the last", "vector=last_four", "baseline"),
+        Contrast("the mean of four layers in place of the last", "vector=mean_of_last_four", "baseline"),
+        Contrast("the max of four layers in place of the last", "vector=max_of_last_four", "baseline"),
+        Contrast("a learned mix of four layers in place of the last", "vector=mix_of_last_four", "baseline"),
+    ],
+    published=Published(
+        protocol="BERT-base, fine-tuned on 25,000 reviews of IMDb, read at its first token",
+        metric="error rate on IMDb",
+        goal="minimize",
+        claims=[
+            "The first four layers concatenated have an error rate of 8.69, all layers concatenated 5.44, the max of "
+            "the last four 5.42, the last layer alone 5.42.",
+        ],
+    ),
+    scales={
+        "demo": Scale(),
+        "gpu": Scale(overrides=dict(WHOLE) | {"training.groups": (), "training.cache_features": False}),
+        "paper": Scale(
+            overrides=dict(WHOLE)
+            | {
+                "training.groups": (),
+                "training.cache_features": False,
+                "data.source.corpus": "imdb",
+                "data.source.length": 512,
+            },
+            seeds=1,
+        ),
+    },
+    preparation=FETCH,
+)
