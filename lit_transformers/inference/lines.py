@@ -130,6 +130,10 @@ class LineWriter(ABC):
         """Hook: returns the symbols of each text of a line; by default none depends on the others."""
         return [self.encode(text) for text in texts]
 
+    def is_empty(self, texts: tuple[str, ...]) -> bool:
+        """Hook: returns whether a line has nothing to read. By default that is so where one of its texts is empty."""
+        return not all(text.strip() for text in texts)
+
     def read_at_once(self, symbols: Sequence[Symbols]) -> int:
         """Hook: returns how many symbols of a line stand in one row, by default those of all its texts."""
         return sum(map(len, symbols))
@@ -168,7 +172,7 @@ class LineWriter(ABC):
             raise DataError(f"line {number}: {error}") from None
         counts = self.counts
         counts.lines += 1
-        if not all(text.strip() for text in texts):
+        if self.is_empty(texts):
             counts.empty += 1
             return SourceLine(len(line))
         symbols = self.encode_each(texts)

@@ -43,6 +43,9 @@ class TagPredictor(Predictor):
         [text] = self.line_texts.of(line)
         return (*(text[start:stop] for start, stop in word_places(text)), text)
 
+    def is_empty(self, texts: tuple[str, ...]) -> bool:
+        return len(texts) == 1
+
     def encode_each(self, texts: Sequence[str]) -> list[Symbols]:
         return [word_pieces(self.tokenizer, texts[:-1], WHOLE).symbols]
 

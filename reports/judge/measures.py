@@ -68,15 +68,13 @@ def measure_of(metric: str, columns: Collection[str] = ()) -> DocumentMeasure | 
 
 
 def _named(name: str, columns: Collection[str]) -> DocumentMeasure | None:
-    if name in columns:
-        return _mean_of(name)
     known = {**_MEASURES, **(_OF_SETS if class_columns(1)[0] in columns else {})}
     ends = [end for end in (*_MEASURES, *_OF_SETS) if name.endswith(f"_{end}")]
-    if name in known or not ends:
-        return known.get(name)
-    head = name.removesuffix(max(ends, key=len))
+    head = name.removesuffix(max(ends, key=len)) if ends and name not in known else ""
     own = {column.removeprefix(head) for column in columns if column.startswith(head)}
-    measure = _named(name.removeprefix(head), own - {name.removeprefix(head)}) if {"nats", "tokens"} <= own else None
+    if not head or not {"nats", "tokens"} <= own:
+        return _mean_of(name) if name in columns else known.get(name)
+    measure = _named(name.removeprefix(head), own - {name.removeprefix(head)})
     if measure is None:
         return None
     return DocumentMeasure(_of_head(measure.sums, head), measure.value, tuple(f"{head}{one}" for one in measure.needs))

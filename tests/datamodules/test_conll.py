@@ -18,7 +18,7 @@ from datamodules.core.tokenizers import Bytes, PieceTokenizer, Tokenizer, _word_
 from datamodules.core.trained import TrainedSymbols
 from datamodules.floors.measure import floors
 from datamodules.labelled.tagged_sentences import TaggedSentences, stored_pairs, word_pieces
-from lit_transformers.batch import IGNORED, LabelledBatch
+from lit_transformers.batch import IGNORED, LABEL, LabelledBatch
 from lit_transformers.config import ConfigError
 
 TRAIN = "In\tO\nNew\tB-place\nYork\tI-place\n\nAda\tB-name\nsleeps\tO\n\t\n#\tO\nAda\tB-name\n"
@@ -60,7 +60,7 @@ def test_a_line_is_a_word_and_its_tag_and_an_empty_line_ends_a_sentence(tmp_path
         [("#", "O"), ("Ada", "B-name")],
     ]
     assert pairs(sentences, "validation") == [[("Ada", "B-name"), ("saw", "O"), ("Paris", "B-place")]]
-    assert sentences.labels == ["O", "B-name", "B-place", "I-place"] and sentences.scheme == "IOB2"
+    assert sentences.names[LABEL] == ["O", "B-name", "B-place", "I-place"] and sentences.scheme == "IOB2"
     assert [sentences.name("train", number) for number in range(3)] == [f"train.conll:{line}" for line in (1, 5, 8)]
     spaced = "-DOCSTART- -X- O\n\nNew NNP B-place\nYork NNP I-place\n\n% no word\nAda NNP B-name\n"
     folder = written(tmp_path / "spaces", {"train.txt": spaced, "valid.txt.gz": "Ada NNP B-name\n. . O\n"})

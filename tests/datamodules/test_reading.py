@@ -40,6 +40,7 @@ from datamodules.core.documents import SPLITS, Split
 from datamodules.core.index import IndexedCorpus
 from datamodules.core.reading import LONGEST, require_regular
 from datamodules.core.tokenizers import BytesConfig, PretrainedTokenizerConfig
+from datamodules.labelled.stored_texts import StoredText
 from datamodules.pairs.stored_pairs import Texts, texts_of
 from datamodules.rows.phrases import PhrasesConfig
 from datamodules.text.sources import FOLDER_LINKS
@@ -260,6 +261,8 @@ def test_equal_texts_share_a_split_however_their_lines_end(tmp_path: Path, kind:
         contents = [document.text for document in corpus.documents(split)] if corpus.count(split) else []
         if kind in ("jsonl", "records"):
             return [json.loads(content)[0] for content in contents]
+        if kind == "labelled":
+            return [text for content in contents for text in StoredText.of(content).texts]
         return [content.decode().lstrip("\0") for content in contents]
 
     places = splits_of(read)

@@ -69,7 +69,8 @@ def test_of_a_long_text_the_head_the_tail_or_a_share_of_both_is_read(texts: Path
         examples = config_of(texts, keep=keep, head_share=share).data.source.build()
         documents = examples.corpus.documents("train")
         for ordinal in range(examples.count("train")):
-            text = [*documents[ordinal].text[1:]]
+            [encoded] = examples.texts_of(documents[ordinal].text)
+            text = [*encoded]
             read = expected(text) if len(text) > 10 else text
             assert examples.example("train", ordinal).symbols.tolist() == [*read, END]
     paper = config_of(texts, keep="head_tail").override({"data.source.length": 512}).data.source
@@ -82,13 +83,13 @@ def test_of_a_long_text_the_head_the_tail_or_a_share_of_both_is_read(texts: Path
 
 
 def test_pieces_are_full_but_for_the_last_and_each_is_a_row_by_itself() -> None:
-    rows, text = TextRows(Bytes(), 30, (END,), None, 10), np.arange(100, 150)
-    pieces = np.split(np.append([BOUNDARY], rows.row(text)), 3)
+    rows, text = TextRows(Bytes(), 30, (END,), piece=10), np.arange(100, 150)
+    pieces = np.split(np.append([BOUNDARY], rows.row(text)[0]), 3)
     for number, piece in enumerate(pieces):
         assert piece.tolist() == [BOUNDARY, *text[10 * number : 10 * number + 10], END]
-    assert rows.row(text[:10]).tolist() == [*text[:10], END]
-    assert rows.row(text[:11]).tolist() == [*text[:10], END, BOUNDARY, text[10], END]
-    assert rows.row(text[:0]).tolist() == [END]
+    assert rows.row(text[:10])[0].tolist() == [*text[:10], END]
+    assert rows.row(text[:11])[0].tolist() == [*text[:10], END, BOUNDARY, text[10], END]
+    assert rows.row(text[:0])[0].tolist() == [END]
 
 
 def by_hand(task: PooledTask, batch: LabelledBatch, row: int) -> Tensor:

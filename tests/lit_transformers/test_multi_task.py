@@ -147,7 +147,8 @@ def test_measures_are_those_of_separate_tasks_and_means_count_each_task_once() -
         expected = {f"{source}_{name}": value for name, value in single.metric.compute().items()}
         assert {name: value for name, value in results.items() if name.startswith(source)} == pytest.approx(expected)
     assert results["mean_nats"] == pytest.approx(math.fsum(results[f"{source}_nats"] for source in SOURCES) / 3)
-    assert "mean_score" not in results  # of numbers nothing is known of which more is better
+    scores = [results[name] for name in ("kinds_accuracy", "signs_accuracy", "numbers_pearson")]
+    assert results["mean_score"] == pytest.approx(math.fsum(scores) / 3)
     assert results.keys() == task.config.measures(DATA).keys()
     classes = MixedDescription.of_sources({name: SOURCES[name] for name in ("kinds", "signs")})
     config = MultiTaskConfig(scores={"signs": "matthews"})

@@ -243,7 +243,7 @@ def test_a_line_is_tagged_as_a_sentence_of_the_data_is(config: RunConfig, tmp_pa
         with torch.no_grad():
             expected |= {tagged.document: tagged.probabilities for tagged in network.predict_step(batch, 0)}
     documents = data.examples.corpus.documents("validation")
-    sentences = [data.examples.text_of(documents[number].text).decode().split() for number in sorted(expected)]
+    sentences = [data.examples.texts_of(documents[number].text)[0].decode().split() for number in sorted(expected)]
     results = predicted(of(checkpoint, "json"), *map(json.dumps, sentences))
     for number, (words, result) in enumerate(zip(sentences, results, strict=True)):
         best = [None if own is None else max(own) for own in expected[number]]

@@ -128,7 +128,8 @@ def test_or_they_are_refused_by_number_and_come_out_empty(checkpoint: Path) -> N
 
 def test_unknown_symbols_are_counted(checkpoint: Path) -> None:
     outputs, messages = translate(checkpoint, ["red mauve two", "mauve"])
-    assert len(outputs) == 2 and messages == ["lines: 2", "unknown symbols: 2 of 4"]
+    alone = "a text of unknown symbols alone, of which nothing is read: 1 (line 2)"
+    assert len(outputs) == 2 and messages == ["lines: 2", "unknown symbols: 2 of 4", alone]
 
 
 def test_a_wrong_encoding_is_told_with_its_line_after_those_before_it(checkpoint: Path) -> None:
