@@ -31,8 +31,11 @@ __all__ = ["Columns", "Purpose", "write_fine_tuning"]
 Purpose = Literal["classify", "score", "tag", "answer"]
 """What is predicted: a class or a number of a text or of two, a tag of each word, or the answer in a passage."""
 
-TEXT_NAMES = ("text", "sentence", "review", "question", "title", "content", "body", "document", "premise", "first")
-SECOND_NAMES = ("second", "sentence2", "text2", "hypothesis", "text_b", "sentence_b")
+TEXT_NAMES = (
+    *("text", "sentence", "review", "question", "title", "content", "body", "document", "premise", "first"),
+    *("sentence1", "text1", "sentence_a", "text_a", "query"),
+)
+SECOND_NAMES = ("second", "sentence2", "text2", "hypothesis", "text_b", "sentence_b", "passage", "answer")
 LABEL_NAMES = ("label", "class", "category", "sentiment", "target", "score", "rating", "topic", "intent", "stars", "y")
 """The names that columns often have, the most usual first."""
 MOST_CLASSES = 256
@@ -227,11 +230,12 @@ def read_tagged(path: str, started: Started, columns: Columns) -> OwnData:
 def read_answered(path: str, started: Started, columns: Columns) -> OwnData:
     """Returns what is known of questions on passages."""
     plain: dict[str, Plain] = {"path": path, "language": None, **_splits(path)}
-    source = QuestionsConfig.from_dict(plain)
-    questions = source.build().count("train")
     length = _rounded(384, started)
-    stride: dict[str, Plain] = {"stride": max(1, length // 3)}
-    return OwnData({"kind": "questions", **plain, **stride}, questions, length, [])
+    plain |= {"length": length, "stride": max(1, length // 3)}
+    symbols: Plain = "bytes" if started.tokenizer is None else started.symbols
+    questions = QuestionsConfig.from_dict({**plain, "tokenizer": symbols}).build()
+    row = f"rows of {length} tokens; a longer passage is read in windows"
+    return OwnData({"kind": "questions", **plain}, questions.count("train"), length, [row])
 
 
 READERS: Mapping[Purpose, Any] = {

@@ -11,10 +11,18 @@ import torch
 from copying import EAGER, close, randomise
 
 from datamodules import ListOpsConfig
-from lit_transformers.batch import ClassLabels, LabelledBatch, LabelledDescription, NumberLabels, Vocabulary
+from lit_transformers.batch import (
+    ClassLabels,
+    LabelledBatch,
+    LabelledDescription,
+    NumberLabels,
+    SpanLabels,
+    Vocabulary,
+    WordTagLabels,
+)
 from lit_transformers.exchange.transfer import export_weights, imported
 from lit_transformers.runs import RunConfig
-from lit_transformers.tasks.pooled import PooledTask
+from lit_transformers.tasks.labelled import LabelledTask
 from lit_transformers.tasks.task import DESCRIPTION
 from lit_transformers.training.config import TrainingConfig
 
@@ -50,20 +58,21 @@ CASES: dict[str, tuple[str, Callable[[], Any]]] = {
 }
 
 
-def fine_tuned(theirs: Any, folder: Path, task: dict[str, Any], labels: Any) -> tuple[PooledTask, Path]:
+def fine_tuned(theirs: Any, folder: Path, task: dict[str, Any], labels: Any) -> tuple[Any, Path]:
     """A task with the weights of a network of transformers and a random head, and the checkpoint of its run."""
     randomise(theirs)
     theirs.save_pretrained(folder / "theirs")
     weights, _ = imported(folder / "theirs")
     config = RunConfig(model=weights.model).override({"task": task, "data": "labelled", "data.source": ListOpsConfig()})
     vocabulary = Vocabulary(size=SYMBOLS, boundary=2, unit="piece", byte_lengths=None)
-    data = LabelledDescription(vocabulary=vocabulary, length=LENGTH, labels=labels)
+    segments = 2 if isinstance(labels, SpanLabels) else 1
+    data = LabelledDescription(vocabulary=vocabulary, length=LENGTH, labels=labels, segments=segments)
     ours = config.task.build(config.model, data, TrainingConfig())
-    assert isinstance(ours, PooledTask)
+    assert isinstance(ours, LabelledTask)
     known = ours.state_dict()
     ours.load_state_dict({**known, **{name: of for name, of in weights.tensors.items() if name in known}})
     randomise(ours.heads)
-    header = {"config": config.to_dict(), "labels": LABELS}
+    header = {"config": config.to_dict(), "labels": None if segments == 2 else LABELS}
     checkpoint = folder / "checkpoint.ckpt"
     torch.save({"lit_transformers": header, DESCRIPTION: data.to_dict(), "state_dict": ours.state_dict()}, checkpoint)
     return ours.double().eval(), checkpoint
@@ -107,6 +116,34 @@ def test_a_regression_is_written_as_one(tmp_path: Path) -> None:
     rows = batch()
     close(ours.evaluation_output(rows), outputs_there(tmp_path / "exported", rows, "bert"), 1e-6)
     assert transformers.AutoConfig.from_pretrained(tmp_path / "exported").problem_type == "regression"
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "auto", "fields"),
+    [
+        (
+            "tagging",
+            WordTagLabels(names=tuple(LABELS), scheme=None),
+            "AutoModelForTokenClassification",
+            ["logits"],
+        ),
+        ("question_answering", SpanLabels(), "AutoModelForQuestionAnswering", ["start_logits", "end_logits"]),
+    ],
+)
+def test_heads_of_tokens_give_the_logits_that_they_give_here(
+    task: str, labels: Any, auto: str, fields: list[str], tmp_path: Path
+) -> None:
+    ours, checkpoint = fine_tuned(CASES["bert"][1](), tmp_path, {"kind": task}, labels)
+    export_weights(checkpoint, tmp_path / "exported")
+    rows = batch()
+    theirs = getattr(transformers, auto).from_pretrained(tmp_path / "exported", dtype=torch.float32).double().eval()
+    output = theirs(input_ids=rows.inputs, attention_mask=rows.padding_mask.long())
+    expected = torch.cat([getattr(output, field).unflatten(1, (LENGTH, -1)).flatten(2) for field in fields], dim=2)
+    [head] = ours.heads.values()
+    real = rows.padding_mask
+    close(head.map(ours.read(ours.network, rows).hidden)[real], expected[real], 1e-6)
+    if task == "tagging":
+        assert [theirs.config.id2label[number] for number in range(3)] == LABELS
 
 
 @pytest.mark.parametrize(
