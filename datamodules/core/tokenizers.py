@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, final
 
@@ -394,6 +395,16 @@ class BPE(Tokenizer, kind="bpe"):
     def to_dict(self) -> dict[str, Plain]:
         return {"kind": self.kind, "model": self.serialised, "errors": self.errors}
 
+    @classmethod
+    def restored(cls, plain: Mapping[str, Plain]) -> PieceTokenizer:
+        return _piece_tokenizer(**plain)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=8)
+def _piece_tokenizer(model: str, errors: Errors) -> PieceTokenizer:
+    """Returns the tokenizer of a JSON, the same to all that read it: to read a large vocabulary takes half a second."""
+    return PieceTokenizer(model, errors)
+
 
 def _with_offsets(model: Any, text: str) -> tuple[Symbols, Offsets]:
     """Returns the symbols of a text by a Hugging Face tokenizer, with the characters of each."""
@@ -434,7 +445,7 @@ class WordPieceConfig(TokenizerConfig, kind="wordpiece"):
         trainer = trainers.WordPieceTrainer(vocab_size=self.size, special_tokens=["[UNK]"], show_progress=False)
         model.train_from_iterator(_texts(_first(documents, self.train_bytes), self.errors), trainer)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        return PieceTokenizer(model.to_str(), self.errors)
+        return _piece_tokenizer(model.to_str(), self.errors)
 
 
 def _word_pieces(pieces: Mapping[str, int], lowercase: bool) -> Any:
@@ -465,7 +476,7 @@ class PretrainedTokenizerConfig(TokenizerConfig, kind="pretrained"):
 
     def build(self, documents: Documents | Iterable[Document]) -> PieceTokenizer:
         path = locate(self.path, "tokenizer.path", ("LIT_DATA", "LIT_WEIGHTS"))
-        tokenizer = PieceTokenizer(_pretrained(path), self.errors)
+        tokenizer = _piece_tokenizer(_pretrained(path), self.errors)
         lacking = [name for name, names in SPECIAL_NAMES.items() if tokenizer.symbol(*names) is None]
         if lacking:
             raise DataError(
@@ -481,7 +492,7 @@ def tokenizer_of_folder(folder: Path) -> PieceTokenizer | None:
     for name in ("tokenizer.json", "vocab.txt"):
         if (folder / name).is_file():
             try:
-                return PieceTokenizer(_pretrained(folder / name), "strict")
+                return _piece_tokenizer(_pretrained(folder / name), "strict")
             except (DataError, KeyError):
                 continue
     return None
@@ -489,6 +500,16 @@ def tokenizer_of_folder(folder: Path) -> PieceTokenizer | None:
 
 def _pretrained(path: Path) -> str:
     """Returns the JSON of a pretrained tokenizer. Raises DataError where the file holds none."""
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read as a tokenizer ({error}); correct data.tokenizer.path") from None
+    return _serialised(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _serialised(path: Path, size: int, changed: int) -> str:
+    """Returns the JSON of a pretrained tokenizer in a file of a size and a time."""
     from tokenizers import Tokenizer as Model
 
     try:
@@ -529,7 +550,7 @@ class PieceTokenizer(Tokenizer, kind="pieces"):
         self.vocabulary = Vocabulary(size=size, boundary=boundary, unit="piece", byte_lengths=None)
 
     def has_symbols_of(self, other: Tokenizer) -> bool:
-        return isinstance(other, PieceTokenizer) and self.model.get_vocab() == other.model.get_vocab()
+        return self is other or isinstance(other, PieceTokenizer) and self.model.get_vocab() == other.model.get_vocab()
 
     def _own_specials(self) -> Specials | None:
         boundary, separator, mask = (self.symbol(*names) for names in SPECIAL_NAMES.values())

@@ -26,7 +26,7 @@ from lit_transformers.config import ConfigError, Plain, Positive
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
-from lit_transformers.records.measure import Measure, maximized, minimized
+from lit_transformers.records.measure import PERCENT, Measure, maximized, minimized
 
 NO_SPAN = -1e9
 """The score of the best span of a window that holds no token of the passage."""
@@ -55,12 +55,14 @@ class AnswerSpanConfig(HeadConfig, kind="answer_span"):
         return AnswerSpan(self, model.dim)
 
     def measures(self, data: DataDescription) -> Mapping[str, Measure]:
-        measures = maximized("exact_match", "f1", per="question") | minimized("nats", per="question window")
+        measures = maximized("exact_match", "f1", per="question", full=PERCENT) | minimized(
+            "nats", per="question window"
+        )
         if self.threshold is None:
             return measures
         best = ("best_exact_match", "best_f1")
         thresholds = minimized(*(f"{name}_threshold" for name in best), per="question")
-        return measures | maximized(*best, per="question") | thresholds
+        return measures | maximized(*best, per="question", full=PERCENT) | thresholds
 
 
 class WindowAnswer(NamedTuple):

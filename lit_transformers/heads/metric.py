@@ -87,12 +87,14 @@ class HeadsMetric(ExampleMetric):
         return kept
 
     def rows(self) -> Sequence[Any]:
-        rows = super().rows()
+        rows = [*super().rows()]
         for name, documents in self.kept_rows().items():
             head, columns = self.heads[name], self.names[self.places[name]]
             own = dict(zip(head.columns, columns, strict=True))
-            resolved = ({own[c]: v for c, v in head.resolved(documents[row.document]).items()} for row in rows)
-            rows = [row._replace(**values) for row, values in zip(rows, resolved, strict=True)]
+            for place, row in enumerate(rows):
+                if row.document in documents:
+                    values = head.resolved(documents[row.document])
+                    rows[place] = row._replace(**{own[column]: value for column, value in values.items()})
         return rows
 
     def outputs(self) -> Sequence[dict[str, Plain]]:

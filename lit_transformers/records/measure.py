@@ -8,8 +8,10 @@ from typing import Literal
 
 from lit_transformers.config import ConfigError
 
-__all__ = ["Goal", "Measure", "maximized", "measure_of", "minimized", "published_goal"]
+__all__ = ["PERCENT", "Goal", "Measure", "maximized", "measure_of", "minimized", "published_goal"]
 
+PERCENT = 100.0
+"""A perfect score in per cent."""
 Goal = Literal["minimize", "maximize"]
 """What is better of a metric: less of it, or more."""
 
@@ -36,13 +38,15 @@ _FORMER: dict[Goal, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Measure:
-    """What a metric is a mean over, such as "symbol", "byte" or "example", and what is better of it.
+    """What a metric is a mean over, such as "symbol", "byte" or "example", and what is better of it. full: the number of
+    a perfect score, 100 of one in per cent.
 
     Raises ConfigError for another goal.
     """
 
     unit: str
     goal: Goal
+    full: float = 1.0
 
     def __post_init__(self) -> None:
         if self.goal not in ("minimize", "maximize"):
@@ -54,9 +58,9 @@ def minimized(*names: str, per: str) -> dict[str, Measure]:
     return dict.fromkeys(names, Measure(per, "minimize"))
 
 
-def maximized(*names: str, per: str) -> dict[str, Measure]:
-    """Returns the measures of metrics of which more is better. per: their unit."""
-    return dict.fromkeys(names, Measure(per, "maximize"))
+def maximized(*names: str, per: str, full: float = 1.0) -> dict[str, Measure]:
+    """Returns the measures of metrics of which more is better. per: their unit. full: the number of a perfect score."""
+    return dict.fromkeys(names, Measure(per, "maximize", full))
 
 
 def measure_of(metric: str, measures: Mapping[str, Measure]) -> Measure | None:

@@ -49,7 +49,7 @@ class MultiTaskConfig(LabelledTaskConfig, kind="multi_task"):
 
     A measure of a task is called "SOURCE_MEASURE". ``mean_nats`` is the mean over tasks of their nats, and
     ``mean_score`` the mean over tasks of one measure each, as GLUE has it (arXiv:1804.07461): each task counts once,
-    however many examples it has.
+    however many examples it has, and a measure in per cent as its hundredth.
 
     tasks: the objective of each source of the data, by its name; of others, classification of classes and regression of
     numbers.
@@ -183,13 +183,13 @@ class MultiTaskMetric(HeadsMetric):
     """The sums of the heads of all tasks. A row is of one example of one source: nats and targets of the first head of
     its task, then the columns of all heads, which are 0 for those of other tasks.
 
-    sources: the name of the source of each head, by that of the head, in the order of sources. scores: the measure of
-    each source that is averaged, by the name of the source; none where there is no mean.
+    sources: the name of the source of each head, by that of the head, in the order of sources. scores: the number of a
+    perfect score of each measure that is averaged, by its name; none where there is no mean.
     """
 
     leading: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int, "bytes": int}
 
-    def __init__(self, heads: Mapping[str, Head], sources: Mapping[str, str], scores: Mapping[str, str]) -> None:
+    def __init__(self, heads: Mapping[str, Head], sources: Mapping[str, str], scores: Mapping[str, float]) -> None:
         super().__init__(heads)
         self.sources, self.scores = dict(sources), dict(scores)
         self.order = [*dict.fromkeys(sources.values())]
@@ -212,11 +212,10 @@ class MultiTaskMetric(HeadsMetric):
                 columns = list(zip(*own, strict=True))[self.places[name]]
                 values = head.results(dict(zip(head.columns, columns, strict=True)))
                 results |= {f"{name}_{measure}": value for measure, value in values.items()}
-        nats = dict.fromkeys(self.order, "nats")
-        for mean, measures in ((MEAN_NATS, nats), (MEAN_SCORE, self.scores)):
-            names = [f"{source}_{measure}" for source, measure in measures.items()]
-            if names and all(name in results for name in names):
-                results[mean] = sum(results[name] for name in names) / len(names)
+        nats = {f"{source}_nats": 1.0 for source in self.order}
+        for mean, averaged in ((MEAN_NATS, nats), (MEAN_SCORE, self.scores)):
+            if averaged and all(name in results for name in averaged):
+                results[mean] = sum(results[name] / full for name, full in averaged.items()) / len(averaged)
         return results
 
 
@@ -232,7 +231,9 @@ class MultiTask(LabelledTask):
         """Raises ConfigError where the model cannot be built, or cannot be used for one of the tasks."""
         super().__init__(config, model, data, training)
         self.sources = {head: config.source_of(head, data) for head in config.all_heads(data)}
-        self.add_heads(lambda heads: MultiTaskMetric(heads, self.sources, config.scores_of(data)))
+        measures, scores = config.measures(data), config.scores_of(data).items()
+        full = {name: measures[name].full for name in (f"{source}_{measure}" for source, measure in scores)}
+        self.add_heads(lambda heads: MultiTaskMetric(heads, self.sources, full))
         # In tuples, so that they are no submodules: their networks and heads are those of this one.
         readers = {source: shapes_or_values(partial(self._single, source), lambda task: None) for source in self._names}
         self._readers = ({source: task for source, (task, _) in readers.items()},)

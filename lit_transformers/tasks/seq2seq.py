@@ -18,7 +18,7 @@ from lit_transformers.heads.head import HeadConfig, Representation
 from lit_transformers.models.capabilities import PairModelConfig, PairNetwork, require
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig, ModelOutput
-from lit_transformers.records.measure import Measure, maximized
+from lit_transformers.records.measure import PERCENT, Measure, maximized
 from lit_transformers.scores import ROUGES, ScoreWords, WordTokenizer, bleu_tokenizer, metric_of, rouge_tokenizer
 from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.tasks.text_metric import OF_SYMBOLS, Scores, TextMetric, Written, signatures
@@ -153,7 +153,7 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
         texts = [name for name in ("bleu", "chrf") if name in self.scores] + [*ROUGES] * ("rouge" in self.scores)
         left_out = set() if "accuracy" in self.scores else OF_SYMBOLS
         own = {name: measure for name, measure in super().measures(data).items() if name not in left_out}
-        return own | maximized(*texts, per="text")
+        return own | maximized(*texts, per="text", full=PERCENT)
 
     def protocol(self) -> dict[str, Plain]:
         """Returns the decoding and the signatures of the scores; nothing if no score needs decoding."""

@@ -302,14 +302,14 @@ class Task(L.LightningModule, ABC):
 
     def measure(self, reading: Representation, batch: Any) -> None:
         """Adds to ``metric`` what the heads sum for the rows of a batch that are not padding."""
-        documents = self.documents(batch)
-        sums = {name: head.sums(reading, batch) for name, head in self.heads_of(batch).items() if head.measured}
+        documents, heads = self.documents(batch), self.heads_of(batch)
+        sums = {name: head.sums(reading, batch) for name, head in heads.items() if head.measured}
         if documents.dim() == 1:
             padding = ~batch.padding_mask.flatten(1).any(dim=1, keepdim=True)
             sums = {name: values.masked_fill(padding, 0) for name, values in sums.items()}
         self.metric.update(documents, sums)
         if self.metric.keeping:
-            kept = {name: self.heads[name].kept(reading, batch) for name in self.metric.keeping}
+            kept = {name: heads[name].kept(reading, batch) for name in self.metric.keeping if name in heads}
             self.metric.keep(kept, documents.device)
 
     @abstractmethod

@@ -27,6 +27,9 @@ def study(name: str) -> Ablation:
     return load(find(name))
 
 
+OWN_QUESTIONS = ("everything", "everything_text", "mixers_pretrained", "convert_long", "few_labels")
+
+
 @pytest.mark.parametrize("name", names())
 def test_a_study_resolves_at_every_scale(name: str) -> None:
     """Its constructor refuses scales in which two arms are the same run."""
@@ -50,9 +53,7 @@ def test_a_study_shows_of_a_part_its_kind_and_what_is_not_its_default() -> None:
 def test_a_study_names_its_source_and_the_protocol_of_its_cells(name: str) -> None:
     source, published = study(name).source, study(name).published
     if source is None:
-        assert published is None and name in ("everything", "everything_text", "mixers_pretrained", "convert_long"), (
-            "a question of ours has no others' cells"
-        )
+        assert published is None and name in OWN_QUESTIONS, "a question of ours has no others' cells"
         return
     assert source.arxiv
     assert published is not None and published.protocol

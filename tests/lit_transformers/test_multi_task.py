@@ -25,6 +25,7 @@ from lit_transformers.batch import (
     LabelledDescription,
     MixedDescription,
     NumberLabels,
+    SpanLabels,
     TagLabels,
     Vocabulary,
 )
@@ -46,6 +47,7 @@ SOURCES = {
     "signs": LabelledDescription(vocabulary=VOCABULARY, length=10, labels=ClassLabels(count=2)),
 }
 DATA = MixedDescription.of_sources(SOURCES)
+ANSWERS = LabelledDescription(vocabulary=VOCABULARY, length=12, labels=SpanLabels(), segments=2)
 TASK = {
     "kind": "multi_task",
     "tasks": {"signs": {"kind": "classification", "pooling": "mean"}},
@@ -154,6 +156,23 @@ def test_measures_are_those_of_separate_tasks_and_means_count_each_task_once() -
     config = MultiTaskConfig(scores={"signs": "matthews"})
     assert config.scores_of(classes) == {"kinds": "accuracy", "signs": "matthews"}
     assert config.measures(classes)["mean_score"].goal == "maximize"
+
+
+def test_answers_in_passages_count_as_classes_do() -> None:
+    data = MixedDescription.of_sources({"answers": ANSWERS, "kinds": SOURCES["kinds"]})
+    task = built(
+        {"kind": "multi_task", "tasks": {"answers": {"kind": "question_answering"}}, "scores": {"answers": "f1"}}, data
+    )
+    questions, classes = task.config.random_batches(data)
+    assert (questions.source, classes.source) == ("answers", "kinds") and questions.passages
+    passages = tuple(passage._replace(answers=(passage.text,)) for passage in questions.passages)
+    task.eval()
+    with torch.no_grad():
+        for batch in (classes, questions._replace(passages=passages)):
+            task.validation_step(batch, 0)
+    results = task.metric.compute()
+    assert results["answers_f1"] > 1, "in per cent"
+    assert results["mean_score"] == pytest.approx((results["answers_f1"] / 100 + results["kinds_accuracy"]) / 2)
 
 
 def test_a_task_that_cannot_be_is_refused_in_a_line() -> None:

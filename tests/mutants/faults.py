@@ -7662,6 +7662,22 @@ FAULTS = (
     ),
     Fault(
         "several tasks",
+        "what is kept of rows is asked of the heads of other tasks",
+        "lit_transformers/tasks/task.py",
+        "for name in self.metric.keeping if name in heads}",
+        "for name in self.metric.keeping for heads in [self.heads]}",
+        (f"{TASKS}multi_task.py::test_answers_in_passages_count_as_classes_do",),
+    ),
+    Fault(
+        "several tasks",
+        "a score in per cent counts a hundred times in the mean over tasks",
+        "lit_transformers/tasks/multi_task.py",
+        "results[name] / full for name, full in",
+        "results[name] for name, full in",
+        (f"{TASKS}multi_task.py::test_answers_in_passages_count_as_classes_do",),
+    ),
+    Fault(
+        "several tasks",
         "an update divides the loss of a task by the rows of all tasks",
         "lit_transformers/tasks/task.py",
         "return heads[head].targets(batch) if head in heads else",

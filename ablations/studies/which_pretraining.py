@@ -1,0 +1,212 @@
+"""Which pretraining helps the tasks it is meant for (ALBERT, Lan et al. 2020, arXiv:1909.11942, table 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ablations.ablation import Ablation, Contrast, Margin, Metric, Published, PublishedValue, Scale, Source
+from ablations.fine_tuning import FETCH, PIECES
+from datamodules import (
+    BooksConfig,
+    ConllConfig,
+    LabelledEvaluationConfig,
+    MaskTokensConfig,
+    MixedDataConfig,
+    QuestionsConfig,
+    RowDataConfig,
+    SentencesConfig,
+    UniformConfig,
+)
+from lit_transformers.encodings.positions import LearnedConfig
+from lit_transformers.mixers import AttentionConfig
+from lit_transformers.models import EncoderConfig
+from lit_transformers.runs import RunConfig
+from lit_transformers.stacks.feedforward import FeedForwardConfig
+from lit_transformers.tasks import (
+    ClassificationConfig,
+    MaskedLMConfig,
+    MultiTaskConfig,
+    QuestionAnsweringConfig,
+    RegressionConfig,
+    ReplacedTokensConfig,
+    SymbolGeneratorConfig,
+    TaggingConfig,
+)
+from lit_transformers.training.config import AdamWConfig, LinearDecayConfig, TrainingConfig
+
+ENCODER = EncoderConfig(
+    dim=128,
+    heads=4,
+    depth=4,
+    norm="post",
+    norm_epsilon=1e-12,
+    dropout=0.1,
+    initial_std=0.02,
+    mixer=AttentionConfig(bias=True, dropout=0.1),
+    feedforward=FeedForwardConfig(width=512, activation="gelu"),
+    positions=LearnedConfig(restart="document", max_length=512),
+    segments=2,
+    embedding_norm=True,
+    embedding_dim=128,
+    transform="gelu",
+)
+"""A small BERT with the vocabulary of the released ones."""
+
+PRETRAINING = RunConfig(
+    model=ENCODER,
+    task=MaskedLMConfig(),
+    data=RowDataConfig(
+        source=BooksConfig(),
+        tokenizer=PIECES,
+        length=64,
+        packing="segment_pair",
+        noise=MaskTokensConfig(),
+        batch_size=32,
+    ),
+    training=TrainingConfig(
+        steps=3000, optimizer=AdamWConfig(learning_rate=1e-3), schedule=LinearDecayConfig(warmup=300), device="cpu"
+    ),
+)
+"""Hidden words of books, in two segments of 64 tokens together."""
+
+CLASSES = ClassificationConfig(pooling="mean", dropout=0.1)
+SCORES = {
+    "sst2": "accuracy",
+    "cola": "matthews",
+    "trec": "accuracy",
+    "sick_entailment": "accuracy",
+    "sick_relatedness": "spearman",
+    "wnut17": "f1",
+    "ewt": "accuracy",
+    "xquad": "f1",
+}
+"""The family of tasks, and what each is scored by. Their mean judges, in which each task counts once."""
+
+
+def sentences(corpus: str) -> SentencesConfig:
+    """Returns 2,000 examples of a corpus, other ones for each seed."""
+    return SentencesConfig(
+        corpus=corpus,  # type: ignore[arg-type]
+        tokenizer=PIECES,
+        length=64,
+        examples=2000,
+        subset="by_seed",
+    )
+
+
+BATTERY = RunConfig(
+    model=ENCODER,
+    task=MultiTaskConfig(
+        tasks={
+            "sst2": CLASSES,
+            "cola": CLASSES,
+            "trec": CLASSES,
+            "sick_entailment": CLASSES,
+            "sick_relatedness": RegressionConfig(column="relatedness", pooling="mean"),
+            "wnut17": TaggingConfig(),
+            "ewt": TaggingConfig(),
+            "xquad": QuestionAnsweringConfig(),
+        },
+        scores=SCORES,
+    ),
+    data=MixedDataConfig(
+        sources={
+            "sst2": sentences("sst2"),
+            "cola": sentences("cola"),
+            "trec": sentences("trec"),
+            "sick_entailment": sentences("sick"),
+            "sick_relatedness": sentences("sick"),
+            "wnut17": ConllConfig(
+                path="wnut17",
+                tokenizer=PIECES,
+                length=64,
+                examples=2000,
+                train_files=("wnut17train.conll",),
+                validation_files=("emerging.dev.conll",),
+            ),
+            "ewt": ConllConfig(
+                path="ud-english-ewt",
+                tokenizer=PIECES,
+                length=64,
+                train_files=("en_ewt-ud-dev.conllu",),
+                validation_files=("en_ewt-ud-test.conllu",),
+            ),
+            "xquad": QuestionsConfig(tokenizer=PIECES, length=192, stride=64),
+        },
+        sampling=UniformConfig(),
+        batch_size=32,
+        evaluation=LabelledEvaluationConfig(examples=1000),
+    ),
+    training=TrainingConfig(
+        steps=1600, optimizer=AdamWConfig(learning_rate=5e-4), schedule=LinearDecayConfig(warmup=160), device="cpu"
+    ),
+)
+"""Eight tasks at once, each a batch in eight: what GLUE (arXiv:1804.07461) asks of one network a task."""
+
+
+def pretrained(**overrides: Any) -> Mapping[str, Any]:
+    """Returns the overrides of an arm whose network is first pretrained."""
+    paths = {path.replace("__", "."): value for path, value in overrides.items()}
+    return {"start.network": {"run": PRETRAINING.override(paths).to_dict()}}
+
+
+GPU: Mapping[str, Any] = {"training.device": "cuda", "training.precision": "bf16", "training.steps": 16_000}
+"""Overrides of BATTERY on one GPU. The pretraining of an arm is part of the arm, and stays as long as in the demo."""
+
+NONE, MASKED, NEXT, ORDER, ELECTRA = "none", "masked_words", "next_sentences", "sentence_order", "electra"
+
+ABLATION = Ablation(
+    question="Which objective of pretraining helps the tasks an encoder is fine-tuned for?",
+    answer=["hidden words against none", "sentence order", "replaced words against hidden words"],
+    source=Source("Lan et al. 2020", arxiv="1909.11942", table="5"),
+    baseline=BATTERY,
+    factors={
+        "pretraining": {
+            NONE: {},
+            MASKED: pretrained(),
+            NEXT: pretrained(data__relation="next_sentence"),
+            ORDER: pretrained(data__relation="sentence_order"),
+            ELECTRA: pretrained(task=ReplacedTokensConfig(generator=SymbolGeneratorConfig(width=0.25))),
+        }
+    },
+    design="one_factor",
+    seeds=3,
+    metric=Metric(
+        "val/mean_score",
+        goal="maximize",
+        label="mean score of eight tasks",
+        margin=Margin(0.01, "a hundredth of the scale of the scores"),
+    ),
+    also=[
+        Metric(f"val/{task}_{score}", goal="maximize", label=f"{task.replace('_', ' ')}, {score}")
+        for task, score in SCORES.items()
+    ],
+    contrasts=[
+        Contrast("hidden words against none", f"pretraining={MASKED}", "baseline"),
+        Contrast("next sentences", f"pretraining={NEXT}", f"pretraining={MASKED}"),
+        Contrast("sentence order", f"pretraining={ORDER}", f"pretraining={MASKED}"),
+        Contrast("replaced words against hidden words", f"pretraining={ELECTRA}", f"pretraining={MASKED}"),
+    ],
+    published=Published(
+        protocol="ALBERT-base, 125,000 updates with 4,096 rows of 512 tokens, fine-tuned on each of five tasks; here "
+        "eight tasks at once",
+        metric="mean score of SQuAD 1.1 and 2.0, MNLI, SST-2 and RACE",
+        goal="maximize",
+        cells=[
+            PublishedValue(f"pretraining={MASKED}", 79.0),
+            PublishedValue(f"pretraining={NEXT}", 79.2),
+            PublishedValue(f"pretraining={ORDER}", 80.1),
+        ],
+        claims=[
+            "Replaced words in place of hidden ones raise the score of GLUE from 82.2 to 85.0 (Clark et al. 2020, "
+            "arXiv:2003.10555, table 5)."
+        ],
+    ),
+    scales={
+        "demo": Scale(),
+        "gpu": Scale(overrides=GPU),
+        "paper": Scale(overrides=GPU, seeds=1),
+    },
+    preparation=FETCH,
+)
