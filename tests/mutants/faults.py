@@ -1357,6 +1357,14 @@ ADAPTER_FAULTS = (
     ),
     Fault(
         "adapters",
+        "merged matrices of VeRA leave the vector of ranks out",
+        "lit_transformers/adapters/vera.py",
+        ' * up * tensors[f"{name}{RANKS}"]) @ down',
+        " * up) @ down",
+        (f"{ADAPTERS}a_network_with_merged_adapters_computes_the_same",),
+    ),
+    Fault(
+        "adapters",
         "gates see adapters as they start",
         "lit_transformers/gates/miniature.py",
         "nn.init.normal_(parameter, std=LARGE)",
