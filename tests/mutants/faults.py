@@ -4449,6 +4449,14 @@ EXCHANGE_FAULTS = (
     ),
     Fault(
         "stages",
+        "a network with an adapter starts from no weights without one",
+        "lit_transformers/stacks/block.py",
+        "adapter: Annotated[AdapterConfig | None, Added] = None",
+        "adapter: AdapterConfig | None = None",
+        (f"{START}the_weights_of_an_import_start_a_network_with_an_adapter",),
+    ),
+    Fault(
+        "stages",
         "the longer table of positions starts anew as a whole",
         "lit_transformers/runs/starting_weights.py",
         "tensor.narrow(dimension, 0, common).copy_(",
