@@ -46,7 +46,7 @@ SOURCES = {
     "signs": LabelledDescription(vocabulary=VOCABULARY, length=10, labels=ClassLabels(count=2)),
 }
 DATA = MixedDescription.of_sources(SOURCES)
-TASK = {
+TASK: dict[str, Any] = {
     "kind": "multi_task",
     "tasks": {"signs": {"kind": "classification", "pooling": "mean"}},
     "weights": {"signs": 0.5},
@@ -103,6 +103,27 @@ def same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
     assert first.keys() == second.keys()
     for name in first:
         torch.testing.assert_close(first[name], second[name], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"layers": 1}, {"combined_layers": [-2, -1], "layer_combination": "scalar_mix"}], ids=["lowest", "mixed"]
+)
+def test_all_tasks_read_the_layers_that_are_chosen(fields: dict[str, Any]) -> None:
+    """As a task of one source that reads the same layers, and trains the same weights of their combination."""
+    task, batch = built(TASK | fields), rows("signs", 5)
+    described = replace(SOURCES["signs"], length=DATA.length)
+    single = TaskConfig.from_dict(TASK["tasks"]["signs"] | fields).build(ModelConfig.from_dict(MODEL), described, CPU)
+    for weight in task.combination.parameters():
+        torch.nn.init.normal_(weight)
+    single.double().network.load_state_dict(task.network.state_dict())
+    single.combination.load_state_dict(task.combination.state_dict())
+    single.heads["label"].load_state_dict(task.heads["signs"].state_dict())
+    torch.testing.assert_close(task.evaluation_output(batch), single.evaluation_output(batch))
+    for one, weight in ((task, 1.0), (single, 0.5)):
+        (weight * one.training_step(batch, 0)["loss"]).backward()
+    for own, expected in zip(task.combination.parameters(), single.combination.parameters(), strict=True):
+        assert own.grad is not None and own.grad.any()
+        torch.testing.assert_close(own.grad, expected.grad)
 
 
 def test_the_loss_of_an_update_is_that_of_separate_tasks_that_share_a_network() -> None:

@@ -7686,6 +7686,14 @@ FAULTS = (
     ),
     Fault(
         "several tasks",
+        "one of several tasks reads the last layer, whichever are chosen",
+        "lit_transformers/tasks/multi_task.py",
+        "        task.combination = self.combination\n",
+        "",
+        (f"{TASKS}multi_task.py::test_all_tasks_read_the_layers_that_are_chosen",),
+    ),
+    Fault(
+        "several tasks",
         "the weight of a task changes nothing",
         "lit_transformers/tasks/multi_task.py",
         "configs[own].weight * self.weights.get(source, 1.0)",
