@@ -29,10 +29,12 @@ from lit_transformers.batch import (
     Vocabulary,
 )
 from lit_transformers.config import ConfigError
+from lit_transformers.heads.pooled import NumberLabelConfig
 from lit_transformers.inference.lines import LineOptions
 from lit_transformers.inference.predict import predictor_of
 from lit_transformers.models import ModelConfig
 from lit_transformers.records.files import CHECKPOINT, DOCUMENTS
+from lit_transformers.records.measure import minimized
 from lit_transformers.runs import RunConfig, fit, load
 from lit_transformers.tasks import MultiTaskConfig, Task, TaskConfig
 from lit_transformers.tasks.multi_task import MultiTask
@@ -151,7 +153,7 @@ def test_batches_of_an_update_equal_their_rows_in_one_batch_of_each_source() -> 
     assert not together["heads.numbers.map.1.weight"].any()  # which waits, and has a gradient all the same
 
 
-def test_measures_are_those_of_separate_tasks_and_means_count_each_task_once() -> None:
+def test_measures_are_those_of_separate_tasks_and_means_count_each_task_once(monkeypatch: pytest.MonkeyPatch) -> None:
     task, batches = built(), [rows("kinds", 9), rows("signs", 4), rows("numbers", 5), rows("kinds", 3)]
     batches[3] = batches[3]._replace(example=batches[3].example + 9 * len(SOURCES))
     task.eval()
@@ -168,8 +170,14 @@ def test_measures_are_those_of_separate_tasks_and_means_count_each_task_once() -
         expected = {f"{source}_{name}": value for name, value in single.metric.compute().items()}
         assert {name: value for name, value in results.items() if name.startswith(source)} == pytest.approx(expected)
     assert results["mean_nats"] == pytest.approx(math.fsum(results[f"{source}_nats"] for source in SOURCES) / 3)
-    assert "mean_score" not in results  # of numbers nothing is known of which more is better
+    scores = task.config.scores_of(DATA)
+    assert scores == {"kinds": "accuracy", "numbers": "pearson", "signs": "accuracy"}
+    mean = math.fsum(results[f"{source}_{score}"] for source, score in scores.items()) / 3
+    assert results["mean_score"] == pytest.approx(mean)
     assert results.keys() == task.config.measures(DATA).keys()
+    monkeypatch.setattr(NumberLabelConfig, "measures", lambda *_: minimized("mse", "nats", per="example"))
+    assert task.config.scores_of(DATA) == {}  # of numbers nothing is known of which more is better
+    assert "mean_score" not in task.config.measures(DATA)
     classes = MixedDescription.of_sources({name: SOURCES[name] for name in ("kinds", "signs")})
     config = MultiTaskConfig(scores={"signs": "matthews"})
     assert config.scores_of(classes) == {"kinds": "accuracy", "signs": "matthews"}

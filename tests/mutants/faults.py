@@ -7451,8 +7451,8 @@ FAULTS = (
         "choices",
         "paragraphs of training stand among the choices of validation",
         "datamodules/labelled/choices.py",
-        "for context in paragraphs[split] if context != asked.context",
-        "for part in paragraphs.values() for context in part if context != asked.context",
+        "for context in paragraphs[split] if context != question.context",
+        "for part in paragraphs.values() for context in part if context != question.context",
         (f"{MASKED}multiple_choice.py::test_the_paragraph_of_a_question_is_among_those_of_its_split",),
     ),
     Fault(
