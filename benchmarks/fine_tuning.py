@@ -98,7 +98,7 @@ def ours(config: RunConfig, folder: Path) -> Trained:
     return Trained(clock, processor, nats_of(task.evaluation_output, data))
 
 
-class Sentences(torch.utils.data.Dataset[Mapping[str, Any]]):
+class TrainingSentences(torch.utils.data.Dataset[Mapping[str, Any]]):
     """The sentences of training that the suite reads, for the Trainer."""
 
     def __init__(self, data: LabelledData) -> None:
@@ -139,7 +139,7 @@ def theirs(config: RunConfig, order: str, folder: Path) -> Trained:
         dataloader_pin_memory=False,
     )
     trainer = transformers.Trainer(
-        model, arguments, transformers.DataCollatorWithPadding(tokenizer), train_dataset=Sentences(data)
+        model, arguments, transformers.DataCollatorWithPadding(tokenizer), train_dataset=TrainingSentences(data)
     )
     begun = now()
     trainer.train()

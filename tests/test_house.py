@@ -56,7 +56,12 @@ MEETING = {
         "inference.lines",
         "inference.passages",
         "inference.predict",
+        "inference.predict_answers",
+        "inference.predict_choices",
+        "inference.predict_tags",
+        "inference.predictor",
         "inference.translate",
+        "template.fine_tuning",
         "__main__",
     )
 }

@@ -34,6 +34,8 @@ CONTRACTS = (
     "tests/contracts/test_denoising_contracts.py",
     "tests/contracts/test_permutation_lm.py",
     "tests/contracts/test_bilm.py",
+    "tests/contracts/test_multiple_choice.py",
+    "tests/contracts/test_retrieval.py",
     "tests/lit_transformers/test_counter_based.py",
     "tests/encodings/test_executors.py",
 )

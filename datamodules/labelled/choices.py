@@ -168,16 +168,16 @@ class SquadChoicesConfig(ChoiceExamplesConfig, kind="squad_choices"):
         paragraphs: dict[Split, dict[str, None]] = defaultdict(dict)
         for entry in entries:
             paragraphs[self._split(entry.question)][entry.question.context] = None
-        for path, origin, row, asked in entries:
-            split, chance = self._split(asked), Random(f"{asked.question} {asked.context}")
-            others = [context for context in paragraphs[split] if context != asked.context]
+        for path, origin, row, question in entries:
+            split, chance = self._split(question), Random(f"{question.question} {question.context}")
+            others = [context for context in paragraphs[split] if context != question.context]
             if len(others) < self.choices - 1:
                 reason = f"{split} has {len(others) + 1} paragraphs for {self.choices} choices"
                 raise DataError(f"data.source.choices: {reason}; lower it, or change the fractions of splits")
             choices = sorted(others, key=lambda _: chance.random())[: self.choices - 1]
             right = int(chance.random() * self.choices)
-            choices.insert(right, asked.context)
-            yield choice_text(origin, split, row, right, [asked.question, *choices], path)
+            choices.insert(right, question.context)
+            yield choice_text(origin, split, row, right, [question.question, *choices], path)
 
     def _split(self, entry: SquadQuestion) -> Split:
         return split_by_hash(entry.context, self.validation, self.test)

@@ -239,7 +239,7 @@ class StoredTexts(Examples):
             if config.shortest > 1:
                 places = [place for place in places if self._words(split, place) >= config.shortest]
             if config.examples is not None and split == "train":
-                places = sorted(self._chosen(places, config.examples))
+                places = sorted(self.chosen(places, config.examples))
             if not places:
                 raise DataError(f"no text of {split} has {config.shortest} words; correct data.source.shortest")
             self.places[split] = places
@@ -248,7 +248,7 @@ class StoredTexts(Examples):
     def _words(self, split: Split, place: int) -> int:
         return min(len(text.split()) for text in self.texts_of(self._stored(split, place)))
 
-    def _chosen(self, places: Sequence[int], count: int) -> list[int]:
+    def chosen(self, places: Sequence[int], count: int) -> list[int]:
         """Hook: returns ``count`` places of training in the order in which they are drawn. Raises DataError where there
         are not as many."""
         return self._drawn(places)[:count]
@@ -292,11 +292,11 @@ class LabelledTexts(StoredTexts):
             for (name, column), label in zip(columns, stored.labels, strict=True)
         }
 
-    def _chosen(self, places: Sequence[int], count: int) -> list[int]:
+    def chosen(self, places: Sequence[int], count: int) -> list[int]:
         """Returns as many places of each class, where examples are balanced. Raises DataError for a class that has not
         as many."""
         if not self.config.balanced:
-            return super()._chosen(places, count)
+            return super().chosen(places, count)
         names = self.config.class_names[LABEL]
         drawn: list[list[int]] = [[] for _ in names]
         for place in self._drawn(places):

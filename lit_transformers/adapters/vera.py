@@ -19,8 +19,8 @@ __all__ = ["VeRA", "VeRAConfig"]
 
 RANKS, OUTPUTS = ".adapter.ranks", ".adapter.outputs"
 """How the names of the vectors of a map end."""
-PROJECTIONS = ".adapter.projections."
-"""What the names of the shared matrices have behind the name of a map."""
+DOWN, UP = ".adapter.projections.down", ".adapter.projections.up"
+"""How the names of the shared matrices end."""
 
 
 @final
@@ -41,12 +41,12 @@ class VeRAConfig(MapsConfig, kind="vera"):
 
     def merged(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         merged = {name: tensor for name, tensor in tensors.items() if ".adapter." not in name}
-        shared = {  # a file of weights has shared ones by one of their names alone
-            (name.rpartition(".")[2], *tensor.shape): tensor for name, tensor in tensors.items() if PROJECTIONS in name
-        }
+        owners = (name.removesuffix(DOWN) for name in tensors if name.endswith(DOWN))
+        pairs = ((tensors[f"{name}{DOWN}"], tensors[f"{name}{UP}"]) for name in owners)
+        shared = {(up.size(0), down.size(1)): (down, up) for down, up in pairs}  # a file has one of their names alone
         for name in (name.removesuffix(RANKS) for name in tensors if name.endswith(RANKS)):
             weight = merged[f"{name}.weight"]
-            down, up = shared["down", self.rank, weight.size(1)], shared["up", weight.size(0), self.rank]
+            down, up = shared[weight.size(0), weight.size(1)]
             change = (tensors[f"{name}{OUTPUTS}"][:, None] * up * tensors[f"{name}{RANKS}"]) @ down
             merged[f"{name}.weight"] = weight + change
         return merged

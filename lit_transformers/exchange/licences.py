@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
+from lit_transformers.plain_yaml import read_yaml
 
 __all__ = ["licence_of_folder", "write_licences"]
 
@@ -20,9 +20,10 @@ def licence_of_folder(folder: Path) -> str | None:
     """Returns the licence that a folder of Hugging Face states, in the head of its model card or as the first line of a
     licence's text; None where it states none."""
     if (card := _read(folder / CARD)).startswith("---"):
+        lines = card.split("---", 2)[1].splitlines()
         try:
-            head = yaml.safe_load(card.split("---", 2)[1])
-        except (yaml.YAMLError, IndexError):
+            head = read_yaml(next((line for line in lines if line.startswith("license:")), ""))
+        except ValueError:
             head = None
         if isinstance(head, Mapping) and isinstance(head.get("license"), str):
             return str(head["license"])

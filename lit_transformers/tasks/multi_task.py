@@ -245,11 +245,13 @@ class MultiTask(LabelledTask):
         return [*self.data.sources]
 
     def _single(self, source: str) -> LabelledTask:
-        """Builds the task of a source by itself. Raises ConfigError where it cannot be built."""
+        """Builds the task of a source by itself, which reads the layers that this one reads. Raises ConfigError where
+        it cannot be built."""
         config, training = self.config.task_of(source, self.data), self.training_config
         alone = training.override({"compile": False, "groups": ()})
         task = config.build(self.model_config, self.data.sources[source], alone)
         assert isinstance(task, LabelledTask)
+        task.combination = self.combination
         return task
 
     def of_source(self, source: str) -> LabelledTask:

@@ -188,29 +188,29 @@ def text_of(purpose: Purpose, data: str, target: Path, plain: Mapping[str, Plain
 def read_labelled(path: str, started: Started, columns: Columns) -> OwnData:
     """Returns what is known of a table of texts and classes. Raises DataError where there are no classes."""
     records = [*islice(_records(path), READ)]
-    found = columns_of(records, columns, path)
-    assert found.text is not None and found.label is not None
-    counts = Counter(str(record[found.label]).strip() for record in records)
+    chosen = columns_of(records, columns, path)
+    assert chosen.text is not None and chosen.label is not None
+    counts = Counter(str(record[chosen.label]).strip() for record in records)
     if not 2 <= len(counts) <= MOST_CLASSES:
-        reason = f"the column {found.label!r} has {len(counts):,} different labels in {len(records):,} records"
+        reason = f"the column {chosen.label!r} has {len(counts):,} different labels in {len(records):,} records"
         raise DataError(f"{path}: {reason}; name another column by --label, or predict numbers by --score")
     labels: list[Plain] = sorted(counts)
     shown = ", ".join(f"{label} ({counts[str(label)]:,})" for label in labels[:6])
     lines = [f"classes: {shown}{', ...' if len(labels) > 6 else ''}"]
-    return _known(path, started, records, found, labels, lines)
+    return _known(path, started, records, chosen, labels, lines)
 
 
 def read_scored(path: str, started: Started, columns: Columns) -> OwnData:
     """Returns what is known of a table of texts and numbers. Raises DataError for a label that is no number."""
     records = [*islice(_records(path), READ)]
-    found = columns_of(records, columns, path)
+    chosen = columns_of(records, columns, path)
     try:
-        numbers = [float(record[found.label or ""]) for record in records]
+        numbers = [float(record[chosen.label or ""]) for record in records]
     except (TypeError, ValueError) as error:
-        reason = f"the column {found.label!r} holds what is no number ({error})"
+        reason = f"the column {chosen.label!r} holds what is no number ({error})"
         raise DataError(f"{path}: {reason}; name another one by --label, or predict classes by --classify") from None
     lines = [f"numbers: {min(numbers):g} to {max(numbers):g}, mean {statistics.fmean(numbers):.3g}"]
-    return _known(path, started, records, found, "numbers", lines)
+    return _known(path, started, records, chosen, "numbers", lines)
 
 
 def read_tagged(path: str, started: Started, columns: Columns) -> OwnData:

@@ -23,8 +23,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def checkpoint_bytes(parameters: float | None, training: Mapping[str, Any]) -> int:
-    """Returns the bytes that a run needs for one checkpoint: its weights, the moments of its optimizer, and its means
-    or best weights. Nothing is known of the optimizer of a LightningModule.
+    """Returns the bytes that a run needs for one checkpoint while it trains: its weights, the moments of its
+    optimizer, and its means or best weights. Nothing is known of the optimizer of a LightningModule.
 
     training: of the run's config, as plain data.
     """

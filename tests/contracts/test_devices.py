@@ -99,7 +99,7 @@ def test_a_network_as_it_is_measured_moves_with_its_task() -> None:
     """As a trainer moves it: to the device, and back when it is through."""
     config = CausalLMConfig(evaluation={"mixer.memory": 8})
     model = LanguageModelConfig(dim=DIM, heads=HEADS, mixer=AttentionConfig(encoding=RotaryConfig(), memory=4))
-    data = config.for_probe(VOCABULARY, 9)
+    data = config.probe_data(VOCABULARY, 9)
     task, batch = config.build(model, data, TrainingConfig(device="cpu")).eval(), config.random_batch(data)
     with torch.no_grad():
         task.to(DEVICE)

@@ -52,7 +52,7 @@ def test_each_is_trained_by_a_task_that_does_not_know_it(
 ) -> None:
     register(MODELS, type(config))
     try:
-        data = task.for_probe(DATA.vocabulary, DATA.length)
+        data = task.probe_data(DATA.vocabulary, DATA.length)
         named = ModelConfig.from_dict(config.to_dict())
         trained = task.build(named, data, TrainingConfig(device="cpu"))
         output = trained.training_step(task.random_batch(data), 0)

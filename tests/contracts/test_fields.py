@@ -18,7 +18,7 @@ from allocations import Kept
 from contract_cases import CASES, DIM, HEADS, SMALL
 from torch import Tensor, nn
 
-from lit_transformers.adapters import AdapterConfig, LowRankConfig
+from lit_transformers.adapters import AdapterConfig, DoRAConfig, IA3Config, LowRankConfig, VeRAConfig
 from lit_transformers.checks.part_checks import other_value
 from lit_transformers.config import Config, field_types
 from lit_transformers.encodings import EncodingConfig, LearnedRelativeConfig, RotaryConfig, XLConfig
@@ -135,6 +135,9 @@ LISTED: dict[tuple[type[Config], str], tuple[Config, Any]] = {
     (LearnedConfig, "offset"): (LearnedConfig(restart="document", max_length=64), 40),
     (UniversalConfig, "halting"): (UniversalConfig(), HaltingConfig()),
     (LowRankConfig, "maps"): (LowRankConfig(rank=4), ["query", "down"]),
+    (DoRAConfig, "maps"): (DoRAConfig(rank=4), ["query", "down"]),
+    (VeRAConfig, "maps"): (VeRAConfig(rank=4), ["query", "down"]),
+    (IA3Config, "maps"): (IA3Config(), ["query", "down"]),
     (EncoderConfig, "embedding_dim"): (READER.override({"transform": "gelu"}), 6),
     (EncoderConfig, "transform_bias"): (READER.override({"transform": "gelu"}), False),
     (EncoderDecoderConfig, "first_norm"): (EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2), False),

@@ -96,7 +96,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
 
 
 def task_of(config: TaskConfig, model: ModelConfig, length: int = 12) -> Any:
-    data: DataDescription = config.for_probe(VOCABULARY, length)
+    data: DataDescription = config.probe_data(VOCABULARY, length)
     torch.manual_seed(0)
     return config.build(model, data, TrainingConfig())
 

@@ -18,6 +18,7 @@ from lit_transformers.training.config import AdamWConfig, decay_groups
 MATRICES = {
     ("Linear", "weight"), ("LinearMap", "weight"), ("OutputProjection", "weight"), ("Conv1d", "weight"),
     ("Convolution", "weight"), ("LowRank", "down"), ("LowRank", "up"), ("Bottleneck", "down"), ("Bottleneck", "up"),
+    ("DoRA", "down"), ("DoRA", "up"),
     ("ConvolutionProjection", "weight"), ("LinearProjection", "weight"), ("PerHead", "weight"), ("Random", "weight"),
     ("FactorisedRandom", "left"), ("FactorisedRandom", "right"), ("Dynamic", "direction"),
     ("LSTM", "weight_ih_l0"), ("LSTM", "weight_hh_l0"),

@@ -8,11 +8,11 @@ from typing import Annotated, Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from datamodules.core.examples import Example, SyntheticConfig
-from lit_transformers.batch import ClassLabels, DataDescription, LabelledBatch, LabelledDescription, Vocabulary
+from lit_transformers.batch import ClassLabels, DataDescription, LabelledDescription, Vocabulary
 from lit_transformers.config import Length, Positive
 from lit_transformers.heads import ClassLabelConfig
 from lit_transformers.heads.pooled import ClassLabel
@@ -97,8 +97,8 @@ class MarginConfig(ClassLabelConfig, kind="margin"):
 class Margin(ClassLabel):
     """The loss of an example is how far its class stays below any other, plus a margin of 1."""
 
-    def nats(self, outputs: Float[Tensor, "b o"], batch: LabelledBatch) -> Float[Tensor, " b"]:
-        return nn.functional.multi_margin_loss(outputs, batch.labels, reduction="none") * outputs.size(1)
+    def nats(self, outputs: Float[Tensor, "b o"], labels: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+        return nn.functional.multi_margin_loss(outputs, labels, reduction="none") * outputs.size(1)
 
 
 @final

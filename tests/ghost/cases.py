@@ -197,7 +197,7 @@ def learn(kind: str, case: LearningCase, precision: str, optimizer: str, watch: 
     """Two steps of training, as Lightning does them, and one of validation."""
     config = TASKS[kind]().override(case.changes)
     model = case.model.override({"dim": DIM, "heads": HEADS})
-    data = replace(config.for_probe(VOCABULARY, 9), **case.of_data)
+    data = replace(config.probe_data(VOCABULARY, 9), **case.of_data)
     training = TrainingConfig(device="cpu", optimizer=OPTIMIZERS[optimizer]())
     task = config.build(model, data, training).to(DEVICE)
     optimizing = training.optimizer.build(task)

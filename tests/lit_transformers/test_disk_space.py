@@ -25,8 +25,9 @@ def disk(free: int, blocks: int = 1 << 20) -> SimpleNamespace:
 def test_a_checkpoint_takes_what_is_foreseen(
     small_run: RunConfig, tmp_path: Path, optimizer: object, copies: int
 ) -> None:
-    changes = {"training.steps": 2, "training.optimizer": optimizer, "model.dim": 128, "model.depth": 2}
-    config = small_run.override(changes)
+    """While it trains, and where the optimizer of a run that has ended is kept."""
+    trained = {"training.steps": 2, "training.optimizer": optimizer, "training.keep_optimizer": True}
+    config = small_run.override(trained | {"model.dim": 128, "model.depth": 2})
     parameters = float(fit(config, tmp_path)["cost"]["parameters"])  # type: ignore[call-overload, index, arg-type]
     size, foreseen = (
         (tmp_path / "checkpoint.ckpt").stat().st_size,

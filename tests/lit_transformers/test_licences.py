@@ -17,6 +17,7 @@ from lit_transformers.runs.starting_weights import read_weights, write_weights
     ("name", "text", "licence"),
     [
         ("README.md", "---\nlanguage: en\nlicense: apache-2.0\n---\n# A card\n", "apache-2.0"),
+        ("README.md", "---\ndate: 2026-11-27\nlicense: mit # of the code\n---\n", "mit"),
         ("README.md", "---\nlicense: [mit]\n---\n", None),
         ("README.md", "---\nlicense: {\n---\n", None),
         ("README.md", "license: mit\n", None),

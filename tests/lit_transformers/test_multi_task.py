@@ -30,10 +30,12 @@ from lit_transformers.batch import (
     Vocabulary,
 )
 from lit_transformers.config import ConfigError
+from lit_transformers.heads.pooled import NumberLabelConfig
 from lit_transformers.inference.lines import LineOptions
 from lit_transformers.inference.predict import predictor_of
 from lit_transformers.models import ModelConfig
 from lit_transformers.records.files import CHECKPOINT, DOCUMENTS
+from lit_transformers.records.measure import minimized
 from lit_transformers.runs import RunConfig, fit, load
 from lit_transformers.tasks import MultiTaskConfig, Task, TaskConfig
 from lit_transformers.tasks.multi_task import MultiTask
@@ -48,7 +50,7 @@ SOURCES = {
 }
 DATA = MixedDescription.of_sources(SOURCES)
 ANSWERS = LabelledDescription(vocabulary=VOCABULARY, length=12, labels=SpanLabels(), segments=2)
-TASK = {
+TASK: dict[str, Any] = {
     "kind": "multi_task",
     "tasks": {"signs": {"kind": "classification", "pooling": "mean"}},
     "weights": {"signs": 0.5},
@@ -107,6 +109,27 @@ def same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
         torch.testing.assert_close(first[name], second[name], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "fields", [{"layers": 1}, {"combined_layers": [-2, -1], "layer_combination": "scalar_mix"}], ids=["lowest", "mixed"]
+)
+def test_all_tasks_read_the_layers_that_are_chosen(fields: dict[str, Any]) -> None:
+    """As a task of one source that reads the same layers, and trains the same weights of their combination."""
+    task, batch = built(TASK | fields), rows("signs", 5)
+    described = replace(SOURCES["signs"], length=DATA.length)
+    single = TaskConfig.from_dict(TASK["tasks"]["signs"] | fields).build(ModelConfig.from_dict(MODEL), described, CPU)
+    for weight in task.combination.parameters():
+        torch.nn.init.normal_(weight)
+    single.double().network.load_state_dict(task.network.state_dict())
+    single.combination.load_state_dict(task.combination.state_dict())
+    single.heads["label"].load_state_dict(task.heads["signs"].state_dict())
+    torch.testing.assert_close(task.evaluation_output(batch), single.evaluation_output(batch))
+    for one, weight in ((task, 1.0), (single, 0.5)):
+        (weight * one.training_step(batch, 0)["loss"]).backward()
+    for own, expected in zip(task.combination.parameters(), single.combination.parameters(), strict=True):
+        assert own.grad is not None and own.grad.any()
+        torch.testing.assert_close(own.grad, expected.grad)
+
+
 def test_the_loss_of_an_update_is_that_of_separate_tasks_that_share_a_network() -> None:
     """Each a task of its own with the same weights, whose losses are means over all of its rows in the update."""
     task = built()
@@ -132,7 +155,7 @@ def test_batches_of_an_update_equal_their_rows_in_one_batch_of_each_source() -> 
     assert not together["heads.numbers.map.1.weight"].any()  # which waits, and has a gradient all the same
 
 
-def test_measures_are_those_of_separate_tasks_and_means_count_each_task_once() -> None:
+def test_measures_are_those_of_separate_tasks_and_means_count_each_task_once(monkeypatch: pytest.MonkeyPatch) -> None:
     task, batches = built(), [rows("kinds", 9), rows("signs", 4), rows("numbers", 5), rows("kinds", 3)]
     batches[3] = batches[3]._replace(example=batches[3].example + 9 * len(SOURCES))
     task.eval()
@@ -149,9 +172,14 @@ def test_measures_are_those_of_separate_tasks_and_means_count_each_task_once() -
         expected = {f"{source}_{name}": value for name, value in single.metric.compute().items()}
         assert {name: value for name, value in results.items() if name.startswith(source)} == pytest.approx(expected)
     assert results["mean_nats"] == pytest.approx(math.fsum(results[f"{source}_nats"] for source in SOURCES) / 3)
-    scores = [results[name] for name in ("kinds_accuracy", "signs_accuracy", "numbers_pearson")]
-    assert results["mean_score"] == pytest.approx(math.fsum(scores) / 3)
+    scores = task.config.scores_of(DATA)
+    assert scores == {"kinds": "accuracy", "numbers": "pearson", "signs": "accuracy"}
+    mean = math.fsum(results[f"{source}_{score}"] for source, score in scores.items()) / 3
+    assert results["mean_score"] == pytest.approx(mean)
     assert results.keys() == task.config.measures(DATA).keys()
+    monkeypatch.setattr(NumberLabelConfig, "measures", lambda *_: minimized("mse", "nats", per="example"))
+    assert task.config.scores_of(DATA) == {}  # of numbers nothing is known of which more is better
+    assert "mean_score" not in task.config.measures(DATA)
     classes = MixedDescription.of_sources({name: SOURCES[name] for name in ("kinds", "signs")})
     config = MultiTaskConfig(scores={"signs": "matthews"})
     assert config.scores_of(classes) == {"kinds": "accuracy", "signs": "matthews"}

@@ -24,7 +24,7 @@ from lit_transformers.runs import RunConfig, evaluate, fit, run_key
 from lit_transformers.runs.rehearsal import rehearse
 from lit_transformers.runs.runner import RUNNER
 from lit_transformers.runs.stages import stages_within
-from lit_transformers.runs.starting_weights import StartingWeights, digest_of, start_from
+from lit_transformers.runs.starting_weights import StartingWeights, digest_of, read_weights, start_from, write_weights
 
 LEARNED = {"kind": "learned", "max_length": 16, "restart": "document"}
 SMALL: dict[str, Any] = {"kind": "encoder", "dim": 8, "heads": 2, "depth": 1, "positions": LEARNED}
@@ -263,6 +263,20 @@ def test_a_file_that_lacks_a_tensor_is_refused_whatever_the_config_adds(
     del tensors["network.norm.bias"]
     with pytest.raises(ConfigError, match=r"^here: lacks network\.norm\.bias, which the network needs"):
         start_from(task, {"network": weights})
+
+
+@pytest.mark.parametrize("adapter", ["bottleneck", "low_rank"])
+def test_the_weights_of_an_import_start_a_network_with_an_adapter(adapter: str, trained: Path, tmp_path: Path) -> None:
+    """An import is the file of a network that has no adapter, without heads."""
+    weights = read_weights(trained / run_key(source(trained)) / CHECKPOINT)
+    network = {name: tensor.clone() for name, tensor in weights.tensors.items() if name.startswith("network.")}
+    write_weights(tmp_path / "weights.safetensors", weights._replace(architecture="bert", tensors=network))
+    start = {"network": {"kind": "file", "path": str(tmp_path / "weights.safetensors")}}
+    adapted = rows(str(trained / "text.jsonl"), model=SMALL | {"adapter": adapter}, start=start)
+    lines = fit(adapted, tmp_path / "adapted")["measured"]["started_from"]
+    assert any("adapter" in line and line.endswith(" starts anew") for line in lines)
+    own = weights_in(tmp_path / "adapted")
+    assert all(torch.equal(own[name], tensor) for name, tensor in network.items())
 
 
 def test_heads_that_start_anew_have_labels_of_their_own(trained: Path, tmp_path: Path) -> None:

@@ -1357,6 +1357,14 @@ ADAPTER_FAULTS = (
     ),
     Fault(
         "adapters",
+        "merged matrices of VeRA leave the vector of ranks out",
+        "lit_transformers/adapters/vera.py",
+        ' * up * tensors[f"{name}{RANKS}"]) @ down',
+        " * up) @ down",
+        (f"{ADAPTERS}a_network_with_merged_adapters_computes_the_same",),
+    ),
+    Fault(
+        "adapters",
         "gates see adapters as they start",
         "lit_transformers/gates/miniature.py",
         "nn.init.normal_(parameter, std=LARGE)",
@@ -4441,6 +4449,14 @@ EXCHANGE_FAULTS = (
     ),
     Fault(
         "stages",
+        "a network with an adapter starts from no weights without one",
+        "lit_transformers/stacks/block.py",
+        "adapter: Annotated[AdapterConfig | None, Added] = None",
+        "adapter: AdapterConfig | None = None",
+        (f"{START}the_weights_of_an_import_start_a_network_with_an_adapter",),
+    ),
+    Fault(
+        "stages",
         "the longer table of positions starts anew as a whole",
         "lit_transformers/runs/starting_weights.py",
         "tensor.narrow(dimension, 0, common).copy_(",
@@ -7435,8 +7451,8 @@ FAULTS = (
         "choices",
         "paragraphs of training stand among the choices of validation",
         "datamodules/labelled/choices.py",
-        "for context in paragraphs[split] if context != asked.context",
-        "for part in paragraphs.values() for context in part if context != asked.context",
+        "for context in paragraphs[split] if context != question.context",
+        "for part in paragraphs.values() for context in part if context != question.context",
         (f"{MASKED}multiple_choice.py::test_the_paragraph_of_a_question_is_among_those_of_its_split",),
     ),
     Fault(
@@ -7683,6 +7699,14 @@ FAULTS = (
         "return heads[head].targets(batch) if head in heads else",
         "return self.heads[head].targets(batch) if heads else",
         (f"{TASKS}multi_task.py::test_the_loss_of_an_update_is_that_of_separate_tasks_that_share_a_network",),
+    ),
+    Fault(
+        "several tasks",
+        "one of several tasks reads the last layer, whichever are chosen",
+        "lit_transformers/tasks/multi_task.py",
+        "        task.combination = self.combination\n",
+        "",
+        (f"{TASKS}multi_task.py::test_all_tasks_read_the_layers_that_are_chosen",),
     ),
     Fault(
         "several tasks",
