@@ -31,6 +31,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = wheels.glob("*.whl")
     placed = ["install", "--no-deps", "--no-index", "--target", str(target), str(wheel)]
     subprocess.run([*pip, *placed], check=True, timeout=600)
+    shutil.copy(ROOT / "tests" / "sitecustomize.py", target)  # as for every other process of tests
     return target
 
 

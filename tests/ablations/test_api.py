@@ -145,6 +145,7 @@ def test_options_of_a_cluster_reach_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_example_compares_its_arms(tmp_path: Path) -> None:
     ablation = runpy.run_path(str(EXAMPLE))["STUDY"]
-    small = {"training.steps": 2, "data.evaluation.bytes": 256, "data.evaluation.last": "cut"}
+    measured = {"data.evaluation.bytes": 256, "data.evaluation.last": "cut"}
+    small = {"training.steps": 2, "data.source.documents": 60, **measured}
     frame = run_study(ablation, name="memory_reaches", runs=tmp_path, changes=small, seeds=2, progress=False)
     assert frame["comparison"].tolist() == ["memory=0 against the baseline"] and frame["low"].notna().all()

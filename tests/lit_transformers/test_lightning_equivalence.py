@@ -25,8 +25,12 @@ def test_a_run_is_what_lightning_does_and_the_same_however_often_it_is_stopped(
     compare(OBSERVED.override({"training.steps": 8, **changes}), tmp_path, 0)
 
 
+SEEDS = (0, 1, 4, 6, 7, 8, 9, 10, 13, 14)
+"""Their configs have together every value of a setting that a config of the first fifteen seeds has."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_any_run_is_what_lightning_does_and_the_same_however_often_it_is_stopped(seed: int, tmp_path: Path) -> None:
     compare(sampled(seed), tmp_path, seed)
 

@@ -4082,7 +4082,7 @@ KIT_FAULTS = (
         "benchmarks/gpu/job_queue.py",
         "                self.say_lines(file)\n",
         "",
-        (f"{GPU_KIT}a_rehearsal_of_the_first_call_does_what_is_worth_most_and_prints_as_it_goes",),
+        (f"{GPU_KIT}a_rehearsal_does_every_job_in_the_order_of_its_worth_and_leaves_nothing_to_do",),
     ),
     Fault(
         "kit",

@@ -7,7 +7,8 @@ import os
 import re
 import shutil
 import signal
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,11 +120,20 @@ def test_the_goal_of_a_published_metric_is_stated_and_never_guessed_from_a_part_
     assert agreement("accuracy of guesses") == agreement("EM") == "no published number"
 
 
+class SameThread(Executor):
+    """Calls each function when it is submitted: Matplotlib is not made for several threads."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(function(*arguments, **options))
+        return future
+
+
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves the files of figures empty, for tests of what else a publication does: drawing takes most of its time."""
     monkeypatch.setattr("reports.show.figures._save", lambda figure, path: path.touch())
-    monkeypatch.setattr("reports.gallery.ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))  # which sees that
+    monkeypatch.setattr("reports.gallery.ProcessPoolExecutor", lambda *_: SameThread())  # which sees that
 
 
 @pytest.fixture(scope="module")
