@@ -550,7 +550,9 @@ class PieceTokenizer(Tokenizer, kind="pieces"):
         self.vocabulary = Vocabulary(size=size, boundary=boundary, unit="piece", byte_lengths=None)
 
     def has_symbols_of(self, other: Tokenizer) -> bool:
-        return self is other or isinstance(other, PieceTokenizer) and self.model.get_vocab() == other.model.get_vocab()
+        if self is other:
+            return True
+        return isinstance(other, PieceTokenizer) and self.model.get_vocab() == other.model.get_vocab()
 
     def _own_specials(self) -> Specials | None:
         boundary, separator, mask = (self.symbol(*names) for names in SPECIAL_NAMES.values())

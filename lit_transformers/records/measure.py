@@ -38,8 +38,8 @@ _FORMER: dict[Goal, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Measure:
-    """What a metric is a mean over, such as "symbol", "byte" or "example", and what is better of it. full: the number of
-    a perfect score, 100 of one in per cent.
+    """What a metric is a mean over, such as "symbol", "byte" or "example", and what is better of it. full: the number
+    of a perfect score, 100 of one in per cent.
 
     Raises ConfigError for another goal.
     """

@@ -21,13 +21,12 @@ from lit_transformers.gates.miniature import miniature, probe_length
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.runner import runner_of
 
+OWN_QUESTIONS = ("everything", "everything_text", "mixers_pretrained", "convert_long", "few_labels")
+
 
 @cache
 def study(name: str) -> Ablation:
     return load(find(name))
-
-
-OWN_QUESTIONS = ("everything", "everything_text", "mixers_pretrained", "convert_long", "few_labels")
 
 
 @pytest.mark.parametrize("name", names())
