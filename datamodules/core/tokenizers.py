@@ -397,7 +397,7 @@ class BPE(Tokenizer, kind="bpe"):
 
     @classmethod
     def restored(cls, plain: Mapping[str, Plain]) -> PieceTokenizer:
-        return _piece_tokenizer(**plain)  # type: ignore[arg-type]
+        return _piece_tokenizer(**plain)
 
 
 @lru_cache(maxsize=8)

@@ -7142,8 +7142,8 @@ FAULTS = (
         "answers",
         "what heads keep of rows is lost",
         "lit_transformers/heads/metric.py",
-        "            rows = [row._replace(**values)",
-        "            _ = [row._replace(**values)",
+        "                    rows[place] = row._replace(",
+        "                    _ = row._replace(",
         (f"{ANSWERS}a_run_measures_every_question_once_and_writes_its_sums_and_answers",),
     ),
     Fault(
