@@ -37,6 +37,7 @@ docs/tutorials/my_head
 docs/tutorials/my_adapter
 docs/tutorials/my_lightning_module
 docs/tutorials/my_data
+docs/tutorials/fine_tuning
 docs/tutorials/my_parameter_groups
 docs/tutorials/stages
 docs/tutorials/my_cluster
