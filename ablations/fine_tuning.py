@@ -65,6 +65,11 @@ TUNED = RunConfig(
 )
 """MiniLM fine-tuned on one pass of 2,000 sentences of SST-2, other ones for each seed, and measured on all 872."""
 
+FEW_LABELS = TUNED.override(
+    {"data.source.examples": 256, "data.source.balanced": True, "training.steps": 64, "training.schedule.warmup": 6}
+)
+"""The same with 256 labels, 128 of each class, over eight passes."""
+
 PROBE = TUNED.override(
     {
         "task.dropout": 0.0,
@@ -100,6 +105,17 @@ RETRIEVAL = RunConfig(
 )
 """What MiniLM was released for: it finds the paragraphs of xquad's English questions (arXiv:1910.11856)."""
 
+RATE = "training.optimizer.learning_rate"
+
+
+def rates(baseline: RunConfig) -> Mapping[str, Mapping[str, Any]]:
+    """Returns the levels of a factor: the rate of learning of the baseline, half of it, and twice as much."""
+    rate = baseline.training.optimizer.learning_rate
+    return {"usual": {}, "half": {RATE: rate / 2}, "twice": {RATE: 2 * rate}}
+
+
+OTHER_RATES = {f"rate={level}": "the demo tells how much the rate matters" for level in ("half", "twice")}
+"""What larger scales of studies with ``rates`` leave out, and why."""
 RECIPROCAL_RANK = Metric("val/mrr", goal="maximize", label="reciprocal rank")
 
 WHOLE: Mapping[str, Any] = {
@@ -108,8 +124,11 @@ WHOLE: Mapping[str, Any] = {
     "data.source.length": 128,
     "training.steps": 6300,
     "training.schedule.warmup": 600,
-    "training.optimizer.learning_rate": 5e-5,
+    RATE: 5e-5,
     "training.device": "cuda",
     "training.precision": "bf16",
 }
 """Overrides of TUNED for three passes of all sentences of SST-2 on a GPU."""
+
+WHOLE_OF_FEW: Mapping[str, Any] = dict(WHOLE) | {"data.source.balanced": False}
+"""WHOLE for FEW_LABELS."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Published, Retention, Scale, Source
-from ablations.fine_tuning import FETCH, RECIPROCAL_RANK, RETRIEVAL, SENTIMENT_NATS, TUNED, WHOLE
+from ablations.fine_tuning import FETCH, OTHER_RATES, RECIPROCAL_RANK, RETRIEVAL, SENTIMENT_NATS, TUNED, WHOLE, rates
 from lit_transformers.adapters import AdapterConfig, BottleneckConfig, IA3Config, LowRankConfig, ParallelAdapterConfig
 from lit_transformers.training.groups import ParameterGroupConfig
 
@@ -35,7 +35,8 @@ ABLATION = Ablation(
                 "training.groups": (ParameterGroupConfig(parameters=("network",), frozen=True),),
                 "training.optimizer.learning_rate": 1e-2,
             },
-        }
+        },
+        "rate": rates(TUNED),
     },
     design="one_factor",
     seeds=3,
@@ -57,8 +58,8 @@ ABLATION = Ablation(
     ),
     scales={
         "demo": Scale(),
-        "gpu": Scale(overrides=WHOLE),
-        "paper": Scale(overrides=WHOLE, seeds=1),
+        "gpu": Scale(leave_out=OTHER_RATES, overrides=WHOLE),
+        "paper": Scale(leave_out=OTHER_RATES, overrides=WHOLE, seeds=1),
     },
     preparation=FETCH,
 )

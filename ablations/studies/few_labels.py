@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Contrast, Scale
-from ablations.fine_tuning import FETCH, PROBE, SENTIMENT_NATS
+from ablations.fine_tuning import FETCH, OTHER_RATES, PROBE, SENTIMENT_NATS, rates
 
 NUMBERS = (512, 128, 64, 32, 16)
+
+BASELINE = PROBE.override(
+    {"data.source.examples": NUMBERS[0], "data.source.subset": "by_seed", "data.source.balanced": True}
+)
 
 ABLATION = Ablation(
     question="What does a classifier on a pretrained encoder lose with fewer labels?",
     answer=["128 labels in place of 512"],
-    baseline=PROBE.override(
-        {"data.source.examples": NUMBERS[0], "data.source.subset": "by_seed", "data.source.balanced": True}
-    ),
+    baseline=BASELINE,
     factors={
         "labels": {
             "512": {},
             **{str(number): {"data.source.examples": number} for number in NUMBERS[1:]},
             "512_unbalanced": {"data.source.balanced": False},
-        }
+        },
+        "rate": rates(BASELINE),
     },
     design="one_factor",
     seeds=8,
@@ -30,13 +33,14 @@ ABLATION = Ablation(
     scales={
         "demo": Scale(),
         "gpu": Scale(
+            leave_out=OTHER_RATES,
             overrides={
                 "training.groups": (),
                 "training.cache_features": False,
                 "training.optimizer.learning_rate": 5e-5,
-            }
+            },
         ),
-        "paper": Scale(seeds=16),
+        "paper": Scale(leave_out=OTHER_RATES, seeds=16),
     },
     preparation=FETCH,
 )

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Published, PublishedValue, Scale, Source
-from ablations.fine_tuning import FETCH, IMPORTED, MINILM_NETWORK, PIECES, SENTIMENT_NATS, TUNED, WHOLE
+from ablations.fine_tuning import (
+    FETCH,
+    FEW_LABELS,
+    IMPORTED,
+    MINILM_NETWORK,
+    OTHER_RATES,
+    PIECES,
+    SENTIMENT_NATS,
+    WHOLE_OF_FEW,
+    rates,
+)
 from datamodules import LabelledTrainingConfig, MaskTokensConfig, RowDataConfig, SentencesConfig
 from lit_transformers.runs import RunConfig, StartConfig
 from lit_transformers.tasks import MaskedLMConfig
@@ -40,22 +50,19 @@ MASKED = RunConfig(
 """Masked language modelling from the released weights, whose head of symbols starts anew. No text that SST-2 holds out
 is read."""
 
-ALL_LABELS: Mapping[str, Any] = dict(WHOLE) | {"data.source.balanced": False}
-
 ABLATION = Ablation(
     question="Does predicting hidden words of the task's texts help a classifier of few labels?",
     answer=["further pretraining within the task"],
     source=Source("Sun et al. 2019", arxiv="1905.05583", table="6"),
-    baseline=TUNED.override(
-        {"data.source.examples": 256, "data.source.balanced": True, "training.steps": 64, "training.schedule.warmup": 6}
-    ),
+    baseline=FEW_LABELS,
     factors={
         "pretraining": {
             "none": {},
             "within_task": pretrained_on("sst2"),
             "in_domain": pretrained_on("imdb"),
             "cross_domain": pretrained_on("trec"),
-        }
+        },
+        "rate": rates(FEW_LABELS),
     },
     design="one_factor",
     seeds=3,
@@ -82,8 +89,12 @@ ABLATION = Ablation(
     ),
     scales={
         "demo": Scale(),
-        "gpu": Scale(overrides=ALL_LABELS),
-        "paper": Scale(overrides=dict(ALL_LABELS) | {"data.source.corpus": "imdb", "data.source.length": 512}, seeds=1),
+        "gpu": Scale(leave_out=OTHER_RATES, overrides=WHOLE_OF_FEW),
+        "paper": Scale(
+            leave_out=OTHER_RATES,
+            overrides=dict(WHOLE_OF_FEW) | {"data.source.corpus": "imdb", "data.source.length": 512},
+            seeds=1,
+        ),
     },
     preparation=FETCH,
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Margin, Metric, Published, Scale, Source
-from ablations.fine_tuning import FETCH, TUNED, WHOLE
+from ablations.fine_tuning import FETCH, OTHER_RATES, TUNED, WHOLE, rates
 
 FEW: Mapping[str, Any] = {
     "data.source.corpus": "trec",
@@ -23,12 +23,17 @@ def after(corpus: str) -> Mapping[str, Any]:
     return {"start.network": {"run": TUNED.override({"data.source.corpus": corpus}).to_dict()}}
 
 
+BASELINE = TUNED.override(FEW)
+
 ABLATION = Ablation(
     question="Does another task with more labels help a task with few?",
     answer=["sentiment before kinds of questions"],
     source=Source("Phang et al. 2018", arxiv="1811.01088", table="1"),
-    baseline=TUNED.override(FEW),
-    factors={"first": {"released": {}, "sentiment": after("sst2"), "acceptability": after("cola")}},
+    baseline=BASELINE,
+    factors={
+        "first": {"released": {}, "sentiment": after("sst2"), "acceptability": after("cola")},
+        "rate": rates(BASELINE),
+    },
     design="one_factor",
     seeds=3,
     metric=Metric(
@@ -49,8 +54,8 @@ ABLATION = Ablation(
     ),
     scales={
         "demo": Scale(),
-        "gpu": Scale(overrides=WHOLE),
-        "paper": Scale(overrides=WHOLE, seeds=1),
+        "gpu": Scale(leave_out=OTHER_RATES, overrides=WHOLE),
+        "paper": Scale(leave_out=OTHER_RATES, overrides=WHOLE, seeds=1),
     },
     preparation=FETCH,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Published, PublishedValue, Scale, Source
-from ablations.fine_tuning import FETCH, PROBE, SENTIMENT_NATS, WHOLE
+from ablations.fine_tuning import FETCH, OTHER_RATES, PROBE, SENTIMENT_NATS, WHOLE, rates
 
 ERRORS = {1: 9.81, 2: 8.66, 3: 6.83, 4: 6.41, 5: 5.70}
 """Of every second of BERT's twelve layers, from the second on, by the layer of six that lies as high."""
@@ -13,7 +13,10 @@ ABLATION = Ablation(
     answer=["layer=5"],
     source=Source("Sun et al. 2019", arxiv="1905.05583", table="4"),
     baseline=PROBE,
-    factors={"layer": {"6": {}, **{str(layer): {"task.layers": layer} for layer in range(1, 6)}}},
+    factors={
+        "layer": {"6": {}, **{str(layer): {"task.layers": layer} for layer in range(1, 6)}},
+        "rate": rates(PROBE),
+    },
     design="one_factor",
     seeds=3,
     metric=SENTIMENT_NATS,
@@ -29,8 +32,11 @@ ABLATION = Ablation(
     ),
     scales={
         "demo": Scale(),
-        "gpu": Scale(overrides=dict(WHOLE) | {"training.groups": (), "training.cache_features": False}),
+        "gpu": Scale(
+            leave_out=OTHER_RATES, overrides=dict(WHOLE) | {"training.groups": (), "training.cache_features": False}
+        ),
         "paper": Scale(
+            leave_out=OTHER_RATES,
             overrides=dict(WHOLE)
             | {
                 "training.groups": (),

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Contrast, Margin, Metric, Published, PublishedValue, Scale, Source
-from ablations.fine_tuning import FETCH, PROBE, WHOLE
+from ablations.fine_tuning import FETCH, OTHER_RATES, PROBE, WHOLE, rates
 
 PIECES = 4
+
+BASELINE = PROBE.override(
+    {
+        "data.source.corpus": "imdb",
+        "data.source.length": 96,
+        "data.source.shortest": 200,
+        "data.source.examples": 1000,
+        "data.evaluation.examples": 500,
+    }
+)
 
 ABLATION = Ablation(
     question="Which part of a long review should a classifier read?",
     answer=["the tail in place of the head", "head and tail in place of the head"],
     source=Source("Sun et al. 2019", arxiv="1905.05583", table="2"),
-    baseline=PROBE.override(
-        {
-            "data.source.corpus": "imdb",
-            "data.source.length": 96,
-            "data.source.shortest": 200,
-            "data.source.examples": 1000,
-            "data.evaluation.examples": 500,
-        }
-    ),
+    baseline=BASELINE,
     factors={
         "part": {
             "head": {},
@@ -28,7 +30,8 @@ ABLATION = Ablation(
             "pieces_mean": {"data.source.pieces": PIECES},
             "pieces_max": {"data.source.pieces": PIECES, "task.piece_pooling": "max"},
             "pieces_attention": {"data.source.pieces": PIECES, "task.piece_pooling": "attention"},
-        }
+        },
+        "rate": rates(BASELINE),
     },
     design="one_factor",
     seeds=3,
@@ -62,10 +65,12 @@ ABLATION = Ablation(
     scales={
         "demo": Scale(),
         "gpu": Scale(
+            leave_out=OTHER_RATES,
             overrides=dict(WHOLE)
-            | {"training.groups": (), "training.cache_features": False, "data.evaluation.examples": None}
+            | {"training.groups": (), "training.cache_features": False, "data.evaluation.examples": None},
         ),
         "paper": Scale(
+            leave_out=OTHER_RATES,
             overrides=dict(WHOLE)
             | {
                 "training.groups": (),

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Published, PublishedValue, Scale, Source
-from ablations.fine_tuning import FETCH, PIECES, SENTIMENT_NATS, TUNED, WHOLE
+from ablations.fine_tuning import FETCH, FEW_LABELS, OTHER_RATES, PIECES, SENTIMENT_NATS, TUNED, WHOLE_OF_FEW, rates
 from datamodules import MixedDataConfig, ProportionalConfig, SentencesConfig, SourceSamplingConfig, UniformConfig
 from lit_transformers.tasks import ClassificationConfig, MultiTaskConfig
 
-FEW = 256
 TASKS = ("cola", "sst2", "trec")
 
 
@@ -26,7 +25,7 @@ def together(sampling: SourceSamplingConfig) -> Mapping[str, Any]:
                         corpus=name,  # type: ignore[arg-type]
                         tokenizer=PIECES,
                         length=64,
-                        examples=FEW if name == "sst2" else 1000,
+                        examples=256 if name == "sst2" else 1000,
                         balanced=name == "sst2",
                         subset="by_seed",
                     )
@@ -42,17 +41,14 @@ def together(sampling: SourceSamplingConfig) -> Mapping[str, Any]:
     return {"start.network": {"run": first.to_dict()}}
 
 
-ALL_LABELS: Mapping[str, Any] = dict(WHOLE) | {"data.source.balanced": False}
-
 ABLATION = Ablation(
     question="Does learning other tasks first help one with few labels?",
     answer=["three tasks before one"],
     source=Source("Sun et al. 2019", arxiv="1905.05583", table="8"),
-    baseline=TUNED.override(
-        {"data.source.examples": FEW, "data.source.balanced": True, "training.steps": 64, "training.schedule.warmup": 6}
-    ),
+    baseline=FEW_LABELS,
     factors={
-        "first": {"released": {}, "three_tasks": together(UniformConfig()), "as_large": together(ProportionalConfig())}
+        "first": {"released": {}, "three_tasks": together(UniformConfig()), "as_large": together(ProportionalConfig())},
+        "rate": rates(FEW_LABELS),
     },
     design="one_factor",
     seeds=3,
@@ -73,8 +69,12 @@ ABLATION = Ablation(
     ),
     scales={
         "demo": Scale(),
-        "gpu": Scale(overrides=ALL_LABELS),
-        "paper": Scale(overrides=dict(ALL_LABELS) | {"data.source.corpus": "imdb", "data.source.length": 512}, seeds=1),
+        "gpu": Scale(leave_out=OTHER_RATES, overrides=WHOLE_OF_FEW),
+        "paper": Scale(
+            leave_out=OTHER_RATES,
+            overrides=dict(WHOLE_OF_FEW) | {"data.source.corpus": "imdb", "data.source.length": 512},
+            seeds=1,
+        ),
     },
     preparation=FETCH,
 )

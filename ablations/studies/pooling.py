@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Contrast, Published, Scale, Source
-from ablations.fine_tuning import FETCH, PROBE, SENTIMENT_NATS, WHOLE
+from ablations.fine_tuning import FETCH, OTHER_RATES, PROBE, SENTIMENT_NATS, WHOLE, rates
 
 LAST_FOUR = (-4, -3, -2, -1)
+
+BASELINE = PROBE.override({"data.source.examples": 512, "data.source.subset": "by_seed"})
 
 ABLATION = Ablation(
     question="Which vector of a pretrained encoder should a classifier of few labels read?",
     answer=["the first token in place of the mean"],
     source=Source("Sun et al. 2019", arxiv="1905.05583", table="4"),
-    baseline=PROBE.override({"data.source.examples": 512, "data.source.subset": "by_seed"}),
+    baseline=BASELINE,
     factors={
         "vector": {
             "mean": {},
@@ -22,7 +24,8 @@ ABLATION = Ablation(
             "mean_of_last_four": {"task.combined_layers": LAST_FOUR, "task.layer_combination": "mean"},
             "max_of_last_four": {"task.combined_layers": LAST_FOUR, "task.layer_combination": "max"},
             "mix_of_last_four": {"task.combined_layers": LAST_FOUR, "task.layer_combination": "scalar_mix"},
-        }
+        },
+        "rate": rates(BASELINE),
     },
     design="one_factor",
     seeds=4,
@@ -47,8 +50,11 @@ ABLATION = Ablation(
     ),
     scales={
         "demo": Scale(),
-        "gpu": Scale(overrides=dict(WHOLE) | {"training.groups": (), "training.cache_features": False}),
+        "gpu": Scale(
+            leave_out=OTHER_RATES, overrides=dict(WHOLE) | {"training.groups": (), "training.cache_features": False}
+        ),
         "paper": Scale(
+            leave_out=OTHER_RATES,
             overrides=dict(WHOLE)
             | {
                 "training.groups": (),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Contrast, Published, Scale, Source
-from ablations.fine_tuning import FETCH, SENTIMENT_NATS, TUNED, WHOLE
+from ablations.fine_tuning import FETCH, OTHER_RATES, SENTIMENT_NATS, TUNED, WHOLE, rates
 from lit_transformers.training.config import SlantedTriangularConfig
 from lit_transformers.training.groups import ParameterGroupConfig, UnfreezingConfig
 
@@ -26,7 +26,8 @@ ABLATION = Ablation(
                 "training.groups": DECAYED,
                 "training.schedule": SlantedTriangularConfig(),
             },
-        }
+        },
+        "rate": rates(TUNED),
     },
     design="one_factor",
     seeds=4,
@@ -51,11 +52,16 @@ ABLATION = Ablation(
         "gpu": Scale(
             overrides=WHOLE,
             leave_out={
+                **OTHER_RATES,
                 "layers=slanted": "its rise is that of the demo",
                 "layers=ulmfit": "its layers follow each other as in the demo",
             },
         ),
-        "paper": Scale(overrides=dict(WHOLE) | {"data.source.corpus": "imdb", "data.source.length": 512}, seeds=1),
+        "paper": Scale(
+            leave_out=OTHER_RATES,
+            overrides=dict(WHOLE) | {"data.source.corpus": "imdb", "data.source.length": 512},
+            seeds=1,
+        ),
     },
     preparation=FETCH,
 )

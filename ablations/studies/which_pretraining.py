@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Margin, Metric, Published, PublishedValue, Scale, Source
-from ablations.fine_tuning import FETCH, PIECES
+from ablations.fine_tuning import FETCH, OTHER_RATES, PIECES, rates
 from datamodules import (
     BooksConfig,
     ConllConfig,
@@ -168,7 +168,8 @@ ABLATION = Ablation(
             NEXT: pretrained(data__relation="next_sentence"),
             ORDER: pretrained(data__relation="sentence_order"),
             ELECTRA: pretrained(task=ReplacedTokensConfig(generator=SymbolGeneratorConfig(width=0.25))),
-        }
+        },
+        "rate": rates(BATTERY),
     },
     design="one_factor",
     seeds=3,
@@ -205,8 +206,8 @@ ABLATION = Ablation(
     ),
     scales={
         "demo": Scale(),
-        "gpu": Scale(overrides=GPU),
-        "paper": Scale(overrides=GPU, seeds=1),
+        "gpu": Scale(leave_out=OTHER_RATES, overrides=GPU),
+        "paper": Scale(leave_out=OTHER_RATES, overrides=GPU, seeds=1),
     },
     preparation=FETCH,
 )
