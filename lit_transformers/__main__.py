@@ -277,9 +277,8 @@ def predict(
     threshold: Annotated[
         float | None,
         typer.Option(
-            help="Give no answer where its score exceeds that of the best span by more than this. [default: that "
-            "of the run]",
-            show_default=False,
+            help="Give no answer where its score exceeds that of the best span by more than this.",
+            show_default="that of the run",
         ),
     ] = None,
     passages: Annotated[

@@ -28,6 +28,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parent), os.en
 import numerics
 import sitecustomize  # noqa: F401
 
+from lit_transformers import plugins
+
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
 torch.set_num_threads(1)  # of fixtures too, which are older than the first test
@@ -74,6 +76,17 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _nothing_remembered(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # and nothing of tests, later
+
+
+@pytest.fixture(autouse=True)
+def _plugins_of_its_own() -> Iterator[None]:
+    """A command that a test calls says in the environment whose plug-ins are read, to processes that it starts."""
+    before = {name: os.environ.get(name) for name in (plugins.VARIABLE, plugins.READING)}
+    yield
+    for name, value in before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
 
 
 @pytest.fixture(autouse=True)

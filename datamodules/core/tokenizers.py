@@ -395,16 +395,6 @@ class BPE(Tokenizer, kind="bpe"):
     def to_dict(self) -> dict[str, Plain]:
         return {"kind": self.kind, "model": self.serialised, "errors": self.errors}
 
-    @classmethod
-    def restored(cls, plain: Mapping[str, Plain]) -> PieceTokenizer:
-        return _piece_tokenizer(**plain)
-
-
-@lru_cache(maxsize=8)
-def _piece_tokenizer(model: str, errors: Errors) -> PieceTokenizer:
-    """Returns the tokenizer of a JSON, the same to all that read it: to read a large vocabulary takes half a second."""
-    return PieceTokenizer(model, errors)
-
 
 def _with_offsets(model: Any, text: str) -> tuple[Symbols, Offsets]:
     """Returns the symbols of a text by a Hugging Face tokenizer, with the characters of each."""
@@ -596,6 +586,16 @@ class PieceTokenizer(Tokenizer, kind="pieces"):
 
     def to_dict(self) -> dict[str, Plain]:
         return {"kind": self.kind, "model": self.serialised, "errors": self.errors}
+
+    @classmethod
+    def restored(cls, plain: Mapping[str, Plain]) -> PieceTokenizer:
+        return _piece_tokenizer(**plain) if cls is PieceTokenizer else cls(**plain)
+
+
+@lru_cache(maxsize=8)
+def _piece_tokenizer(model: str, errors: Errors) -> PieceTokenizer:
+    """Returns the tokenizer of a JSON, the same to all that read it: to read a large vocabulary takes half a second."""
+    return PieceTokenizer(model, errors)
 
 
 def tokenizer_from_dict(plain: Mapping[str, Plain]) -> Tokenizer:

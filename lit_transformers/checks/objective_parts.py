@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import (
     IGNORED,
-    ChoiceLabels,
     ClassLabels,
     DataDescription,
     LabelledBatch,
@@ -139,10 +138,7 @@ def _built(case: TaskConfig) -> tuple[Task, Any]:
     vocabulary = Vocabulary(size=VOCABULARY, boundary=0, unit="byte", byte_lengths=None)
     described, refusals = case.probe_data(vocabulary, SHORTEST), []
     with_phrases = [replace(described, phrases=True)] if isinstance(described, RowDescription) else []
-    with_choices = (
-        [replace(described, labels=ChoiceLabels(count=3))] if isinstance(described, LabelledDescription) else []
-    )
-    for data, model in product([described, *with_phrases, *with_choices], _models()):
+    for data, model in product([described, *with_phrases], _models()):
         try:
             with torch.random.fork_rng(devices=[]):
                 task = case.build(model, data, TrainingConfig())

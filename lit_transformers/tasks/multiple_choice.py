@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, NamedTuple, cast
 
 from jaxtyping import Float
 from torch import Tensor
 
-from lit_transformers.batch import DataDescription, LabelledBatch
+from lit_transformers.batch import ChoiceLabels, DataDescription, LabelledBatch, LabelledDescription, Vocabulary
 from lit_transformers.config import Dropout, Fraction
 from lit_transformers.heads.choices import ChoiceScores, ChoiceScoresConfig
 from lit_transformers.heads.head import HeadConfig, Representation
@@ -30,6 +31,10 @@ class MultipleChoiceConfig(LabelledTaskConfig, kind="multiple_choice"):
 
     pooling: FixedPooling = "first"
     dropout: Annotated[Fraction, Dropout] = 0.0
+
+    def probe_data(self, vocabulary: Vocabulary, length: int) -> LabelledDescription:
+        described = LabelledDescription.of(super().probe_data(vocabulary, length), self.kind)
+        return replace(described, labels=ChoiceLabels(count=3))
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> MultipleChoice:
         return MultipleChoice(self, model, data, training)

@@ -370,7 +370,7 @@ def test_a_paper_is_read_with_its_summary_and_with_its_abstract_where_asked(tmp_
         read_pairs(config)
 
 
-WITHOUT_DEFAULTS = ("strings", "parallel", "jsonl", "records")
+WITHOUT_DEFAULTS = ("strings", "parallel", "jsonl", "records", "squad")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in PairsConfig.kinds if kind not in WITHOUT_DEFAULTS])

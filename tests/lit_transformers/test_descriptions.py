@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 from datamodules import DATA
 from datamodules.core.tokenizers import Bytes, DecodedText
 from lit_transformers.batch import (
-    ChoiceLabels,
     ClassLabels,
     DataDescription,
     LabelledDescription,
@@ -48,6 +46,7 @@ OF_ENCODERS = (
     "regression",
     "tagging",
     "multi_task",
+    "multi_label",
     "multiple_choice",
     "retrieval",
     "masked_lm",
@@ -62,10 +61,8 @@ FIELDS: dict[str, dict[str, Any]] = {"permutation_lm": {"query_stream": "learned
 """What a task needs of its model besides."""
 
 
-def described(kind: type[DataDescription], task: str = "") -> DataDescription:
-    description = kind.for_probe(VOCABULARY, 9)
-    is_of_choices = task == "multiple_choice" and isinstance(description, LabelledDescription)
-    return replace(description, labels=ChoiceLabels(count=3)) if is_of_choices else description
+def described(kind: type[DataDescription]) -> DataDescription:
+    return kind.for_probe(VOCABULARY, 9)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
