@@ -184,12 +184,15 @@ class TestOnACluster:
         with cluster(3, cores=2) as running:
             summary, _ = go(runs, together, running.address)
 
+            def are_spread() -> bool:
+                nodes[:] = nodes_of(spread_runs, running) if checkpoint.exists() else ()
+                return len(nodes) == 2 and len(nodes[1]) == 2
+
             def kill_another_node() -> None:
-                nodes.extend(nodes_of(spread_runs, running))
                 running.remove_node((nodes[1] - {nodes[0]}).pop(), allow_graceful=False)
 
             checkpoint = spread[0].directory(spread_runs) / "checkpoint.ckpt"
-            with when(lambda: checkpoint.exists() and len(nodes_of(spread_runs, running)[1]) == 2, kill_another_node):
+            with when(are_spread, kill_another_node):
                 later, output = go(spread_runs, spread, running.address, nodes=2, cpus=2)
         assert states(summary) + states(later) == [State.FINISHED] * 2
         assert nodes[0] in nodes[1] and len(nodes[1]) == 2
