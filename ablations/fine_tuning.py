@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablations.ablation import Margin, Metric
+from ablations.ablation import Margin, Metric, Scale
 from datamodules import (
     LabelledDataConfig,
     PretrainedTokenizerConfig,
@@ -132,3 +132,21 @@ WHOLE: Mapping[str, Any] = {
 
 WHOLE_OF_FEW: Mapping[str, Any] = dict(WHOLE) | {"data.source.balanced": False}
 """WHOLE for FEW_LABELS."""
+
+WHOLE_OF_PROBE: Mapping[str, Any] = dict(WHOLE) | {"training.groups": (), "training.cache_features": False}
+"""WHOLE for PROBE, in which the network learns too."""
+
+REVIEWS: Mapping[str, Any] = {"data.source.corpus": "imdb", "data.source.length": 512}
+"""Overrides for the reviews of IMDb, as Sun et al. 2019 read them."""
+
+
+def scales(larger: Mapping[str, Any], paper: Mapping[str, Any] | None = None) -> dict[str, Scale]:
+    """Returns the scales of a study with ``rates``: the demo, and larger ones with their overrides.
+
+    larger: overrides of the scales gpu and paper. paper: further ones of the scale paper, which has one seed.
+    """
+    return {
+        "demo": Scale(),
+        "gpu": Scale(overrides=larger, leave_out=OTHER_RATES),
+        "paper": Scale(overrides=dict(larger) | dict(paper or {}), leave_out=OTHER_RATES, seeds=1),
+    }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablations.ablation import Ablation, Contrast, Published, Retention, Scale, Source
-from ablations.fine_tuning import FETCH, OTHER_RATES, RECIPROCAL_RANK, RETRIEVAL, SENTIMENT_NATS, TUNED, WHOLE, rates
+from ablations.ablation import Ablation, Contrast, Published, Retention, Source
+from ablations.fine_tuning import FETCH, RECIPROCAL_RANK, RETRIEVAL, SENTIMENT_NATS, TUNED, WHOLE, rates, scales
 from lit_transformers.adapters import AdapterConfig, BottleneckConfig, IA3Config, LowRankConfig, ParallelAdapterConfig
 from lit_transformers.training.groups import ParameterGroupConfig
 
@@ -56,11 +56,7 @@ ABLATION = Ablation(
         goal="maximize",
         claims=["Adapters with a few per cent of the parameters nearly have the score of full fine-tuning."],
     ),
-    scales={
-        "demo": Scale(),
-        "gpu": Scale(leave_out=OTHER_RATES, overrides=WHOLE),
-        "paper": Scale(leave_out=OTHER_RATES, overrides=WHOLE, seeds=1),
-    },
+    scales=scales(WHOLE),
     preparation=FETCH,
 )
 """Bottlenecks of width 8, parallel adapters of 16 and rank 12 have about as many weights: 82 to 111 thousand. All arms

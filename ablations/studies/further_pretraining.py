@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablations.ablation import Ablation, Contrast, Published, PublishedValue, Scale, Source
+from ablations.ablation import Ablation, Contrast, Published, PublishedValue, Source
 from ablations.fine_tuning import (
     FETCH,
     FEW_LABELS,
     IMPORTED,
     MINILM_NETWORK,
-    OTHER_RATES,
     PIECES,
+    REVIEWS,
     SENTIMENT_NATS,
     WHOLE_OF_FEW,
     rates,
+    scales,
 )
 from datamodules import LabelledTrainingConfig, MaskTokensConfig, RowDataConfig, SentencesConfig
 from lit_transformers.runs import RunConfig, StartConfig
@@ -87,14 +88,6 @@ ABLATION = Ablation(
             "With .4 % of the labels, further pretraining within the task lowers the error rate from 17.26 to 9.23."
         ],
     ),
-    scales={
-        "demo": Scale(),
-        "gpu": Scale(leave_out=OTHER_RATES, overrides=WHOLE_OF_FEW),
-        "paper": Scale(
-            leave_out=OTHER_RATES,
-            overrides=dict(WHOLE_OF_FEW) | {"data.source.corpus": "imdb", "data.source.length": 512},
-            seeds=1,
-        ),
-    },
+    scales=scales(WHOLE_OF_FEW, REVIEWS),
     preparation=FETCH,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablations.ablation import Ablation, Contrast, Margin, Metric, Published, Scale, Source
-from ablations.fine_tuning import FETCH, OTHER_RATES, TUNED, WHOLE, rates
+from ablations.ablation import Ablation, Contrast, Margin, Metric, Published, Source
+from ablations.fine_tuning import FETCH, TUNED, WHOLE, rates, scales
 
 FEW: Mapping[str, Any] = {
     "data.source.corpus": "trec",
@@ -52,10 +52,6 @@ ABLATION = Ablation(
         goal="maximize",
         claims=["Tasks with few labels gain most, and some intermediate tasks do harm."],
     ),
-    scales={
-        "demo": Scale(),
-        "gpu": Scale(leave_out=OTHER_RATES, overrides=WHOLE),
-        "paper": Scale(leave_out=OTHER_RATES, overrides=WHOLE, seeds=1),
-    },
+    scales=scales(WHOLE),
     preparation=FETCH,
 )

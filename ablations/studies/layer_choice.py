@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Published, PublishedValue, Scale, Source
-from ablations.fine_tuning import FETCH, OTHER_RATES, PROBE, SENTIMENT_NATS, WHOLE, rates
+from ablations.ablation import Ablation, Published, PublishedValue, Source
+from ablations.fine_tuning import FETCH, PROBE, RATE, REVIEWS, SENTIMENT_NATS, WHOLE_OF_PROBE, rates, scales
 
 ERRORS = {1: 9.81, 2: 8.66, 3: 6.83, 4: 6.41, 5: 5.70}
 """Of every second of BERT's twelve layers, from the second on, by the layer of six that lies as high."""
@@ -30,23 +30,6 @@ ABLATION = Ablation(
             *(PublishedValue(f"layer={layer}", error, note=f"layer {2 * layer}") for layer, error in ERRORS.items()),
         ],
     ),
-    scales={
-        "demo": Scale(),
-        "gpu": Scale(
-            leave_out=OTHER_RATES, overrides=dict(WHOLE) | {"training.groups": (), "training.cache_features": False}
-        ),
-        "paper": Scale(
-            leave_out=OTHER_RATES,
-            overrides=dict(WHOLE)
-            | {
-                "training.groups": (),
-                "training.cache_features": False,
-                "data.source.corpus": "imdb",
-                "data.source.length": 512,
-                "training.optimizer.learning_rate": 2e-5,
-            },
-            seeds=1,
-        ),
-    },
+    scales=scales(WHOLE_OF_PROBE, {**REVIEWS, RATE: 2e-5}),
     preparation=FETCH,
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Contrast, Margin, Metric, Published, PublishedValue, Scale, Source
-from ablations.fine_tuning import FETCH, OTHER_RATES, PROBE, WHOLE, rates
+from ablations.ablation import Ablation, Contrast, Margin, Metric, Published, PublishedValue, Source
+from ablations.fine_tuning import FETCH, PROBE, WHOLE_OF_PROBE, rates, scales
 
 PIECES = 4
 
@@ -62,25 +62,9 @@ ABLATION = Ablation(
             PublishedValue("part=pieces_attention", 5.49),
         ],
     ),
-    scales={
-        "demo": Scale(),
-        "gpu": Scale(
-            leave_out=OTHER_RATES,
-            overrides=dict(WHOLE)
-            | {"training.groups": (), "training.cache_features": False, "data.evaluation.examples": None},
-        ),
-        "paper": Scale(
-            leave_out=OTHER_RATES,
-            overrides=dict(WHOLE)
-            | {
-                "training.groups": (),
-                "training.cache_features": False,
-                "data.source.length": 512,
-                "data.source.shortest": 1,
-                "data.evaluation.examples": None,
-            },
-            seeds=1,
-        ),
-    },
+    scales=scales(
+        dict(WHOLE_OF_PROBE) | {"data.evaluation.examples": None},
+        {"data.source.length": 512, "data.source.shortest": 1},
+    ),
     preparation=FETCH,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablations.ablation import Ablation, Contrast, Published, PublishedValue, Scale, Source
-from ablations.fine_tuning import FETCH, FEW_LABELS, OTHER_RATES, PIECES, SENTIMENT_NATS, TUNED, WHOLE_OF_FEW, rates
+from ablations.ablation import Ablation, Contrast, Published, PublishedValue, Source
+from ablations.fine_tuning import FETCH, FEW_LABELS, PIECES, REVIEWS, SENTIMENT_NATS, TUNED, WHOLE_OF_FEW, rates, scales
 from datamodules import MixedDataConfig, ProportionalConfig, SentencesConfig, SourceSamplingConfig, UniformConfig
 from lit_transformers.tasks import ClassificationConfig, MultiTaskConfig
 
@@ -67,14 +67,6 @@ ABLATION = Ablation(
             "shows what few labels gain or lose."
         },
     ),
-    scales={
-        "demo": Scale(),
-        "gpu": Scale(leave_out=OTHER_RATES, overrides=WHOLE_OF_FEW),
-        "paper": Scale(
-            leave_out=OTHER_RATES,
-            overrides=dict(WHOLE_OF_FEW) | {"data.source.corpus": "imdb", "data.source.length": 512},
-            seeds=1,
-        ),
-    },
+    scales=scales(WHOLE_OF_FEW, REVIEWS),
     preparation=FETCH,
 )

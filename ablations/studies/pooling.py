@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Contrast, Published, Scale, Source
-from ablations.fine_tuning import FETCH, OTHER_RATES, PROBE, SENTIMENT_NATS, WHOLE, rates
+from ablations.ablation import Ablation, Contrast, Published, Source
+from ablations.fine_tuning import FETCH, PROBE, REVIEWS, SENTIMENT_NATS, WHOLE_OF_PROBE, rates, scales
 
 LAST_FOUR = (-4, -3, -2, -1)
 
@@ -48,22 +48,6 @@ ABLATION = Ablation(
             "the last four 5.42, the last layer alone 5.42.",
         ],
     ),
-    scales={
-        "demo": Scale(),
-        "gpu": Scale(
-            leave_out=OTHER_RATES, overrides=dict(WHOLE) | {"training.groups": (), "training.cache_features": False}
-        ),
-        "paper": Scale(
-            leave_out=OTHER_RATES,
-            overrides=dict(WHOLE)
-            | {
-                "training.groups": (),
-                "training.cache_features": False,
-                "data.source.corpus": "imdb",
-                "data.source.length": 512,
-            },
-            seeds=1,
-        ),
-    },
+    scales=scales(WHOLE_OF_PROBE, REVIEWS),
     preparation=FETCH,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablations.ablation import Ablation, Contrast, Margin, Metric, Published, PublishedValue, Scale, Source
-from ablations.fine_tuning import FETCH, OTHER_RATES, PIECES, rates
+from ablations.ablation import Ablation, Contrast, Margin, Metric, Published, PublishedValue, Source
+from ablations.fine_tuning import FETCH, MINILM_NETWORK, PIECES, rates, scales
 from datamodules import (
     BooksConfig,
     ConllConfig,
@@ -18,11 +18,7 @@ from datamodules import (
     SentencesConfig,
     UniformConfig,
 )
-from lit_transformers.encodings.positions import LearnedConfig
-from lit_transformers.mixers import AttentionConfig
-from lit_transformers.models import EncoderConfig
 from lit_transformers.runs import RunConfig
-from lit_transformers.stacks.feedforward import FeedForwardConfig
 from lit_transformers.tasks import (
     ClassificationConfig,
     MaskedLMConfig,
@@ -35,21 +31,8 @@ from lit_transformers.tasks import (
 )
 from lit_transformers.training.config import AdamWConfig, LinearDecayConfig, TrainingConfig
 
-ENCODER = EncoderConfig(
-    dim=128,
-    heads=4,
-    depth=4,
-    norm="post",
-    norm_epsilon=1e-12,
-    dropout=0.1,
-    initial_std=0.02,
-    mixer=AttentionConfig(bias=True, dropout=0.1),
-    feedforward=FeedForwardConfig(width=512, activation="gelu"),
-    positions=LearnedConfig(restart="document", max_length=512),
-    segments=2,
-    embedding_norm=True,
-    embedding_dim=128,
-    transform="gelu",
+ENCODER = MINILM_NETWORK.override(
+    {"dim": 128, "heads": 4, "depth": 4, "feedforward.width": 512, "embedding_dim": 128, "tokens.scaled": True}
 )
 """A small BERT with the vocabulary of the released ones."""
 
@@ -204,10 +187,6 @@ ABLATION = Ablation(
             "arXiv:2003.10555, table 5)."
         ],
     ),
-    scales={
-        "demo": Scale(),
-        "gpu": Scale(leave_out=OTHER_RATES, overrides=GPU),
-        "paper": Scale(leave_out=OTHER_RATES, overrides=GPU, seeds=1),
-    },
+    scales=scales(GPU),
     preparation=FETCH,
 )

@@ -19,7 +19,7 @@ from datamodules.core.reading import COMPRESSIONS, Member, damage, format_of, te
 from datamodules.core.tokenizers import Tokenizer, cached_tokenizer
 from datamodules.core.trained import TrainedSymbols, require_tokenizer
 from datamodules.labelled.tagged_sentences import TaggedSentences, TagInventory, inventory_of, stored_words
-from datamodules.labelled.texts import WHOLE, TextExamplesConfig
+from datamodules.labelled.texts import READ_LATER, WHOLE, TextExamplesConfig
 from datamodules.rows.symbols import RowSymbols
 from datamodules.text.sources import files_of, named_split, nothing_left, split_by_hash, stamps
 from lit_transformers.batch import LABEL, LabelledDescription, WordTagLabels
@@ -39,19 +39,7 @@ NAMED_COLUMNS = "# global.columns ="
 """The beginning of a line that names the columns (universaldependencies.org/ext-format.html)."""
 NO_WORDS = "multiword tokens and empty nodes omitted, which are no words"
 BOUNDARY, BOUNDARIES = "-DOCSTART-", "lines -DOCSTART- omitted"
-LATER = (
-    "tokenizer",
-    "length",
-    "keep",
-    "head_share",
-    "pieces",
-    "shortest",
-    "examples",
-    "balanced",
-    "subset",
-    "labels",
-    "scheme",
-)
+LATER = (*READ_LATER, "labels", "scheme")
 """The fields that decide how a stored sentence is read."""
 
 

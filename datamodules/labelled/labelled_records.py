@@ -13,25 +13,14 @@ from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, Text
 from datamodules.core.tokenizers import Tokenizer, cached_tokenizer
 from datamodules.labelled.stored_texts import LabelColumn, StoredText
-from datamodules.labelled.texts import LabelledTexts, TextExamplesConfig, texts_of_training
+from datamodules.labelled.texts import READ_LATER, LabelledTexts, TextExamplesConfig, texts_of_training
 from datamodules.text.nested_records import COLUMNS, Column, FileRecord, RecordsConfig, texts_at, value_at
 from lit_transformers.batch import LABEL
 from lit_transformers.config import Plain
 
 __all__ = ["LabelledRecordsConfig"]
 
-LATER = (
-    "licence",
-    "tokenizer",
-    "length",
-    "keep",
-    "head_share",
-    "pieces",
-    "shortest",
-    "examples",
-    "balanced",
-    "subset",
-)
+LATER = (*READ_LATER, "licence")
 """The fields that decide what is read of a stored text."""
 STORED = 2
 """Part of the cache key of a corpus: changes with the form in which examples are stored."""

@@ -23,12 +23,15 @@ from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import LABEL, LabelledDescription
 from lit_transformers.config import Fraction, Plain, Positive, canonical_hash
 
-__all__ = ["WHOLE", "LabelledTexts", "StoredTexts", "TextExamplesConfig", "texts_of_training"]
+__all__ = ["READ_LATER", "WHOLE", "LabelledTexts", "StoredTexts", "TextExamplesConfig", "texts_of_training"]
 
 Keep = Literal["head", "tail", "head_tail"]
 
 WHOLE = 1 << 30
 """A size of pieces so large that no text is cut: each has one label."""
+
+READ_LATER = ("tokenizer", "length", "keep", "head_share", "pieces", "shortest", "examples", "balanced", "subset")
+"""The fields of all labelled texts that decide what is read of a stored one."""
 
 
 class TextExamplesConfig(ExamplesConfig):
