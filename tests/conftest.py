@@ -28,7 +28,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parent), os.en
 import numerics
 import sitecustomize  # noqa: F401
 
-from lit_transformers import plugins
+from lit_transformers import plugins, trust
 
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
@@ -79,9 +79,9 @@ def _nothing_remembered(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _plugins_of_its_own() -> Iterator[None]:
-    """A command that a test calls says in the environment whose plug-ins are read, to processes that it starts."""
-    before = {name: os.environ.get(name) for name in (plugins.VARIABLE, plugins.READING)}
+def _environment_restored() -> Iterator[None]:
+    """A command that a test calls writes to the environment which plug-ins are read, and which modules are trusted."""
+    before = {name: os.environ.get(name) for name in (plugins.VARIABLE, plugins.READING, trust.VARIABLE)}
     yield
     for name, value in before.items():
         os.environ.pop(name, None)

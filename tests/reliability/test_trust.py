@@ -4,7 +4,6 @@ user's own names goes on working without a word."""
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -89,8 +88,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     for name in ("stranger", "strange_package", "strange_package.inner", "lightning_stranger"):
         sys.modules.pop(name, None)
-    for name in (trust.VARIABLE, plugins.VARIABLE, plugins.READING):
-        os.environ.pop(name, None)
 
 
 def write_run(folder: Path, plain: Any) -> Path:
