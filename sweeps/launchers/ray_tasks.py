@@ -120,10 +120,12 @@ class _Torchruns:
         with suppress(OSError):
             while (connection := self.meeting.accept()) is not None:
                 with connection, suppress(EOFError, ConnectionError):
+                    command, environment = connection.recv()
                     if self.reason_lost is None:
-                        connection.send(self._status(connection, *connection.recv()))
+                        connection.send(self._status(connection, command, environment))
                     else:
                         os.kill(os.getpid(), signal.SIGTERM)
+                        connection.poll(None)  # until it has been stopped: any answer would fail its run
 
     def _status(self, connection: Connection, command: list[str], environment: Mapping[str, str]) -> int | None:
         """Runs torchrun on each node and returns its status, or None where Ray has lost it; ends it everywhere when

@@ -129,7 +129,8 @@ def _free_port() -> int:
 
 
 def _supervise(order: RunOrder, ranks: _Ranks, meeting: Meeting, agent: subprocess.Popen[bytes]) -> None:
-    """Sends every rank the order, and receives messages until torchrun and all ranks have ended, or a deadline."""
+    """Sends every rank the order, and receives messages until torchrun and all ranks have ended, or a deadline. Where a
+    stop is requested before any rank has connected, none begins."""
     connected, deadline = 0, math.inf
     while (agent.poll() is None or ranks.connections) and time.monotonic() < deadline:
         for source in wait([meeting.listener, *ranks.connections], timeout=POLL_SECONDS):
@@ -140,6 +141,9 @@ def _supervise(order: RunOrder, ranks: _Ranks, meeting: Meeting, agent: subproce
         for connection in meeting.admitted():
             connected += 1
             ranks.add_rank(connection, order)
+        if ranks.stopping and not connected:
+            agent.terminate()
+            return
         if agent.poll() is not None:
             deadline = min(deadline, time.monotonic() + ORPHAN_SECONDS)
         elif ranks.fault or (connected == order.ticket.ranks and not ranks.connections):

@@ -3984,6 +3984,24 @@ RUN_FAULTS = (
         (RAY_NODES,),
     ),
     Fault(
+        "launchers",
+        "the ranks of a run that has lost some end with a status before the run is stopped, so that it fails",
+        "sweeps/launchers/ray_tasks.py",
+        "connection.poll(None)  # until",
+        "pass  # until",
+        (
+            "tests/sweeps/test_ray.py::test_a_process_that_asks_for_ranks_after_some_were_lost_is_stopped_and_gets_no_answer",
+        ),
+    ),
+    Fault(
+        "launchers",
+        "a run that is stopped before its ranks begin waits for them",
+        "sweeps/process/torchrun.py",
+        "            agent.terminate()\n            return\n",
+        "            pass\n",
+        ("tests/sweeps/test_torchrun.py::test_a_run_that_is_stopped_before_its_ranks_connect_begins_none",),
+    ),
+    Fault(
         "ranks",
         "a checkpoint of whole networks numbers parameters as their groups do, which fsdp reads as others",
         "lit_transformers/tasks/task.py",

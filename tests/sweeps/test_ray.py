@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import StringIO
+from multiprocessing.connection import Client
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,7 @@ from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board
 from sweeps.object_store import prepared
+from sweeps.process.meeting import meeting_point
 from sweeps.survey import survey
 
 PATIENCE = {
@@ -194,7 +196,7 @@ class TestOnACluster:
             checkpoint = spread[0].directory(spread_runs) / "checkpoint.ckpt"
             with when(are_spread, kill_another_node):
                 later, output = go(spread_runs, spread, running.address, nodes=2, cpus=2)
-        assert states(summary) + states(later) == [State.FINISHED] * 2
+        assert states(summary) + states(later) == [State.FINISHED] * 2, output
         assert nodes[0] in nodes[1] and len(nodes[1]) == 2
         assert output.count("died; it restarts") == 1
         assert finishes(runs, together[0]) == finishes(spread_runs, spread[0]) == 1
@@ -237,6 +239,26 @@ def test_a_run_is_not_to_blame_for_a_node_that_is_lost_with_the_head(
                 ours.recv()
         ours.close()
         thread.join()
+
+
+def test_a_process_that_asks_for_ranks_after_some_were_lost_is_stopped_and_gets_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With an answer its run would fail, where the command is slower to stop it."""
+    ray_tasks = pytest.importorskip("sweeps.launchers.ray_tasks")
+    signals: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda process, number: signals.append(number))
+    with meeting_point() as meeting:
+        ranks = ray_tasks._Torchruns(None, None, meeting, "its node died")
+        thread = threading.Thread(target=ranks.serve, daemon=True)
+        thread.start()
+        with Client(meeting.address) as asking:
+            asking.send(([], {}))
+            wait_for(lambda: signals)
+            assert not asking.poll(0.5)
+        meeting.listener.shutdown(socket.SHUT_RDWR)
+        thread.join(SECONDS)
+    assert signals == [signal.SIGTERM] and not thread.is_alive()
 
 
 def test_an_address_where_nobody_answers_is_one_line(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from lit_transformers.runs import evaluate, run_key
 from sweeps.launchers.local import Options
 from sweeps.launchers.share import Share
 from sweeps.ledger.ticket import State, Ticket
+from sweeps.process import torchrun
+from sweeps.process.order import RunOrder
 
 pytestmark = pytest.mark.slow
 OPTIONS = Options("standin.frequent_checkpoints:RUNNER", Share(workers=1, threads=1), metric="val/bpb")
@@ -110,6 +113,20 @@ def test_ranks_that_are_stopped_go_on_with_the_next_command(tmp_path: Path) -> N
     assert states(go(runs, run_tickets, options)) == [State.FINISHED]
     assert not ranks_of(runs) and finishes(runs, two_ranks) == 1
     assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
+
+
+def test_a_run_that_is_stopped_before_its_ranks_connect_begins_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What starts them requests the stop as soon as it runs, and would start them much later."""
+    begun = tmp_path / "begun"
+    code = f"import os, time, pathlib; os.kill(os.getppid(), 15); time.sleep(5); pathlib.Path({str(begun)!r}).touch()"
+    monkeypatch.setattr(torchrun, "_torchrun", lambda order: [sys.executable, "-c", code])
+    (two_ranks,) = tickets(1, devices=2)
+    options = standin_runs.OPTIONS
+    order = RunOrder(two_ranks, tmp_path, options.runner, 1, None, False, "stopped", "disabled")
+    assert torchrun.perform_together(order, lambda news: None) is None
+    assert not begun.exists()
 
 
 def test_ranks_that_hold_a_part_each_learn_what_whole_ones_do_and_go_on_where_they_stopped(
