@@ -1,4 +1,4 @@
-"""Which layer of a pretrained encoder a classifier should read (Sun et al. 2019, arXiv:1905.05583, section 5.3.2)."""
+"""The layer of a pretrained encoder that a classifier reads (Sun et al. 2019, arXiv:1905.05583, section 5.3.2)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ablations.ablation import Ablation, Published, PublishedValue, Source
 from ablations.fine_tuning import FETCH, PROBE, RATE, REVIEWS, SENTIMENT_NATS, WHOLE_OF_PROBE, rates, scales
 
 ERRORS = {1: 9.81, 2: 8.66, 3: 6.83, 4: 6.41, 5: 5.70}
-"""Of every second of BERT's twelve layers, from the second on, by the layer of six that lies as high."""
+"""The error rates of BERT's layers 2, 4, 6, 8 and 10 of 12, by the layer of 6 at the same relative depth."""
 
 ABLATION = Ablation(
     question="Which layer of a pretrained encoder should a classifier read?",
@@ -21,8 +21,8 @@ ABLATION = Ablation(
     seeds=3,
     metric=SENTIMENT_NATS,
     published=Published(
-        protocol="BERT-base, fine-tuned on 25,000 reviews of IMDb with one of its twelve layers; here the frozen "
-        "MiniLM of six layers, read by a linear layer, on 2,000 sentences of SST-2",
+        protocol="BERT-base, fine-tuned on 25,000 reviews of IMDb with one of its twelve layers; here a linear probe "
+        "of the frozen MiniLM of six layers, on 2,000 sentences of SST-2",
         metric="error rate on IMDb",
         goal="minimize",
         cells=[

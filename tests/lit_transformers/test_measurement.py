@@ -201,7 +201,9 @@ def test_the_goal_of_a_study_is_that_which_its_objective_states(small_run: RunCo
 
 def test_a_metric_of_which_nothing_states_the_goal_needs_one_from_the_study(tmp_path: Path) -> None:
     study = Ablation(**STUDY, baseline=NET, design="explicit", arms=WIDTHS, metric=Metric("val/acc"))
-    with pytest.raises(ConfigError, match=r"metric\.goal: nothing says whether less or more of val/acc is better; set"):
+    with pytest.raises(
+        ConfigError, match=r"metric\.goal: it is unknown whether less or more of val/acc is better; set"
+    ):
         make_plan("study", study, Request())
     stated = replace(study, metric=Metric("val/acc", goal="minimize"))  # nothing is guessed from the name
     assert make_plan("study", stated, Request()).plan.goal == "minimize"
