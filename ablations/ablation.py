@@ -121,15 +121,15 @@ class Published(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Retention(Checked):
-    """What the networks of a study could do before, which is measured again after the runs of each arm.
+    """Measures forgetting: a score of the networks on another task, before and after the runs of each arm.
 
-    ``run`` is the config of the measurement: its task, its data and its training. The network and the device are those
-    of each arm. With ``training.steps=0`` nothing is trained, as for retrieval, or for masked language modelling where
-    the weights have a head for it; otherwise a head is trained on the frozen network, for which ``training.groups``
-    freeze it (a linear probe, arXiv:1610.01644). It is measured with the weights that the first stage of an arm starts
-    from, once however many arms share them, and with those of each finished run. ``metric`` is one of its record.
-    ``limit`` is the most that it may get worse, in units of the metric, with the reason: an arm gets a verdict only
-    where the 95 % interval of what it loses lies within the limit.
+    ``run`` is the config of the measurement: its task, its data and its training; each arm gives the network and the
+    device. With ``training.steps=0`` nothing is trained: for retrieval, or for masked language modelling if the weights
+    have a head for it. With steps, a head is trained on the network, which ``training.groups`` must freeze (a linear
+    probe, arXiv:1610.01644). "Before" measures the weights that the first stage of an arm starts from, once for all
+    arms that share them; "after" measures the weights of each finished run. ``metric`` is a metric of the measuring
+    runs. ``limit`` is the most that it may get worse, in units of the metric, with the reason: an arm gets a verdict
+    only if the 95 % interval of its loss lies within the limit.
     """
 
     run: InstanceOf[Config]
@@ -138,7 +138,7 @@ class Retention(Checked):
 
     def check(self) -> None:
         if self.metric.margin is not None or self.metric.compare != "difference":
-            raise ConfigError("is compared by its difference and has no margin; set limit in its place", "metric")
+            raise ConfigError("is compared by its difference, without a margin; set limit in its place", "metric")
 
 
 @dataclass(frozen=True, init=False)
@@ -228,9 +228,9 @@ class Ablation(Checked):
     compares, the fewer seeds decide. ``answer`` names the comparisons that answer the question, with which a report
     begins: contrasts or, without any, arms that are compared with the baseline, or factors of a product; by default the
     first contrast, the main effects of the first factor, or every arm against the baseline. ``also`` names further
-    metrics that the report shows with their intervals, while ``metric`` alone judges; None: nats next to an accuracy or
-    another score of predictions, and accuracy next to nats, where all arms measure both. ``retention`` names what the
-    networks could do before, which is measured again after each run: what fine-tuning forgets. ``preparation`` is the
+    metrics that the report shows with their intervals and without verdicts; None: nats next to an accuracy or another
+    score of predictions, and accuracy next to nats, if all arms measure both. ``retention`` names the measurements of
+    forgetting, which are made before and after the runs of each arm. ``preparation`` is the
     command that fetches the released weights which arms start from.
     The constructor raises ConfigError for a mistyped path, a value out of range, or two arms that are the same run.
     """
@@ -277,7 +277,7 @@ class Ablation(Checked):
             if metric.name in names[: number + 1]:
                 raise ConfigError(f"{metric.name} is shown already; name each metric once", f"also.{number}")
             if metric.margin:
-                raise ConfigError("a metric that judges nothing has no margin; drop it", f"also.{number}.margin")
+                raise ConfigError("a metric without a verdict has no margin; drop it", f"also.{number}.margin")
         self._check_remarks(arms)
         self._check_answer(arms)
         for scale in self.scales or ("demo",):

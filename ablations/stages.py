@@ -1,4 +1,4 @@
-"""Plans the runs that the runs of a study start from: each once, however many runs share it, and before those."""
+"""Plans the stages of a study: the runs that its runs start from, each once and before the runs that need it."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ __all__ = ["ChainCost", "Stages", "chain_cost", "spare_checkpoints"]
 
 @dataclass
 class Stages:
-    """The runs of a plan and those that they start from, by their keys, in the order in which they can be done."""
+    """The runs of a plan and their stages, by key, in an order in which they can be done."""
 
     runner: Runner
     configs: dict[str, dict[str, Plain]] = field(default_factory=dict)
     stages: dict[str, PlannedStage] = field(default_factory=dict)
     examples: dict[str, Config] = field(default_factory=dict)
-    """Of each stage by its name the config of the first seed."""
+    """The config of the first seed of each stage, by the name of the stage."""
     _keys: dict[Config, str] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
 
     def planned(self, config: Config, seed: int, arm: str) -> PlannedRun:
-        """Returns a run of an arm, and plans what it starts from."""
+        """Returns a run of an arm, and plans its stages."""
         return PlannedRun(seed, self._enter(config), self._sources(config, seed, arm))
 
     def measured(self, config: Config, seed: int, name: str) -> PlannedRun:
-        """Returns a run that measures retention, all of whose sources are planned already. name: how it is shown."""
+        """Returns a run that measures retention, whose stages are already planned. name: its displayed name."""
         keys = [self._enter(source) for source in self.runner.sources(config).values()]
         self.examples.setdefault(name, config)
         return PlannedRun(seed, self._enter(config), tuple(dict.fromkeys(keys)))
 
     def _enter(self, config: Config) -> str:
-        """Returns the key of a run, under which its config is kept."""
+        """Returns the key of a run, and stores its config under the key."""
         if config not in self._keys:
             self._keys[config] = self.runner.run_key(config)
             self.configs[self._keys[config]] = config.to_dict()
@@ -60,9 +60,8 @@ class Stages:
 
 
 def spare_checkpoints(plan: Plan, runs: Path) -> list[Path]:
-    """Returns the checkpoints from which no run of a plan will start any more: those of stages from which all runs have
-    started that will, and have finished, where no arm has the stage as a run of its own; and those of finished runs
-    that measure retention."""
+    """Returns the checkpoints that no run of a plan needs any more: of stages whose later runs have all finished,
+    unless the stage is also a run of an arm; and of finished runs that measure retention."""
     following: dict[str, list[str]] = {key: [key] for key in plan.retention_runs()}
     planned: list[PlannedRun | PlannedStage] = [*plan.by_key().values(), *plan.stages, *plan.retention_runs().values()]
     for run in planned:
@@ -83,7 +82,7 @@ def _has_finished(directory: Path) -> bool:
 
 
 class ChainCost(NamedTuple):
-    """What a run costs with all runs that it starts from; None where that is not known. parameters: of its own."""
+    """The cost of a run together with its stages; None if unknown. parameters: of the run alone."""
 
     parameters: int
     train_flops: float | None

@@ -257,49 +257,54 @@ app.command("summarize", help=SUMMARIZE)(write_lines)
 @app.command()
 def predict(
     checkpoint: Annotated[
-        Path, typer.Argument(help="The checkpoint.ckpt of a run whose task predicts something of texts.")
+        Path, typer.Argument(help="The checkpoint.ckpt of a run whose task makes predictions from texts.")
     ],
     lines: Annotated[
         Literal["text", "json"],
         typer.Option(
-            help='Format of a line: text (a tab separates two texts), or JSON such as {"text": ...} or a list.'
+            help='Read lines as text (a tab separates two texts), or as JSON such as {"text": ...} or a list.'
         ),
     ] = "text",
     head: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Choose the head of a run of several tasks, by its source.")
+        str | None,
+        typer.Option(metavar="NAME", help="Predict with the head of this source, for a run of several tasks."),
     ] = None,
     batch_tokens: BatchTokens = 4096,
     window: LineWindow = None,
     overlong: Annotated[
         Literal["cut", "refuse"],
-        typer.Option(help="Lines longer than in training: cut them, or write null and exit with 1."),
+        typer.Option(help="Cut lines that are longer than in training, or refuse them: write null and exit with 1."),
     ] = "cut",
     threshold: Annotated[
         float | None,
         typer.Option(
-            help="Give no answer where its score exceeds that of the best span by more than this.",
-            show_default="that of the run",
+            help="Predict no answer if its score exceeds the score of the best span by more than this.",
+            show_default="the threshold of the run",
         ),
     ] = None,
     passages: Annotated[
         Path | None,
-        typer.Option(help="Search this file, with a passage in every line, by a run of retrieval.", metavar="FILE"),
+        typer.Option(
+            help="Search this file, which has a passage on each line, with a run of retrieval.", metavar="FILE"
+        ),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Write that many passages for every question.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Write this many passages for each question.")] = 5,
     allowed: AllowedModules = None,
 ) -> None:
-    """Predict something of every line of standard input; write one JSON line for each, in order.
+    """Predict from every line of standard input, and write one line of JSON for each, in order.
 
-    A class is {"label": ..., "probabilities": {...}}, several classes {"labels": [...], "probabilities": {...}}, a
-    number {"value": ...}; an empty line gives null. Probabilities are calibrated after the command calibrate. Two texts
-    are {"first": ..., "second": ...}: those of a run on pairs, or of a masked_lm that was trained with data.relation.
-    Tags are {"words": [...], "tags": [...], "probabilities": [...], "entities": [...]}, of the words of a text, or of
-    those of a JSON list. Of {"question": ..., "context": ...} question_answering finds {"answer": ..., "start": ...,
-    "end": ..., "probability": ...} with the places of characters in the context, null where this has no answer; it
-    reads a long context in windows. Multiple choice takes {"question": ..., "choices": [...]} and gives {"choice": ...,
-    "probabilities": [...]}, with choices numbered from 0. Retrieval finds passages of a file for a question:
-    {"passages": [{"line": ..., "score": ..., "passage": ...}]}. A summary on standard error counts empty, cut and
-    refused lines, and unknown symbols.
+    Classification reads a text and writes {"label": ..., "probabilities": {...}}, multi_label {"labels": [...],
+    "probabilities": {...}}, regression {"value": ...}. A run on pairs of texts, or a masked_lm with data.relation,
+    reads {"first": ..., "second": ...}. Probabilities are calibrated if the command calibrate has been run.
+
+    Tagging reads a text or a JSON list of words, and writes {"words": [...], "tags": [...], "probabilities": [...],
+    "entities": [...]}. question_answering reads {"question": ..., "context": ...}, a long context in windows, and
+    writes {"answer": ..., "start": ..., "end": ..., "probability": ...} with places of characters in the context, or
+    null for no answer. multiple_choice reads {"question": ..., "choices": [...]} and writes {"choice": ...,
+    "probabilities": [...]}, with choices numbered from 0. Retrieval reads a question and writes {"passages": [{"line":
+    ..., "score": ..., "passage": ...}]}.
+
+    An empty line gives null. A summary on standard error counts empty, cut and refused lines, and unknown symbols.
 
     Example: python -m lit_transformers predict runs/KEY/checkpoint.ckpt < reviews.txt > labels.jsonl
     """
@@ -323,9 +328,9 @@ def calibrate(
     checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a classification or multi_label run.")],
     allowed: AllowedModules = None,
 ) -> None:
-    """Calibrate the probabilities of predict by a temperature, and show the calibration error before and after.
+    """Calibrate the probabilities of predict by a temperature, and print the calibration error before and after.
 
-    The temperature is fitted to a random half of the validation split and measured on the other half. It is written to
+    The temperature is fitted on a random half of the validation split, and measured on the other half. It is written to
     calibration.json next to the checkpoint, where predict reads it.
 
     Example: python -m lit_transformers calibrate runs/KEY/checkpoint.ckpt
@@ -502,35 +507,33 @@ def check_plugin(
 
 @app.command()
 def init(
-    directory: Annotated[Path, typer.Argument(help="A folder, new or without these files.")] = Path(),
-    classify: Annotated[
-        str | None, typer.Option(help="Predict the class of texts in this table.", metavar="FILE")
-    ] = None,
-    score: Annotated[str | None, typer.Option(help="Predict a number of texts in this table.", metavar="FILE")] = None,
-    tag: Annotated[
-        str | None, typer.Option(help="Predict a tag of each word, by this CoNLL file.", metavar="FILE")
-    ] = None,
+    directory: Annotated[
+        Path, typer.Argument(help="The folder of the new files, which must not exist in it yet.")
+    ] = Path(),
+    classify: Annotated[str | None, typer.Option(help="Predict the classes of texts: a table.", metavar="FILE")] = None,
+    score: Annotated[str | None, typer.Option(help="Predict numbers for texts: a table.", metavar="FILE")] = None,
+    tag: Annotated[str | None, typer.Option(help="Predict the tag of each word: a CoNLL file.", metavar="FILE")] = None,
     answer: Annotated[
         str | None,
-        typer.Option(help="Predict answers in passages, by this file in the format of SQuAD.", metavar="FILE"),
+        typer.Option(help="Predict answers in passages: a file in SQuAD's format.", metavar="FILE"),
     ] = None,
     weights: Annotated[
         str | None,
         typer.Option(
-            help="Start from this folder in the format of transformers, or model on the Hugging Face hub.",
+            help="Start from a folder in the format of transformers, or a model on the Hugging Face hub.",
             metavar="PATH|NAME",
-            show_default="a small network",
+            show_default="a small untrained network",
         ),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Column of the text.", show_default="by its name")] = None,
-    second: Annotated[str | None, typer.Option(help="Column of the second text of a pair.")] = None,
-    label: Annotated[str | None, typer.Option(help="Column of the label.", show_default="by its name")] = None,
+    text: Annotated[str | None, typer.Option(help="Read texts from this column.", show_default="by its name")] = None,
+    second: Annotated[str | None, typer.Option(help="Read the second texts of pairs from this column.")] = None,
+    label: Annotated[str | None, typer.Option(help="Read labels from this column.", show_default="by its name")] = None,
 ) -> None:
-    """Write a small project: a mixer, a data set, a study, a test, and a README. Or, given your own data, write the
-    run.yaml that fine-tunes a network on them.
+    """Write a small project: a mixer, a data set, a study, a test and a README. With one of --classify, --score, --tag
+    and --answer, write the run.yaml that fine-tunes a network on your own data.
 
-    A table is CSV, TSV, JSON lines, JSON or parquet with names of columns. A tenth of a file is held out for validation
-    and a tenth for the test; a folder is split by the names of its files (train, validation, test).
+    A table is CSV, TSV, JSON lines, JSON or parquet with column names. A tenth of a file is held out for validation and
+    a tenth for the test; a folder is split by its file names (train, validation, test).
 
     Example: python -m lit_transformers init my_project
 

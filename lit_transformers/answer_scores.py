@@ -1,7 +1,7 @@
-"""Scores of answers that are spans of a passage: exact match and F1 of words (Rajpurkar et al. 2016, arXiv:1606.05250,
+"""Scores answers that are spans of a passage: exact match and F1 of words (Rajpurkar et al. 2016, arXiv:1606.05250,
 section 6.1), and the best threshold of no answer (Rajpurkar et al. 2018, arXiv:1806.03822, section 5).
 
-Used by tasks and floors, so nothing here needs torch.
+Tasks and floors use it; it does not import torch.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class AnswerScores(NamedTuple):
-    """Scores of one answer from 0 to 100, each the best over the right answers."""
+    """The scores of one answer, from 0 to 100; each is the maximum over the right answers."""
 
     exact_match: float
     f1: float
 
 
 class BestThreshold(NamedTuple):
-    """The highest mean score that a threshold reaches, and the lowest such threshold: a question is answered where its
-    margin is not above that."""
+    """The highest mean score that a threshold reaches, and the lowest such threshold. A question is answered if its
+    margin is at most the threshold."""
 
     score: float
     threshold: float
 
 
 def normalized_answer(text: str) -> str:
-    """Returns a text in lower case without ASCII punctuation, English articles and further white space, as the script
-    of SQuAD compares it."""
+    """Returns a text as the script of SQuAD compares it: in lower case, without ASCII punctuation and English articles,
+    and with single spaces."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(WITHOUT_PUNCTUATION)).split())
 
 
 def answer_scores(answer: str, answers: Sequence[str], may_be_none: bool) -> AnswerScores:
-    """Scores an answer, "" for none, against the right ones, none where the passage has no answer.
+    """Scores an answer against the right answers.
 
-    F1 is that of the words in common; where either text has no word it is 100 if neither has one, else 0.
-    may_be_none: whether the rules of SQuAD 2.0 hold, by which right answers without a word do not count.
+    answer: "" for no answer. answers: empty if the passage has no answer. may_be_none: apply the rules of SQuAD 2.0,
+    which ignore right answers without a word. F1 counts the common words; if a text has no word, F1 is 100 if both have
+    none, else 0.
     """
     right = [text for text in answers if normalized_answer(text)] if may_be_none else answers
     return AnswerScores(*map(max, zip(*(_scores(answer, text) for text in right or [""]), strict=True)))
@@ -65,11 +66,11 @@ def _scores(answer: str, right: str) -> AnswerScores:
 def best_threshold(
     margins: npt.NDArray[np.float64], answered: npt.NDArray[np.float64], refused: npt.NDArray[np.float64]
 ) -> BestThreshold:
-    """Returns the best threshold of questions, given by how much the score of no answer exceeds that of the best span,
-    and the score of each question where it is answered and where it is not.
+    """Returns the threshold of no answer with the highest mean score.
 
-    Where no question should be answered, the threshold is below all margins. Questions of one margin are answered
-    together.
+    margins: the score of no answer minus the score of the best span, of each question (n,). answered, refused: the
+    score of each question if it is answered, and if it is not. If no question should be answered, the threshold is
+    below all margins. Questions with equal margins are answered together.
     """
     order = np.argsort(margins, kind="stable")
     margins, gains = margins[order], (answered - refused)[order]

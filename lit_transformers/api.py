@@ -96,12 +96,14 @@ def fit(run: Run, directory: str | Path) -> dict[str, Plain]:
 
 
 def probe_layers(run: Run, penalty: float = 0.05, runs: str | Path = "runs") -> pd.DataFrame:
-    """Returns the accuracy and the nats of a logistic regression on each layer and pooling of the network that a run
-    of classification starts from (``lit_transformers.runs.layer_probes``). Its features are computed once.
+    """Probes every layer and pooling of the network that a classification run starts from, by logistic regression
+    (arXiv:1610.01644, section 3). Returns a table with the columns layer (0 is the embeddings), pooling, accuracy and
+    nats. Features are computed once and cached.
 
-    Raises ConfigError for a run that predicts no class of a row, and DataError where its data are not there.
+    penalty: on squared weights. runs: the folder of the runs that the run starts from. Raises ConfigError for a run
+    that does not predict a class for each row, and DataError if its data are missing.
     """
     config = _config(run)
     if not isinstance(config, RunConfig):
-        raise ConfigError("a network from elsewhere shows no layers", "model")
+        raise ConfigError("a LightningModule has no layers to probe", "model")
     return probe(config, penalty, runs)

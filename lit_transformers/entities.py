@@ -1,8 +1,8 @@
-"""Entities that tags of words spell: phrases with a type, by the schemes IOB1, IOB2, IOBES and BILOU.
+"""Reads the entities that tags of words spell: phrases with a type, in the schemes IOB1, IOB2, IOBES and BILOU.
 
-An entity is one exactly as seqeval (1.2.2) has it in its strict mode: tags that no scheme allows, such as I- without a
-B- before it in IOB2, spell none. The rules are those of its tables, here as tables over pairs of tags, so that the
-entities of a batch are found without a loop over words.
+Entities equal those of seqeval (1.2.2) in strict mode: tags that the scheme does not allow, such as I- without a B-
+before it in IOB2, spell no entity. Seqeval's rules are tables over pairs of tags here, which read the entities of a
+batch without a loop over words.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ __all__ = ["LONGEST", "OUTSIDE", "SCHEMES", "EntityRules", "Scheme", "WordSpans"
 
 Scheme = Literal["IOB1", "IOB2", "IOBES", "BILOU"]
 OUTSIDE = "O"
-"""The tag of words outside of all entities."""
+"""The tag of words outside entities."""
 LONGEST = 62
-"""The most words of an entity that may be known from training: bits of a whole number."""
+"""The most words of a training entity that is recognized: the bits of an integer."""
 
 
 class SchemeRules(NamedTuple):
-    """What two neighbouring tags say of an entity: that the second one begins one, continues the one of the first, or
-    that one ends between them. Each rule is the prefixes of the first tag, those of the second, and whether their types
-    must be the same (True), other ones (False), or may be both (None)."""
+    """The rules of a scheme for two neighbouring tags. begins: the second tag begins an entity. continues: it continues
+    the entity of the first. ends: an entity ends between them.
+
+    A rule is the prefixes of the first tag, the prefixes of the second tag, and the condition on their types: equal
+    (True), different (False) or any (None).
+    """
 
     prefixes: str
     begins: tuple[tuple[str, str, bool | None], ...]
@@ -65,10 +68,11 @@ SCHEMES: dict[Scheme, SchemeRules] = {
 
 
 def scheme_of(names: Sequence[str], scheme: Scheme | Literal["none"] | None = None) -> Scheme | None:
-    """Returns the scheme of tags, None where they spell no entities: ``scheme`` where it is one, or none.
+    """Returns the scheme of tags; None if they do not spell entities.
 
-    Else it follows from the prefixes: IOBES where there is an E- or S-, BILOU with an L- or U-, and IOB2; there is none
-    where any tag is neither O nor such a prefix with a type, or all are O.
+    scheme: the scheme, or "none"; None derives it from the prefixes: IOBES if they include E- or S-, BILOU if they
+    include L- or U-, else IOB2. Tags do not spell entities if all are O, or if one is neither O nor a prefix with a
+    type.
     """
     if scheme is not None:
         return None if scheme == "none" else scheme
@@ -80,11 +84,11 @@ def scheme_of(names: Sequence[str], scheme: Scheme | Literal["none"] | None = No
 
 
 class WordSpans(NamedTuple):
-    """Spans of words in rows of w words, each where it begins.
+    """Spans of words in rows of w words, stored at their first words.
 
     begins  (b, w) True at the first word of a span
-    stops   (b, w) the number of the word after the last of the span that begins there
-    types   (b, w) the number of the type of that span
+    stops   (b, w) the number of the word after the last word of the span
+    types   (b, w) the number of the type of the span
     """
 
     begins: Bool[Tensor, "b w"]
@@ -92,13 +96,12 @@ class WordSpans(NamedTuple):
     types: Int[Tensor, "b w"]
 
     def common(self, other: WordSpans) -> Bool[Tensor, "b w"]:
-        """Returns where a span begins that others have too, with the same end and type."""
+        """Returns a mask of the first words of spans that are in both, with the same end and type."""
         return self.begins & other.begins & (self.stops == other.stops) & (self.types == other.types)
 
 
 class EntityRules(nn.Module):
-    """The rules of a scheme for tags with these names. A tag of no word, IGNORED or any other number that no name has,
-    counts as O."""
+    """The rules of a scheme for tags with these names. A number without a name, such as IGNORED, counts as O."""
 
     type_of: Int[Tensor, " n"]
     pairs: Bool[Tensor, "3 n n"]
@@ -120,7 +123,7 @@ class EntityRules(nn.Module):
         around = F.pad(tags, (1, 1), value=self.outside)
         begins, continues, ends = self.pairs[:, around[:, :-1], around[:, 1:]]
         place = torch.arange(count + 1, device=tags.device)
-        # A run of words that continue is within an entity from the first one on that begins there.
+        # A run of continuing words is within an entity from the first word of the run that begins one.
         broken = torch.where(continues, -1, place).cummax(dim=1).values
         within = torch.where(begins, place, -1).cummax(dim=1).values >= broken
         before = F.pad(within[:, :-1], (1, 0), value=False)
@@ -131,7 +134,7 @@ class EntityRules(nn.Module):
 
 
 def _table(parts: Sequence[tuple[str, str]], rules: Sequence[tuple[str, str, bool | None]]) -> Bool[Tensor, "n n"]:
-    """Returns for each pair of tags, given as prefixes and types, whether a rule holds for it."""
+    """Returns for each pair of tags, given as prefixes and types, whether a rule applies."""
     return torch.tensor(
         [
             [
@@ -149,8 +152,8 @@ def _table(parts: Sequence[tuple[str, str]], rules: Sequence[tuple[str, str, boo
 def entities_of_words(
     rules: EntityRules, predicted: Int[Tensor, "b w"], labels: Int[Tensor, "b w 2"]
 ) -> list[Bool[Tensor, "b w"]]:
-    """Returns at which words entities begin: those that are right, predicted, and of the labels; then the same of those
-    that were not seen in training."""
+    """Returns six masks of the first words of entities: right, predicted and labelled entities, and the same three
+    without entities that occur in training."""
     spans, true = rules.spans(predicted), rules.spans(labels[..., 0])
     right = spans.common(true)
     parts = [(right, true), (spans.begins, spans), (true.begins, true)]
@@ -158,8 +161,8 @@ def entities_of_words(
 
 
 def seen(spans: WordSpans, known: Int[Tensor, "b w"]) -> Bool[Tensor, "b w"]:
-    """Returns whether the words of the span that begins at a word are an entity of training, given those that begin
-    with this word, as ``WordTagLabels`` has them."""
+    """Returns a mask of the spans whose words are an entity of training. known: the training entities that begin at
+    each word, as the bits of ``WordTagLabels``."""
     count = spans.stops - torch.arange(known.size(1), device=known.device)
     bits = known.clamp(min=0) >> (count - 1).clamp(0, LONGEST)
     return (bits & 1 == 1) & (count <= LONGEST)

@@ -108,8 +108,8 @@ class ClassLabels(Labels):
 @final
 @dataclass(frozen=True, kw_only=True)
 class ChoiceLabels(Labels):
-    """The right one of up to ``count`` choices (b,), which are numbered from 0. An example has a row for each of its
-    choices: its inputs are (b, c, t)."""
+    """The right choice of up to ``count`` choices (b,), by its number from 0. An example has a row for each choice: its
+    inputs are (b, c, t)."""
 
     kind = "choices"
     dtype = torch.long
@@ -235,12 +235,12 @@ class TagLabels(Labels):
 @final
 @dataclass(frozen=True, kw_only=True)
 class WordTagLabels(Labels):
-    """One of the tags ``names`` of each word of a row (b, w, 2), by its number, and which entities of training begin
-    with this word: the bit n of a whole number where the n + 1 words from this one on are one, up to 62 words; 0 where
-    tags spell no entities. Batches have the words of tokens as ``LabelledBatch.words``. A word without a token is
-    beyond the end of a row that was cut. IGNORED after the last word of a row.
+    """A tag for each word of a row (b, w, 2): the number of the tag in ``names``, and the training entities that begin
+    at the word. Bit n of the second number is set if the n + 1 words from this word on are an entity of training, of up
+    to 62 words; it is 0 if tags do not spell entities. After the last word of a row both are IGNORED.
 
-    scheme: in which tags spell entities; None where they spell none.
+    ``LabelledBatch.words`` assigns tokens to words. A word without a token was cut from the row. scheme: the scheme by
+    which tags spell entities; None if they do not.
     """
 
     kind = "word_tags"

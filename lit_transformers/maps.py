@@ -1,8 +1,7 @@
-"""The linear maps of sublayers, each with its role, and what an adapter adds to the output of a map or of a sublayer,
-or computes in place of a map.
+"""The linear maps of sublayers, with roles, and the base classes of adapters.
 
-A mixer or a feed-forward that builds its maps as ``LinearMap`` says by their roles which are its queries' or keys', so
-that adapters of maps find them. A plain ``nn.Linear`` has no role, and no adapter is put beside it.
+A mixer or a feed-forward builds its maps as ``LinearMap``, whose role (query, key, ...) adapters of maps select. A
+plain ``nn.Linear`` has no role and gets no adapter.
 """
 
 from __future__ import annotations
@@ -23,41 +22,41 @@ that is multiplied with it, and the output."""
 
 
 class AdapterWeights(nn.Module, ABC):
-    """The base of the modules of adapters. Each weight of an adapter is in one, and at its start it changes nothing."""
+    """Base of the modules that hold the weights of adapters. At its start an adapter changes no output."""
 
     role: ClassVar[str] = "adapters"
-    """As which groups of parameters name it, also within a map whose role is another one."""
+    """The role of its parameters in parameter groups, within a map of any role."""
 
     @abstractmethod
     def flops(self, vectors: int) -> int:
-        """Forward FLOPs for so many vectors of one row, besides those of what is adapted."""
+        """Returns its forward FLOPs for n vectors of one row, without the FLOPs of the adapted part."""
 
 
 class Adapter(AdapterWeights):
-    """What an adapter adds to the output of a sublayer, or to that of a ``LinearMap``, whose input it reads. At its
-    start it adds zero."""
+    """Computes an addition to the output of a sublayer, or of a ``LinearMap`` whose input it reads. At its start it
+    adds zero."""
 
     reads_input: bool = False
-    """Of one that adds to a sublayer: whether it reads what the sublayer reads, and not the sublayer's output."""
+    """For an adapter of a sublayer: whether it reads the sublayer's input, not its output."""
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "*n i"]) -> Float[Tensor, "*n o"]:
-        """Maps vectors to what is added to the output at each."""
+        """Returns the addition to the output, for each vector."""
 
 
 class MapAdapter(AdapterWeights):
-    """What computes the output of a ``LinearMap`` in its place, from the map's own weights. At its start the output is
-    that of the map."""
+    """Computes the output in place of a ``LinearMap``, from the map's weights. At its start the output equals the
+    map's."""
 
     @abstractmethod
     def forward(
         self, x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None
     ) -> Float[Tensor, "*n o"]:
-        """Maps vectors to the output at each, given the weights of the map."""
+        """Returns the output for each vector, given the weights of the map."""
 
 
 class LinearMap(nn.Linear):
-    """W x + b, or what its adapter makes of it, where it has one. role: what the sublayer uses the map for."""
+    """Computes W x + b, changed by its adapter if it has one. role: the use of the map in its sublayer."""
 
     def __init__(self, inputs: int, outputs: int, role: MapRole, bias: bool = True) -> None:
         super().__init__(inputs, outputs, bias=bias)

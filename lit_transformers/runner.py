@@ -43,8 +43,8 @@ def no_sources(config: Any) -> Mapping[str, Any]:
 
 
 def no_retention(config: Any, measured: Any) -> RetentionConfigs | None:
-    """Raises ConfigError: the runner cannot measure what a network could do before its run."""
-    raise ConfigError("the runner of its runs cannot measure what a network could do before them; drop it", "retention")
+    """Raises ConfigError: the runner cannot measure retention."""
+    raise ConfigError("the runner of these runs cannot measure retention; drop it", "retention")
 
 
 def no_training_key(config: Any) -> str | None:
@@ -96,7 +96,7 @@ def no_preload() -> None:
 
 
 class RetentionConfigs(NamedTuple):
-    """The configs of the runs that measure what a network can do before and after another run."""
+    """The configs of the runs that measure retention before and after another run."""
 
     before: Any
     after: Any

@@ -174,8 +174,8 @@ def matthews(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def class_counts(labels: npt.ArrayLike, predicted: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Returns for examples of one class each, which are numbered from 0, and for each class up to the last one that an
-    example has: whether it is predicted and right, predicted, and the example's; then 1 [examples, 3 classes + 1].
+    """Returns counts (examples, 3 c + 1) of examples with one class each, for c classes up to the highest label: for
+    each class whether it is predicted and right, predicted, and the label; then 1.
     """
     true, guessed = np.asarray(labels, np.int64), np.asarray(predicted, np.int64)
     classes = np.arange(true.max(initial=-1) + 1)
@@ -183,20 +183,20 @@ def class_counts(labels: npt.ArrayLike, predicted: npt.ArrayLike) -> npt.NDArray
 
 
 def class_columns(classes: int) -> list[str]:
-    """Returns the names of the columns that hold for each class 1 if an example has it, and 2 more if it is
+    """Returns the names of the columns of classes. A column is 1 if the example has the class, plus 2 if the class is
     predicted."""
     return [f"class_{number}" for number in range(classes)]
 
 
 def set_counts(codes: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Returns what ``class_counts`` returns for examples of any number of classes, given the columns of
-    ``class_columns`` [examples, classes]."""
+    """Returns the counts of ``class_counts`` for sets of classes, given the columns of ``class_columns`` (examples,
+    classes)."""
     numbers = np.asarray(codes, np.int64)
     return _counts(numbers % 2 == 1, numbers >= 2)
 
 
 def exact_sets(codes: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Returns whether the classes of each example are predicted exactly, given the columns of ``class_columns``."""
+    """Returns whether all classes of each example are predicted right, given the columns of ``class_columns``."""
     numbers = np.asarray(codes, np.int64)
     exact: npt.NDArray[np.bool_] = ((numbers == 0) | (numbers == 3)).all(axis=1)
     return exact
@@ -214,8 +214,8 @@ def micro_f1(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def macro_f1(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Returns the mean F1 of the classes that examples have [...], of totals [..., 3 c + 1] of ``class_counts`` or
-    ``set_counts``."""
+    """Returns the mean F1 [...] over the classes that occur in the labels, of totals [..., 3 c + 1] of ``class_counts``
+    or ``set_counts``."""
     hits, guessed, true = _by_class(totals)
     occurs = true > 0
     mean: npt.NDArray[np.float64] = (_f1(hits, guessed, true) * occurs).sum(axis=-1) / occurs.sum(axis=-1).clip(min=1)
@@ -229,7 +229,7 @@ def _by_class(totals: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64],
 def _f1(
     hits: npt.NDArray[np.float64], guessed: npt.NDArray[np.float64], true: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Returns the harmonic mean of precision and recall: 0 where nothing is predicted and nothing is there."""
+    """Returns the harmonic mean of precision and recall; 0 if a class is neither predicted nor a label."""
     both = guessed + true
     return 2 * hits / np.where(both > 0, both, 1.0)
 
@@ -243,8 +243,8 @@ def moments(numbers: npt.ArrayLike, predicted: npt.ArrayLike) -> npt.NDArray[np.
 
 
 def pearson(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Returns Pearson's correlation [...], of totals [..., 6] of ``moments``; 0, as of chance, where one side does not
-    vary."""
+    """Returns Pearson's correlation [...], of totals [..., 6] of ``moments``; 0, as for chance, if one side is
+    constant."""
     x, y, xx, yy, xy, count = np.moveaxis(totals, -1, 0)
     spread = (xx - x * x / count) * (yy - y * y / count)
     correlation: npt.NDArray[np.float64] = (xy - x * y / count) / np.sqrt(np.where(spread > 0, spread, 1.0))
@@ -252,15 +252,17 @@ def pearson(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def spearman(numbers: npt.ArrayLike, predicted: npt.ArrayLike) -> float:
-    """Returns Spearman's rank correlation, where equal values share the mean of their ranks; 0, as of chance, where one
-    side does not vary."""
+    """Returns Spearman's rank correlation; equal values share their mean rank. 0, as for chance, if one side is
+    constant."""
     return float(pearson(moments(_ranks(numbers), _ranks(predicted)).sum(axis=0)))
 
 
 def spearman_values(numbers: npt.ArrayLike, predicted: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Returns a number for each example [examples], whose mean is Spearman's correlation, and whose mean over examples
-    that are drawn again is that of these to first order: the correlation and the influence of each example on it, on
-    its own ranks and, by their ranks, on all others (Croux and Dehon 2010, section 2).
+    """Returns a number for each example (examples,): Spearman's correlation plus the influence of the example on it,
+    directly and through the ranks of all others (Croux and Dehon 2010, section 2).
+
+    The mean of the numbers is the correlation. Their mean over resampled examples is, to first order, the correlation
+    of these examples.
     """
     x, y = np.asarray(numbers, np.float64), np.asarray(predicted, np.float64)
     rank = spearman(x, y)
@@ -275,15 +277,15 @@ def spearman_values(numbers: npt.ArrayLike, predicted: npt.ArrayLike) -> npt.NDA
 
 
 def _ranks(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Returns the rank of each value from 1, the mean of their ranks for equal ones."""
+    """Returns the rank of each value from 1; equal values share their mean rank."""
     _, place, count = np.unique(np.asarray(values, np.float64), return_inverse=True, return_counts=True)
     ranks: npt.NDArray[np.float64] = (np.cumsum(count) - (count - 1) / 2)[place]
     return ranks
 
 
 def _ranked_below(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Returns for each example the sum of the weights of those whose rank it raises: of all above it, and half of those
-    of equal ones."""
+    """Returns for each example the sum of the weights of the examples whose rank it raises: the weights of all examples
+    above it, and half of the weights of equal examples."""
     _, place = np.unique(values, return_inverse=True)
     each = np.bincount(place, weights)
     sums: npt.NDArray[np.float64] = (weights.sum() - np.cumsum(each) + each / 2)[place]
@@ -291,13 +293,13 @@ def _ranked_below(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float
 
 
 ENTITY_COLUMNS = ("right_entities", "predicted_entities", "entities", "right_unseen", "predicted_unseen", "unseen")
-"""Counts of each example that scores of entities are computed from."""
+"""The counts of each example from which scores of entities are computed."""
 ENTITY_SCORES = ("f1", "precision", "recall", "unseen_f1", "unseen_recall", "seen_f1", "seen_recall")
 
 
 def entity_counts(name: str, sums: Mapping[str, npt.ArrayLike]) -> npt.NDArray[np.float64]:
-    """Returns for each example the entities that are right, predicted, and there, and 1 [examples, 4], of those that a
-    score of this name counts: all, or those that were not seen in training, or those that were."""
+    """Returns counts (examples, 4) of right, predicted and labelled entities, and 1. The name of the score selects the
+    entities: all, ``unseen`` in training, or ``seen`` in training."""
     right, predicted, there, *unseen = (np.asarray(sums[column], np.float64) for column in ENTITY_COLUMNS)
     counts = np.stack([right, predicted, there])
     counts = np.stack(unseen) if name.startswith("unseen_") else counts - unseen if name.startswith("seen_") else counts
@@ -320,7 +322,7 @@ def entity_ratio(name: str, totals: npt.NDArray[np.float64]) -> npt.NDArray[np.f
 
 
 def entity_score(name: str, sums: Mapping[str, npt.ArrayLike]) -> npt.NDArray[np.float64]:
-    """Returns the score of this name over all examples, given their columns."""
+    """Returns a score over all examples, given its name and the columns of the examples."""
     return entity_ratio(name, entity_counts(name, sums).sum(axis=0))
 
 

@@ -1,4 +1,4 @@
-"""Small parts that learn in place of a whole network (Houlsby et al. 2019, arXiv:1902.00751)."""
+"""Adapters in place of full fine-tuning (Houlsby et al. 2019, arXiv:1902.00751)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from lit_transformers.adapters import AdapterConfig, BottleneckConfig, IA3Config
 from lit_transformers.training.groups import ParameterGroupConfig
 
 AROUND = (ParameterGroupConfig(parameters=("network",), frozen=True), ParameterGroupConfig(parameters=("adapters",)))
-"""Of the network the adapters alone learn."""
+"""Freezes the network except its adapters."""
 
 
 def adapted(adapter: AdapterConfig) -> Mapping[str, Any]:
-    """Returns the overrides of an arm whose network is frozen around an adapter, at ten times the rate."""
+    """Returns the overrides of an arm that trains an adapter of the frozen network, with ten times the learning
+    rate."""
     return {"model.adapter": adapter, "training.groups": AROUND, "training.optimizer.learning_rate": 1e-3}
 
 
 ABLATION = Ablation(
-    question="What does a classifier lose if adapters learn in place of the network, and what does it forget less?",
+    question="How much does a classifier lose, and how much less does it forget, if only adapters learn?",
     answer=["bottlenecks in place of the network", "low rank in place of the network"],
     source=Source("Houlsby et al. 2019", arxiv="1902.00751", table="1"),
     baseline=TUNED,
@@ -54,10 +55,10 @@ ABLATION = Ablation(
         protocol="BERT-large on the tasks of GLUE",
         metric="mean score of GLUE",
         goal="maximize",
-        claims=["Adapters with a few per cent of the parameters nearly have the score of full fine-tuning."],
+        claims=["Adapters with a few per cent of the parameters nearly reach the score of full fine-tuning."],
     ),
     scales=scales(WHOLE),
     preparation=FETCH,
 )
-"""Bottlenecks of width 8, parallel adapters of 16 and rank 12 have about as many weights: 82 to 111 thousand. All arms
-read the same rows as often, which is equal compute up to the backward pass of frozen weights."""
+"""Bottlenecks of width 8, parallel adapters of width 16 and low rank of 12 have similar numbers of weights: 82 to 111
+thousand. All arms read the same rows equally often; compute is equal except for the backward pass of frozen weights."""

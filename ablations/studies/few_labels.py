@@ -1,4 +1,4 @@
-"""How many labels a classifier on a pretrained encoder needs. This study reproduces no paper."""
+"""The number of labels that a classifier on a pretrained encoder needs. This study reproduces no paper."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BASELINE = PROBE.override(
 )
 
 ABLATION = Ablation(
-    question="What does a classifier on a pretrained encoder lose with fewer labels?",
+    question="How much does a classifier on a pretrained encoder lose with fewer labels?",
     answer=["128 labels in place of 512"],
     baseline=BASELINE,
     factors={
@@ -28,7 +28,7 @@ ABLATION = Ablation(
     metric=SENTIMENT_NATS,
     contrasts=[
         *(Contrast(f"{number} labels in place of 512", f"labels={number}", "baseline") for number in NUMBERS[1:]),
-        Contrast("labels as they come in place of as many of each", "labels=512_unbalanced", "baseline"),
+        Contrast("labels at random in place of equal numbers of each class", "labels=512_unbalanced", "baseline"),
     ],
     scales={
         "demo": Scale(),

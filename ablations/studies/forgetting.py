@@ -1,5 +1,4 @@
-"""How fast fine-tuning should be for what is learned and what is forgotten (Sun et al. 2019, arXiv:1905.05583, section
-5.3.3)."""
+"""The learning rate of fine-tuning, and forgetting (Sun et al. 2019, arXiv:1905.05583, section 5.3.3)."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from ablations.fine_tuning import FETCH, RECIPROCAL_RANK, RETRIEVAL, SENTIMENT_N
 RATES = {"2e-5": 2e-5, "5e-5": 5e-5, "4e-4": 4e-4}
 
 ABLATION = Ablation(
-    question="Which rate of fine-tuning learns sentiment, and what does each forget of retrieval?",
+    question="Which learning rate of fine-tuning learns sentiment, and how much retrieval does each rate forget?",
     answer=["a rate of 4e-4 in place of 1e-4"],
     source=Source("Sun et al. 2019", arxiv="1905.05583"),
     baseline=TUNED,
@@ -25,7 +24,7 @@ ABLATION = Ablation(
         "retrieval": Retention(
             run=RETRIEVAL,
             metric=RECIPROCAL_RANK,
-            limit=Margin(0.5, "half of the questions find their paragraph at another place"),
+            limit=Margin(0.5, "about half of the questions rank their paragraph at another place"),
         )
     },
     published=Published(

@@ -1,4 +1,4 @@
-"""Further pretraining on the texts of a task before its labels (Sun et al. 2019, arXiv:1905.05583, section 5.4)."""
+"""Further pretraining on the texts of a task before fine-tuning (Sun et al. 2019, arXiv:1905.05583, section 5.4)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lit_transformers.training.config import AdamWConfig, LinearDecayConfig, Tra
 
 
 def pretrained_on(corpus: str) -> Mapping[str, Any]:
-    """Returns the overrides of an arm that predicts hidden words of a corpus before it learns labels."""
+    """Returns the overrides of an arm with masked language modelling on a corpus before fine-tuning."""
     return {"start.network": {"run": MASKED.override({"data.source.labelled.corpus": corpus}).to_dict()}}
 
 
@@ -48,11 +48,11 @@ MASKED = RunConfig(
     ),
     start=StartConfig.from_dict({"network": IMPORTED}),
 )
-"""Masked language modelling from the released weights, whose head of symbols starts anew. No text that SST-2 holds out
-is read."""
+"""Masked language modelling from the released weights, with a new head of symbols. Held-out texts of SST-2 are
+omitted."""
 
 ABLATION = Ablation(
-    question="Does predicting hidden words of the task's texts help a classifier of few labels?",
+    question="Does further pretraining on the task's texts help a classifier with few labels?",
     answer=["further pretraining within the task"],
     source=Source("Sun et al. 2019", arxiv="1905.05583", table="6"),
     baseline=FEW_LABELS,

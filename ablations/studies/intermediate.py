@@ -1,4 +1,4 @@
-"""A task with many labels between pretraining and one with few (STILTs, Phang et al. 2018, arXiv:1811.01088)."""
+"""An intermediate task between pretraining and a task with few labels (STILTs, Phang et al. 2018, arXiv:1811.01088)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ FEW: Mapping[str, Any] = {
     "training.steps": 48,
     "training.schedule.warmup": 5,
 }
-"""Overrides of TUNED for the six kinds of questions of TREC, with few labels."""
+"""Overrides of TUNED: the six kinds of questions of TREC, with few labels."""
 
 
 def after(corpus: str) -> Mapping[str, Any]:
-    """Returns the overrides of an arm that learns another corpus first."""
+    """Returns the overrides of an arm that is fine-tuned on another corpus first."""
     return {"start.network": {"run": TUNED.override({"data.source.corpus": corpus}).to_dict()}}
 
 
 BASELINE = TUNED.override(FEW)
 
 ABLATION = Ablation(
-    question="Does another task with more labels help a task with few?",
+    question="Does an intermediate task with more labels help a task with few labels?",
     answer=["sentiment before kinds of questions"],
     source=Source("Phang et al. 2018", arxiv="1811.01088", table="1"),
     baseline=BASELINE,
@@ -40,7 +40,7 @@ ABLATION = Ablation(
         "val/nats",
         goal="minimize",
         label="nats per question",
-        margin=Margin(0.03, "a sixtieth of the loss of who guesses one of six kinds"),
+        margin=Margin(0.03, "a sixtieth of the loss of guessing one of six kinds"),
     ),
     contrasts=[
         Contrast("sentiment before kinds of questions", "first=sentiment", "baseline"),
@@ -50,7 +50,7 @@ ABLATION = Ablation(
         protocol="BERT-large on MNLI and other large tasks, then on the tasks of GLUE",
         metric="mean score of GLUE",
         goal="maximize",
-        claims=["Tasks with few labels gain most, and some intermediate tasks do harm."],
+        claims=["Tasks with few labels gain most, and some intermediate tasks are harmful."],
     ),
     scales=scales(WHOLE),
     preparation=FETCH,

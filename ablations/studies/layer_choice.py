@@ -1,4 +1,4 @@
-"""Which layer of a pretrained encoder a classifier should read (Sun et al. 2019, arXiv:1905.05583, section 5.3.2)."""
+"""The layer of a pretrained encoder that a classifier reads (Sun et al. 2019, arXiv:1905.05583, section 5.3.2)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ablations.ablation import Ablation, Contrast, Published, PublishedValue, So
 from ablations.fine_tuning import FETCH, PROBE, RATE, REVIEWS, SENTIMENT_NATS, WHOLE_OF_PROBE, rates, scales
 
 ERRORS = {1: 9.81, 2: 8.66, 3: 6.83, 4: 6.41, 5: 5.70}
-"""Of every second of BERT's twelve layers, from the second on, by the layer of six that lies as high."""
+"""The error rates of BERT's layers 2, 4, 6, 8 and 10 of 12, by the layer of 6 at the same relative depth."""
 
 BASELINE = PROBE.override({"data.source.corpus": "imdb", "data.source.length": 128, "data.evaluation.examples": 4000})
 """The first 126 symbols of reviews. SST-2 has too few sentences to tell its neighbouring layers apart."""
@@ -36,8 +36,8 @@ ABLATION = Ablation(
         Contrast(f"layer {layer} in place of the last", f"layer={layer}", "baseline") for layer in range(5, 0, -1)
     ],
     published=Published(
-        protocol="BERT-base, fine-tuned on 25,000 reviews of IMDb with one of its twelve layers; here the frozen "
-        "MiniLM of six layers, read by a linear layer, on the first 126 symbols of 2,000 reviews",
+        protocol="BERT-base, fine-tuned on 25,000 reviews of IMDb with one of its twelve layers; here a linear probe "
+        "of the frozen MiniLM of six layers, on the first 126 symbols of 2,000 reviews",
         metric="error rate on IMDb",
         goal="minimize",
         cells=[

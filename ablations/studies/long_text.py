@@ -1,4 +1,4 @@
-"""What to read of a text that is longer than a row (Sun et al. 2019, arXiv:1905.05583, section 5.3.1)."""
+"""The part of a long text that a classifier reads (Sun et al. 2019, arXiv:1905.05583, section 5.3.1)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ABLATION = Ablation(
         "val/nats",
         goal="minimize",
         label="nats per review",
-        margin=Margin(0.01, "a seventieth of the loss of who guesses one of two classes"),
+        margin=Margin(0.01, "a seventieth of the loss of guessing one of two classes"),
     ),
     contrasts=[
         Contrast("the tail in place of the head", "part=tail", "baseline"),
@@ -49,8 +49,8 @@ ABLATION = Ablation(
         Contrast("attention over four pieces in place of the mean", "part=pieces_attention", "part=pieces_mean"),
     ],
     published=Published(
-        protocol="BERT-base, fine-tuned on 25,000 reviews of IMDb, of which rows hold 510 symbols; here the frozen "
-        "MiniLM, and rows of 94 symbols of reviews of at least 200 words",
+        protocol="BERT-base, fine-tuned on 25,000 reviews of IMDb in rows of 510 symbols; here the frozen MiniLM, and "
+        "rows of 94 symbols of reviews with at least 200 words",
         metric="error rate on IMDb",
         goal="minimize",
         cells=[

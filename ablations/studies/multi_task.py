@@ -1,4 +1,4 @@
-"""Several tasks before one of them (Sun et al. 2019, arXiv:1905.05583, section 5.5)."""
+"""Multi-task training before one of the tasks (Sun et al. 2019, arXiv:1905.05583, section 5.5)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TASKS = ("cola", "sst2", "trec")
 
 
 def together(sampling: SourceSamplingConfig) -> Mapping[str, Any]:
-    """Returns the overrides of an arm that learns three tasks at once, and then sentiment from their network."""
+    """Returns the overrides of an arm that learns three tasks at once, and then sentiment from the same network."""
     head = ClassificationConfig(pooling="mean", dropout=0.1)
     first = TUNED.override(
         {
@@ -42,7 +42,7 @@ def together(sampling: SourceSamplingConfig) -> Mapping[str, Any]:
 
 
 ABLATION = Ablation(
-    question="Does learning other tasks first help one with few labels?",
+    question="Does multi-task training first help a task with few labels?",
     answer=["three tasks before one"],
     source=Source("Sun et al. 2019", arxiv="1905.05583", table="8"),
     baseline=FEW_LABELS,
@@ -55,7 +55,7 @@ ABLATION = Ablation(
     metric=SENTIMENT_NATS,
     contrasts=[
         Contrast("three tasks before one", "first=three_tasks", "baseline"),
-        Contrast("batches by the numbers of labels in place of as many of each", "first=as_large", "first=three_tasks"),
+        Contrast("batches in proportion to labels in place of equal numbers", "first=as_large", "first=three_tasks"),
     ],
     published=Published(
         protocol="BERT-base on four classification tasks together, then on IMDb alone",
@@ -63,8 +63,8 @@ ABLATION = Ablation(
         goal="minimize",
         cells=[PublishedValue("baseline", 5.40), PublishedValue("first=three_tasks", 5.36)],
         remarks={
-            "three tasks before one": "The gain of the source lies within what two cores cannot decide; this study "
-            "shows what few labels gain or lose."
+            "three tasks before one": "Two cores cannot decide a gain as small as the source's; this study shows "
+            "the gain or loss with few labels."
         },
     ),
     scales=scales(WHOLE_OF_FEW, REVIEWS),

@@ -1,4 +1,4 @@
-"""How the vectors of an encoder become one for a classifier (Sun et al. 2019, arXiv:1905.05583, section 5.3.2)."""
+"""The pooling of an encoder's vectors for a classifier (Sun et al. 2019, arXiv:1905.05583, section 5.3.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LAST_FOUR = (-4, -3, -2, -1)
 BASELINE = PROBE.override({"data.source.examples": 512, "data.source.subset": "by_seed"})
 
 ABLATION = Ablation(
-    question="Which vector of a pretrained encoder should a classifier of few labels read?",
+    question="Which pooling of a pretrained encoder should a classifier with few labels read?",
     answer=["the first token in place of the mean"],
     source=Source("Sun et al. 2019", arxiv="1905.05583", table="4"),
     baseline=BASELINE,
@@ -40,7 +40,7 @@ ABLATION = Ablation(
         Contrast("a learned mix of four layers in place of the last", "vector=mix_of_last_four", "baseline"),
     ],
     published=Published(
-        protocol="BERT-base, fine-tuned on 25,000 reviews of IMDb, read at its first token",
+        protocol="BERT-base, fine-tuned on 25,000 reviews of IMDb, pooled by the first token",
         metric="error rate on IMDb",
         goal="minimize",
         claims=[

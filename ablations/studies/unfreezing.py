@@ -1,4 +1,4 @@
-"""Layers that begin to learn one after another from the top (Howard and Ruder 2018, arXiv:1801.06146, section 3.3)."""
+"""Gradual unfreezing, layer by layer from the top (Howard and Ruder 2018, arXiv:1801.06146, section 3.3)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from lit_transformers.training.config import SlantedTriangularConfig
 from lit_transformers.training.groups import ParameterGroupConfig, UnfreezingConfig
 
 DECAYED = (ParameterGroupConfig(parameters=("network",), layer_decay=1 / 2.6),)
-"""Each layer at 1/2.6 of the rate of the one above it (section 3.2)."""
+"""The learning rate of each layer is 1 / 2.6 of the rate of the layer above (section 3.2)."""
 
 ABLATION = Ablation(
-    question="Should the layers of a pretrained encoder begin to learn one after another?",
+    question="Should the layers of a pretrained encoder be unfrozen one after another?",
     answer=["unfreezing in place of all at once"],
     source=Source("Howard and Ruder 2018", arxiv="1801.06146"),
     baseline=TUNED,
@@ -39,12 +39,12 @@ ABLATION = Ablation(
         Contrast("all three of ULMFiT in place of none", "layers=ulmfit", "baseline"),
     ],
     published=Published(
-        protocol="an LSTM language model, fine-tuned on reviews of IMDb and other texts, a layer an epoch",
+        protocol="an LSTM language model, fine-tuned on reviews of IMDb and other texts, one more layer in each epoch",
         metric="error rate on IMDb",
         goal="minimize",
         claims=[
-            "The source fine-tunes with all three. Layer-wise decay is not decided on two cores: differences between "
-            "decays lie within .13 points (Sun et al. 2019, arXiv:1905.05583, table 5)."
+            "The source fine-tunes with all three. Two cores cannot decide layer-wise decay: decays differ by at most "
+            ".13 points (Sun et al. 2019, arXiv:1905.05583, table 5)."
         ],
     ),
     scales={
@@ -53,8 +53,8 @@ ABLATION = Ablation(
             overrides=WHOLE,
             leave_out={
                 **OTHER_RATES,
-                "layers=slanted": "its rise is that of the demo",
-                "layers=ulmfit": "its layers follow each other as in the demo",
+                "layers=slanted": "the demo shows the same schedule",
+                "layers=ulmfit": "the demo shows the same unfreezing",
             },
         ),
         "paper": Scale(

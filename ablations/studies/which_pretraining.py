@@ -1,4 +1,4 @@
-"""Which pretraining helps the tasks it is meant for (ALBERT, Lan et al. 2020, arXiv:1909.11942, table 5)."""
+"""The pretraining objective that helps downstream tasks most (ALBERT, Lan et al. 2020, arXiv:1909.11942, table 5)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lit_transformers.tasks import (
 from lit_transformers.training.config import AdamWConfig, LinearDecayConfig, TrainingConfig
 
 ENCODER = MINILM_NETWORK.override({"dim": 128, "heads": 4, "depth": 4, "feedforward.width": 512})
-"""A small BERT with the vocabulary of the released ones."""
+"""A small BERT with the vocabulary of the released models."""
 
 PRETRAINING = RunConfig(
     model=ENCODER,
@@ -49,7 +49,7 @@ PRETRAINING = RunConfig(
         steps=3000, optimizer=AdamWConfig(learning_rate=1e-3), schedule=LinearDecayConfig(warmup=300), device="cpu"
     ),
 )
-"""Hidden words of books, in two segments of 64 tokens together."""
+"""Masked language modelling on books, with pairs of segments in rows of 64 tokens."""
 
 CLASSES = ClassificationConfig(pooling="mean", dropout=0.1)
 SCORES = {
@@ -62,11 +62,11 @@ SCORES = {
     "ewt": "accuracy",
     "xquad": "f1",
 }
-"""The family of tasks, and what each is scored by. Their mean judges, in which each task counts once."""
+"""The tasks, with the score of each. The mean of the scores judges; each task counts once."""
 
 
 def sentences(corpus: str) -> SentencesConfig:
-    """Returns 2,000 examples of a corpus, other ones for each seed."""
+    """Returns 2,000 examples of a corpus, different for each seed."""
     return SentencesConfig(
         corpus=corpus,  # type: ignore[arg-type]
         tokenizer=PIECES,
@@ -123,7 +123,7 @@ BATTERY = RunConfig(
         steps=1600, optimizer=AdamWConfig(learning_rate=5e-4), schedule=LinearDecayConfig(warmup=160), device="cpu"
     ),
 )
-"""Eight tasks at once, each a batch in eight: what GLUE (arXiv:1804.07461) asks of one network a task."""
+"""Eight tasks at once, each with one batch in eight. GLUE (arXiv:1804.07461) trains one network for each task."""
 
 
 def pretrained(**overrides: Any) -> Mapping[str, Any]:
@@ -133,12 +133,12 @@ def pretrained(**overrides: Any) -> Mapping[str, Any]:
 
 
 GPU: Mapping[str, Any] = {"training.device": "cuda", "training.precision": "bf16", "training.steps": 16_000}
-"""Overrides of BATTERY on one GPU. The pretraining of an arm is part of the arm, and stays as long as in the demo."""
+"""Overrides of BATTERY on one GPU. The pretraining of an arm has as many steps as in the demo."""
 
 NONE, MASKED, NEXT, ORDER, ELECTRA = "none", "masked_words", "next_sentences", "sentence_order", "electra"
 
 ABLATION = Ablation(
-    question="Which objective of pretraining helps the tasks an encoder is fine-tuned for?",
+    question="Which pretraining objective helps the tasks of an encoder most?",
     answer=["hidden words against none", "sentence order", "replaced words against hidden words"],
     source=Source("Lan et al. 2020", arxiv="1909.11942", table="5"),
     baseline=BATTERY,

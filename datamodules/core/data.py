@@ -78,8 +78,8 @@ class DataConfig(Config):
 
     @property
     def examples_per_batch(self) -> int | None:
-        """Hook: number of examples of a batch over all ranks, by which the speed of training is shown; None where it is
-        shown by tokens, which is the default."""
+        """Hook: the number of examples of a batch over all ranks. If it is set, training shows its speed in examples.
+        By default None: speed is shown in tokens."""
         return None
 
     @property
@@ -187,7 +187,7 @@ class Data(L.LightningDataModule, ABC):
 
     @property
     def licences(self) -> Mapping[str, str]:
-        """Hook: the licences of its texts, by the names of their corpora. By default none is known."""
+        """Hook: the licences of its texts, by the names of their corpora. By default empty."""
         return {}
 
     @property

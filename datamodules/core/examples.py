@@ -30,11 +30,11 @@ class Example(NamedTuple):
     last, or several spans with their classes; None where the example has none.
 
     marked: positions of marked symbols, or None where none are marked. columns: the labels of further columns, by their
-    names in the description; without one that the example has not. second: the place of the first symbol of the second
-    text; None where there is one text. words: the number of the word of each symbol, from 1, and 0 where it belongs to
-    none; None where no label is one of words. passage: the text that an answer is a part of; None where there is none.
-    choices: the rows of its choices, each the places of its first symbol, of the first symbol of its second text, and
-    after its last; None where the example is one row.
+    names in the description; missing labels are omitted. second: the place of the first symbol of the second text; None
+    for one text. words: the number of the word of each symbol, from 1, and 0 for other symbols; None if no label is of
+    words. passage: the text that contains the answer; None for other examples. choices: the rows of its choices, each
+    as three places: of its first symbol, of the first symbol of its second text, and after its last symbol; None if the
+    example is one row.
     """
 
     symbols: npt.NDArray[np.int64]
@@ -53,13 +53,14 @@ class Example(NamedTuple):
 
 
 class TextRows(NamedTuple):
-    """How a text, or two, become symbols of a row: of each text those of ``tokenizer``, and then ``end``. The boundary
-    of the vocabulary comes before them.
+    """The layout of rows of one or two texts: the symbols of each text, followed by ``end``. The boundary of the
+    vocabulary comes before them, and is not included.
 
-    longest: the most symbols of the texts of a row, without ``end``. Of two texts the longer one loses its end. texts:
-    how many a row has, 1 or 2. Of single texts, head: how many symbols of a longer text are read from its beginning,
-    and the others of ``longest`` from its end; None for all of them. piece: symbols of a piece, where a row may have
-    several, each with the boundary before it and ``end`` after it; 0 where it is one.
+    longest: the most symbols of the texts of a row, without ``end``. In a pair that is too long, the longer text loses
+    its end. texts: the number of texts of a row, 1 or 2. head: the number of symbols that are read from the beginning
+    of a single text longer than ``longest``, the others from its end; None: all from the beginning. piece: the symbols
+    of a piece, if a row may have several pieces, each with the boundary before it and ``end`` after it; 0 for one
+    piece.
     """
 
     tokenizer: Tokenizer
@@ -70,7 +71,7 @@ class TextRows(NamedTuple):
     piece: int = 0
 
     def read(self, *symbols: Symbols) -> tuple[Symbols, ...]:
-        """Returns the symbols of each text that are read, given all of them."""
+        """Returns the symbols of each text that fit a row, given all symbols."""
         if self.texts == 2:
             first, second = symbols
             return cut_longer(first, second, self.longest)
@@ -80,8 +81,8 @@ class TextRows(NamedTuple):
         return (np.concatenate([text[: self.head], text[len(text) - self.longest + self.head :]]),)
 
     def row(self, *symbols: Symbols) -> tuple[npt.NDArray[np.int64], int | None]:
-        """Returns the symbols of a row, given those of its texts, and the place of the first one of the second text;
-        None of a row of one."""
+        """Returns the symbols of a row, given the symbols of its texts, and the place of the first symbol of the second
+        text; None for a row of one text."""
         if self.texts == 2:
             first, second = self.read(*symbols)
             return np.concatenate([first, self.end, second, self.end]).astype(np.int64), len(first) + len(self.end)
@@ -95,7 +96,7 @@ class TextRows(NamedTuple):
 
 
 def cut_longer(first: Symbols, second: Symbols, longest: int) -> tuple[Symbols, Symbols]:
-    """Returns two texts of at most ``longest`` symbols together, of which the longer one has lost its end."""
+    """Cuts the end of the longer text, so that both together have at most ``longest`` symbols."""
     first = first[: max(longest - len(second), longest // 2)]
     return first, second[: longest - len(first)]
 
@@ -123,12 +124,12 @@ class Examples(ABC):
         """Returns the name of the example with that ordinal."""
 
     def documents(self, split: Split) -> npt.NDArray[np.int64] | None:
-        """Hook: returns the ordinal of the document of each example of a split, ascending, where several examples may
-        be windows of one document, which are measured together. By default None: each is a document."""
+        """Hook: returns the ordinal of the document of each example of a split, ascending, if examples are windows of
+        documents and are measured together. By default None: each example is a document."""
         return None
 
     def document_name(self, split: Split, document: int) -> str:
-        """Hook: returns the name of a document. By default that of the example with its ordinal."""
+        """Hook: returns the name of a document. By default the name of the example with its ordinal."""
         return self.name(split, document)
 
     def reading_messages(self) -> list[str]:
@@ -136,13 +137,13 @@ class Examples(ABC):
         return []
 
     def draw(self, seed: int) -> None:
-        """Hook: receives the seed of the data before anything is read, for examples of training that seeds choose. By
-        default all seeds have the same."""
+        """Hook: receives the seed of the data before anything is read, so that it can choose training examples. By
+        default all seeds have the same examples."""
         return
 
     def texts(self, split: Split) -> Iterator[Document]:
-        """Hook: yields the texts of the examples of a split, without their labels. None by default, as of examples that
-        are no texts."""
+        """Hook: yields the texts of the examples of a split, without their labels. By default none, for examples that
+        are not texts."""
         return iter(())
 
     def trained_symbols(self) -> TrainedSymbols:
@@ -155,7 +156,7 @@ class Examples(ABC):
         return
 
     def class_counts(self, column: str, classes: int) -> list[int]:
-        """Hook: returns how many examples of training have each class of a column of labels. By default it reads every
+        """Hook: returns the number of training examples of each class of a column of labels. By default it reads every
         example."""
         labels = (self.example("train", ordinal).labels.get(column) for ordinal in range(self.count("train")))
         counts = Counter(labels)
@@ -185,12 +186,12 @@ class ExamplesConfig(Config):
 
     @property
     def licences(self) -> Mapping[str, str]:
-        """Hook: the licences of the examples, by the names of their corpora. By default none is known."""
+        """Hook: the licences of the examples, by the names of their corpora. By default empty."""
         return {}
 
     @property
     def most_rows(self) -> int:
-        """Hook: the most rows of an example, more than 1 where it has a row for each of its choices."""
+        """Hook: the most rows of an example: more than 1 if it has a row for each choice. By default 1."""
         return 1
 
     def described(self, trained: TrainedSymbols) -> LabelledDescription:

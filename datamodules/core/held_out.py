@@ -1,4 +1,4 @@
-"""Which texts of labelled data are held out from training, known by their words however they are written."""
+"""Recognizes held-out texts of labelled data by their words, whatever their case, spaces and punctuation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _WORD = re.compile(r"\w+")
 
 
 def words_of(text: bytes) -> list[str]:
-    """Returns the words of a text, without case, marks between them, and forms that Unicode counts as the same."""
+    """Returns the words of a text: case-folded, without punctuation, and in Unicode's normal form NFKC."""
     return _WORD.findall(unicodedata.normalize("NFKC", text.decode(errors="replace")).casefold())
 
 
 def text_digest(text: bytes) -> bytes:
-    """Returns a hash of the words of a text, equal for texts that differ in case, spaces or punctuation alone; without
-    words, that of its bytes."""
+    """Returns a hash of the words of a text: texts that differ only in case, spaces or punctuation have equal hashes.
+    The hash of a text without words is of its bytes."""
     words = " ".join(words_of(text))
     return hashlib.blake2b(words.encode() or text.strip(), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Floors of answers to questions: no answer, the first sentence, and words of the question in a sentence."""
+"""Floors of answers to questions: no answer, the first sentence, and the sentence with most words of the question."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ __all__ = ["question_floors"]
 
 
 def question_floors(data: LabelledData, metric: str) -> dict[str, float]:
-    """Returns exact match or F1 of simple answers: none; the first sentence; of the sentence with the most words of the
-    question all, or the longest run of words that the question does not have. Or the nats of all tokens of the
-    windows' passages and [CLS] alike. Nothing is fitted. Raises DataError for other metrics."""
+    """Returns exact match or F1 of simple answers, or nats of a uniform distribution.
+
+    The answers are: no answer; the first sentence; the sentence that shares most words with the question; in that
+    sentence the longest run of words that are not in the question. The distribution is uniform over the tokens of the
+    window's passage and [CLS]. Nothing is fitted. Raises DataError for other metrics.
+    """
     name = metric.removeprefix("best_")
     if name not in ("nats", *AnswerScores._fields):
         raise DataError(f"no predictor of answers has a value of {metric}")
@@ -45,18 +48,18 @@ def question_floors(data: LabelledData, metric: str) -> dict[str, float]:
 
 
 def sentences(passage: str) -> list[str]:
-    """Returns the sentences of a passage; all of it where it has none."""
+    """Returns the sentences of a passage; the whole passage if it has no sentence."""
     return [sentence.text.decode().strip() for sentence in sentences_of(Document("", passage.encode()))] or [passage]
 
 
 def nearest_sentence(question: str, passage: str) -> str:
-    """Returns the sentence with the most words of a question, the first of several."""
+    """Returns the first sentence that shares most words with a question."""
     words = {*normalized_answer(question).split()}
     return max(sentences(passage), key=lambda sentence: len(words & {*normalized_answer(sentence).split()}))
 
 
 def longest_run(question: str, passage: str) -> str:
-    """Returns the longest run of words of the nearest sentence that a question does not have, the first of several."""
+    """Returns the first longest run of words of the nearest sentence that are not in the question."""
     words = {*normalized_answer(question).split()}
     grouped = groupby(nearest_sentence(question, passage).split(), lambda word: normalized_answer(word) in words)
     runs: list[list[str]] = [[*run] for is_known, run in grouped if not is_known]
@@ -70,4 +73,4 @@ PREDICTORS: dict[str, Callable[[str, str], str]] = {
     "sentence with the most words of the question": nearest_sentence,
     "longest run of other words in that sentence": longest_run,
 }
-"""By a name: the answer to a question in a passage, "" for none."""
+"""Predictors by name: a function from a question and a passage to an answer, "" for no answer."""

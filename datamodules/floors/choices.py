@@ -13,13 +13,16 @@ from datamodules.labelled.labelled import LabelledData
 __all__ = ["choice_floors"]
 
 Texts = list[npt.NDArray[np.int64]]
-"""The symbols of the question of an example, then of each of its choices."""
+"""The symbols of an example: of its question, then of each of its choices."""
 
 
 def choice_floors(data: LabelledData, metric: str, batches: int) -> dict[str, float]:
-    """Returns the accuracy of chance, of the longest choice, and of the choice whose symbols that stand in the question
-    too are the rarest, by the sum of log(examples / examples that hold a symbol); or the nats of chance. Of choices
-    that are alike each is taken equally often. Nothing is learned from training. Raises DataError for other metrics."""
+    """Returns the accuracy of simple predictors, or the nats of chance.
+
+    The predictors are: chance; the longest choice; and the choice with the highest inverse document frequency of the
+    symbols that it shares with the question, summed as log(examples / examples with the symbol). Ties count as their
+    share of right choices. Nothing is fitted on the training split. Raises DataError for other metrics.
+    """
     if metric not in ("accuracy", "nats"):
         raise DataError(f"no predictor of choices has a value of {metric}")
     examples, right = _examples(data)
@@ -42,13 +45,13 @@ def choice_floors(data: LabelledData, metric: str, batches: int) -> dict[str, fl
 
 
 def _accuracy(scores: Sequence[Sequence[float]], right: list[int]) -> float:
-    """Returns how often the right choice has the highest score, with its share where several have it."""
+    """Returns the accuracy of the highest score; of k choices that tie for it, the right one counts 1 / k."""
     hits = [(row[place] == max(row)) / row.count(max(row)) for row, place in zip(scores, right, strict=True)]
     return float(np.mean(hits))
 
 
 def _examples(data: LabelledData) -> tuple[list[Texts], list[int]]:
-    """Returns the texts of the measured examples, and the places of their right choices."""
+    """Returns the texts of the measured examples, and the numbers of their right choices."""
     examples, right = [], []
     for batch in data.val_dataloader():
         assert batch.segments is not None

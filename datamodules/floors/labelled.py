@@ -1,5 +1,5 @@
-"""Floors of labels: the most frequent class or the mean number, and a linear model over bags of n-grams and, of two
-texts, over how much they share."""
+"""Floors of labels: the frequencies of classes or the mean number, and a linear model over bags of n-grams and, for
+pairs of texts, over their overlap."""
 
 from __future__ import annotations
 
@@ -49,32 +49,32 @@ __all__ = ["labelled_floors", "mixed_floors"]
 
 ORDERS = (1, 2, 3)
 COLUMNS = 1 << 16
-"""Number of columns of a bag, into which n-grams are hashed."""
+"""The number of columns of a bag, into which n-grams are hashed."""
 MULTIPLIER = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio: the multiplicative hash of Knuth, The Art of Computer Programming, 6.4."""
 PENALTY = 1e-4
 MOST_SYMBOLS = 1 << 22
-"""The most symbols of training rows that are read; of more, the first ones of the order of training."""
+"""The most symbols of training rows that are read: the first in the order of training."""
 
 Floats = npt.NDArray[np.float64]
 Score = Callable[[Floats, Floats], float]
-"""Computes a score from what is predicted of every example and its labels."""
+"""Computes a score from the predictions and labels of all examples."""
 
 
 class _Bags(NamedTuple):
-    """A row of features and the labels of every example [examples, outputs]: a number, or 1 for each class that it has,
-    else 0."""
+    """The features (examples, columns) and labels (examples, outputs) of examples. A label is a number, or 1 for each
+    class of the example and 0 for other classes."""
 
     features: scipy.sparse.csr_matrix[np.float64]
     labels: Floats
 
 
 class _Predictor(NamedTuple):
-    """What a kind of labels is predicted by, and its scores.
+    """The predictors of a kind of labels, and its scores.
 
-    common: the name of the predictor that knows no text; constant: its output, of the sums of labels over a number of
-    examples of training. linear: the name of the linear model; link: returns for its outputs [examples, outputs] and
-    the labels the sum of losses, and their gradient by the outputs.
+    common: the name of the predictor that reads no text. constant: returns its output, given the sums of labels and the
+    number of training examples. linear: the name of the linear model. link: returns the sum of losses and its gradient,
+    given outputs (examples, outputs) and labels. scores: by the names of metrics.
     """
 
     common: str
@@ -85,13 +85,12 @@ class _Predictor(NamedTuple):
 
 
 def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, float]:
-    """Returns the value of a metric of labels by who knows no text, from the frequencies of classes or the mean number,
-    and by a linear model over bags of n-grams: logistic regression or, of numbers, ridge regression. Tags of words have
-    predictors by word (``tag_floors``), questions by their words (``question_floors``), and
-    choices by theirs (``choice_floors``).
+    """Returns the value of a metric of labels for two predictors: the frequencies of classes or the mean number, and a
+    linear model over bags of n-grams (logistic regression, or ridge regression for numbers). Tags, questions and
+    choices have other predictors (``tag_floors``, ``question_floors``, ``choice_floors``).
 
-    metric: with the column before a colon where that is another than ``label``. They are fitted on this many batches of
-    training. Raises DataError for other metrics.
+    metric: its name, with the column and a colon before it for columns except ``label``. batches: the number of
+    training batches to fit on. Raises DataError for other metrics.
     """
     if isinstance(data.examples, Questions):
         return question_floors(data, metric)
@@ -119,7 +118,7 @@ def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, 
 
 
 def _predictor(labels: Labels) -> _Predictor:
-    """Returns what predicts such labels. Raises DataError for labels of which no simple predictor is known."""
+    """Returns the predictors of a kind of labels. Raises DataError for kinds without simple predictors."""
     match labels:
         case ClassLabels(count=count):
             binary = {"matthews": _matthews} if count == 2 else {}
@@ -128,12 +127,12 @@ def _predictor(labels: Labels) -> _Predictor:
             return _SETS
         case NumberLabels():
             return _NUMBERS
-    raise DataError(f"no simple predictor of {labels.kind} is known")
+    raise DataError(f"{labels.kind} have no simple predictor")
 
 
 def mixed_floors(data: MixedData, metric: str, batches: int) -> dict[str, float]:
-    """Returns ``labelled_floors`` of one source for a metric of its task, such as "sst2_accuracy". They are fitted on n
-    batches of this source alone. Raises DataError for other metrics, such as means over tasks."""
+    """Returns ``labelled_floors`` of one source for a metric of its task, such as "sst2_accuracy". The predictors are
+    fitted on batches of this source. Raises DataError for other metrics, such as means over tasks."""
     sources = [name for name in data.config.names if metric.startswith(f"{name}_")]
     if not sources:
         raise DataError(f"no predictor of several sources has a value of {metric}")
@@ -174,7 +173,7 @@ def _squared(outputs: Floats, truth: Floats) -> tuple[float, Floats]:
 
 
 def _codes(values: Floats, truth: Floats) -> Floats:
-    """Returns 1 for each class that an example has, and 2 more where it is predicted."""
+    """Returns 1 for each class of an example, plus 2 for each predicted class."""
     return truth + 2 * (values >= 0)
 
 
@@ -216,13 +215,13 @@ _NUMBERS = _Predictor(
 
 
 def _bags(batches: Iterable[LabelledBatch], column: str, kind: Labels) -> _Bags:
-    """Returns the features and labels of all rows with a label: bags of n-grams, as logarithms of counts that are
-    scaled to a sum of squares of 1, of each text apart, and for two texts how much they share."""
+    """Returns the features and labels of all rows with a label. Features are bags of n-grams, separate for each text:
+    logarithms of counts, scaled to a sum of squares of 1. For pairs of texts their overlap is added."""
     parts, labels = [], []
     for batch in batches:
         symbols, real = batch.inputs.numpy().astype(np.uint64), batch.padding_mask.numpy()
         segments = None if batch.segments is None else batch.segments.numpy().astype(np.uint64)
-        # The n-grams of the second text have numbers of their own.
+        # The n-grams of the second text have different numbers.
         own = symbols if segments is None else symbols + segments * np.uint64(MULTIPLIER >> 1)
         codes = np.zeros_like(symbols)
         rows, columns = [], []
@@ -246,7 +245,7 @@ def _bags(batches: Iterable[LabelledBatch], column: str, kind: Labels) -> _Bags:
 
 
 def _truth(batch: LabelledBatch, column: str, kind: Labels) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Returns the labels of a batch [rows, outputs], and which rows have one."""
+    """Returns the labels of a batch (rows, outputs), and a mask of the rows with a label."""
     labels = labels_in(batch, column).numpy()
     has = np.asarray(batch.padding_mask.numpy().any(axis=1), np.bool_)
     if isinstance(kind, NumberLabels):
@@ -258,8 +257,8 @@ def _truth(batch: LabelledBatch, column: str, kind: Labels) -> tuple[Floats, npt
 
 
 def _shared(batch: LabelledBatch) -> Floats:
-    """Returns for each row how much its two texts share [rows, 4]: of their symbols and of their pairs of neighbours,
-    the share of all that both have; the share of the symbols of each that the other has."""
+    """Returns the overlap of the two texts of each row (rows, 4): intersection over union of their symbols, and of
+    their pairs of neighbouring symbols; the share of each text's symbols that occur in the other."""
     assert batch.segments is not None
     shares = []
     for inputs, real, segments in zip(batch.inputs.tolist(), batch.padding_mask, batch.segments, strict=True):
@@ -290,8 +289,7 @@ def _linear_model(
     features: scipy.sparse.csr_matrix[np.float64],
     link: Callable[[Floats, Floats], tuple[float, Floats]],
 ) -> Floats:
-    """Returns the outputs of a linear model [rows, outputs], which is fitted by L-BFGS with a penalty on squared
-    weights."""
+    """Returns the outputs (rows, outputs) of a linear model, fitted by L-BFGS with a penalty on squared weights."""
     count, width = training.features.shape
     inputs = scipy.sparse.csr_matrix(
         scipy.sparse.hstack([training.features, scipy.sparse.csr_matrix(np.ones((count, 1)))])

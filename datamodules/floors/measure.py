@@ -1,4 +1,4 @@
-"""Measures floors once for a machine: the cache, and which predictors there are for which data."""
+"""Measures floors once for a machine: a cache, and the simple predictors of each kind of data."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from lit_transformers.source_code import code_from_outside
 __all__ = ["floors", "measured_floors"]
 
 VERSION = 2
-"""Part of every cache key: changes when the same data give other floors."""
+"""Part of every cache key. Change it when floors of the same data change."""
 VALUES = "floors.json"
 
 
 @singledispatch
 def floors(data: Data, metric: str, batches: int) -> dict[str, float]:
-    """Returns the values of a metric on the validation split that simple predictors reach, by their names.
+    """Returns the values of a metric on the validation split for simple predictors, by the names of the predictors.
 
-    batches: number of batches of training, for predictors learn from what a run learns from. Data from elsewhere enter
-    theirs by ``floors.register``. Raises DataError where there are none.
+    batches: the number of training batches that the predictors learn from, the same batches as of a run. Data of
+    plug-ins add predictors by ``floors.register``. Raises DataError for data without predictors.
     """
     raise DataError(f"data of kind {data.config.kind} have no simple predictors")
 
@@ -58,8 +58,8 @@ floors.register(DenoisingData, denoising_floors)
 
 
 def measured_floors(data: Data, metric: str, batches: int) -> dict[str, float]:
-    """Returns ``floors``, from the cache where they were measured before, by the same code on the same model of
-    processor. Raises DataError where there are none."""
+    """Returns ``floors``, from the cache if the same code measured them on the same model of processor. Raises
+    DataError for data without predictors."""
     code = code_from_outside(floors.dispatch(type(data)).__module__)
     key = canonical_hash([VERSION, data.fingerprint, metric, batches, code, processor_model()], 32)
     folder = cache_folder() / "floors" / key

@@ -16,14 +16,14 @@ __all__ = ["bm25", "retrieval_floors"]
 SATURATION, LENGTH_SHARE = 1.2, 0.75
 """k1 and b of Robertson and Zaragoza 2009, The Probabilistic Relevance Framework, section 3.5."""
 CHUNK = 1024
-"""The questions whose scores with all passages are in_passages at once."""
+"""The number of questions that are scored with all passages at once, to bound memory."""
 
 Floats = npt.NDArray[np.float64]
 
 
 def retrieval_floors(data: RetrievalData, metric: str, batches: int) -> dict[str, float]:
-    """Returns the mean reciprocal rank, hit_1, hit_5 or nats of a passage drawn at random among those of the split, and
-    all but nats of BM25, which learns from no training. Raises DataError for other metrics."""
+    """Returns mrr, hit_1, hit_5 or nats of a random order of the split's passages and, except for nats, of BM25.
+    Nothing is fitted on the training split. Raises DataError for other metrics."""
     questions, answers, passages = _texts(data)
     count = len(passages)
     by_chance = {
@@ -45,7 +45,8 @@ def retrieval_floors(data: RetrievalData, metric: str, batches: int) -> dict[str
 def bm25(
     questions: list[npt.NDArray[np.int64]], passages: list[npt.NDArray[np.int64]], symbols: int
 ) -> scipy.sparse.csr_matrix[np.float64]:
-    """Returns the score of each question [rows] with each passage [columns]: the sum over its symbols."""
+    """Returns the BM25 scores (questions, passages): sums over the symbols of each question. ``symbols`` is the size of
+    the vocabulary."""
     in_questions, in_passages = _counts(questions, symbols), _counts(passages, symbols)
     having = np.bincount(in_passages.indices, minlength=symbols)
     rarity = np.log1p((len(passages) - having + 0.5) / (having + 0.5))
@@ -59,7 +60,8 @@ def bm25(
 def _texts(
     data: RetrievalData,
 ) -> tuple[list[npt.NDArray[np.int64]], npt.NDArray[np.int64], list[npt.NDArray[np.int64]]]:
-    """Returns the symbols of the measured questions, the place of the passage of each, and those of the passages."""
+    """Returns the symbols of the measured questions, the place of the answer of each, and the symbols of all
+    passages."""
     questions, answers, passages = [], [], {}
     for batch in data.val_dataloader():
         for row, real, number in zip(batch.inputs, batch.padding_mask, batch.passage.tolist(), strict=True):
@@ -79,7 +81,7 @@ def _ranks(
     passages: list[npt.NDArray[np.int64]],
     symbols: int,
 ) -> npt.NDArray[np.int64]:
-    """Returns the rank of the passage that answers each question, the last one of those with the same score."""
+    """Returns the rank of the passage that answers each question; among equal scores it has the last rank."""
     scores, parts = bm25(questions, passages, symbols), []
     for start in range(0, len(questions), CHUNK):
         rows, own = scores[start : start + CHUNK].toarray(), answers[start : start + CHUNK, None]
@@ -88,7 +90,7 @@ def _ranks(
 
 
 def _counts(texts: list[npt.NDArray[np.int64]], symbols: int) -> scipy.sparse.csr_matrix[np.float64]:
-    """Returns how often each symbol [columns] stands in each text [rows]."""
+    """Returns the counts (texts, symbols) of each symbol in each text."""
     rows = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
     columns = np.concatenate([np.zeros(0, np.int64), *texts])
     return scipy.sparse.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(len(texts), symbols))

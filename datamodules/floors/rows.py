@@ -17,7 +17,7 @@ from lit_transformers.batch import IGNORED, RowBatch
 __all__ = ["MOST_SYMBOLS", "Beside", "SymbolPrediction", "bigram", "row_floors"]
 
 MOST_SYMBOLS = 1 << 22
-"""The most symbols of training rows that are counted; of more, the first ones of the order of training."""
+"""The most symbols of training rows that are counted: the first in the order of training."""
 NAMES = ("frequencies of symbols", "the symbol to the left", "the symbol to the right")
 DIRECTIONS = {"forward": NAMES[:2], "backward": (NAMES[0], NAMES[2])}
 """What may predict the symbols of a row that is read in a direction."""
@@ -79,7 +79,7 @@ def _by_bigrams(training: Beside, evaluated: Beside, size: int, measure: str) ->
 
 
 def _of_relations(data: RowData, metric: str, batches: int) -> float:
-    """Returns the metric of who knows how often each relation occurs. Raises DataError where there is none."""
+    """Returns the metric of the frequencies of relations. Raises DataError if the data have no relation."""
     if not data.description.relations:
         raise DataError(f"rows without a relation of segments have no {metric}; set data.relation")
     training, evaluated = (
@@ -90,7 +90,7 @@ def _of_relations(data: RowData, metric: str, batches: int) -> float:
 
 
 def _of_phrases(data: RowData, metric: str, batches: int) -> float:
-    """Returns the metric of who knows how often phrases are replaced. Raises DataError where none are."""
+    """Returns the metric of the frequency of replaced phrases. Raises DataError if no phrases are replaced."""
     training, evaluated = (
         np.concatenate(
             [np.empty(0, np.int64), *(b.phrases[..., 2].numpy().ravel() for b in part if b.phrases is not None)]
@@ -103,7 +103,7 @@ def _of_phrases(data: RowData, metric: str, batches: int) -> float:
 
 
 def _by_frequency(training: Integers, evaluated: Integers, classes: int, metric: str) -> float:
-    """Returns accuracy or nats of who knows how often each class occurs."""
+    """Returns accuracy or nats of the frequencies of classes."""
     counts = np.bincount(training, minlength=classes) + 1.0
     if metric.endswith("accuracy"):
         return float((evaluated == counts.argmax()).mean())

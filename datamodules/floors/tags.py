@@ -25,19 +25,20 @@ Pieces = tuple[int, ...]
 
 
 class TaggedRow(NamedTuple):
-    """The words of a row as their symbols, none of a word that the row does not hold, and their labels [words, 2]."""
+    """The words of a row, each as its symbols, without symbols if it was cut from the row; and their labels (words,
+    2)."""
 
     words: list[Pieces]
     labels: npt.NDArray[np.int64]
 
 
 def tag_floors(data: LabelledData, labels: WordTagLabels, metric: str, batches: int) -> dict[str, float]:
-    """Returns nats or accuracy per word, or a score of entities, by the frequencies of tags in training, and by those
-    of each word in training, its pieces as the network reads them; of a word that is new, by those of all.
+    """Returns nats or accuracy per word, or a score of entities, of two predictors: the frequencies of tags over all
+    words, and the frequencies of tags of each word. A new word has the frequencies of all words.
 
-    The frequencies of a word count one more word, which has each tag as often as all words have. They are of this many
-    batches of training. Words beyond the end of a row count as wrong, as for a network (``TagLabel``). Raises DataError
-    for other metrics.
+    The frequencies come from ``batches`` batches of training, and are smoothed by one more word with the frequencies of
+    all words. A word is known by its pieces, as the network reads them. Words that were cut from a row count as wrong,
+    as for a network (``TagLabel``). Raises DataError for other metrics.
     """
     scores = ENTITY_SCORES if labels.scheme else ()
     if metric not in ("nats", "accuracy", *scores):
@@ -71,7 +72,7 @@ def _value(
     frequencies: npt.NDArray[np.float64],
     rules: EntityRules | None,
 ) -> float:
-    """Returns a metric of predictions by the frequencies of tags of each known word, or else of all words."""
+    """Returns a metric of predictions by the frequencies of each known word, and of all words for other words."""
     nats, right, words, columns = 0.0, 0, 0, list[npt.NDArray[np.float64]]()
     for row in rows:
         tags, predicted = row.labels[:, 0], np.full(len(row.words), IGNORED)
@@ -89,7 +90,7 @@ def _value(
 
 
 def _rows(batches: Iterable[LabelledBatch]) -> Iterator[TaggedRow]:
-    """Yields the rows of batches; padding has none."""
+    """Yields the rows of batches, without rows of padding."""
     for batch in batches:
         assert batch.words is not None, "batches with labels of words have words"
         for inputs, numbers, labels in zip(batch.inputs.tolist(), batch.words.tolist(), batch.labels, strict=True):

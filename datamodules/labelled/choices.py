@@ -1,4 +1,4 @@
-"""Questions with several choices, of which one is right: from records, and made from the questions of SQuAD."""
+"""Questions with several choices, one of them right: from records, or from the questions and paragraphs of SQuAD."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Most = Annotated[int, Field(ge=2, le=256)]
 
 
 class ChoiceExamplesConfig(TextExamplesConfig):
-    """Base of questions with choices. Each choice is a row [CLS] question [SEP] choice [SEP], of which the longer text
-    loses its end where the row is too long. A tokenizer that learns its symbols learns them from the texts of training.
+    """Base of questions with choices. Each choice is a row [CLS] question [SEP] choice [SEP]; if the row is too long,
+    the longer of the two texts loses its end. A tokenizer that learns its symbols learns them from the training split.
     """
 
     def corpus(self) -> IndexedCorpus:
-        """Returns the corpus of the examples (``choice_text``). Raises DataError."""
+        """Returns the corpus of the examples, each stored as ``choice_text``. Raises DataError."""
         raise NotImplementedError
 
     @property
@@ -51,7 +51,7 @@ class ChoiceExamplesConfig(TextExamplesConfig):
 
     @property
     def class_names(self) -> dict[str, list[str]]:
-        """None: choices have no names."""
+        """An empty mapping: choices have no names."""
         return {}
 
     @property
@@ -61,7 +61,7 @@ class ChoiceExamplesConfig(TextExamplesConfig):
     def conflicts(self) -> Iterator[str]:
         yield from self.subset_conflicts()
         if self.balanced or self.keep != "head" or self.pieces > 1:
-            yield "balanced, keep and pieces are of texts with a class each; drop them"
+            yield "balanced, keep and pieces apply to texts with one class each; drop them"
 
     def described(self, trained: TrainedSymbols) -> LabelledDescription:
         symbols = RowSymbols.of(require_tokenizer(trained.tokenizer))
@@ -76,15 +76,14 @@ class ChoiceExamplesConfig(TextExamplesConfig):
 
 
 class ChoiceRecordsConfig(ChoiceExamplesConfig, RecordsConfig, kind="choices"):
-    """Fields of records in a file, a folder or a tar: a question, a list of choices, and which of them is right.
-    Without a split test, testing reads validation.
+    """Records of questions with choices, in a file, a folder or a tar. Without a split test, testing reads validation.
 
-    question  a column by its name, or its number from 1, or a JMESPath in nested records; None where a choice follows
-              the context alone
-    choices   the list of choices, likewise
-    answer    the right one: its number, or a letter from A on
-    context   a text that is read before the question; None without one
-    first     the number of the first choice
+    question  the column of the question: its name, its number from 1, or a JMESPath in nested records; None: choices
+              follow the context directly
+    choices   the column of the list of choices
+    answer    the column of the right choice: its number, or a letter from A on
+    context   the column of a text that is read before the question; None: no context
+    first     the number of the first choice in the column answer
     most      the most choices of an example
     """
 
@@ -101,7 +100,7 @@ class ChoiceRecordsConfig(ChoiceExamplesConfig, RecordsConfig, kind="choices"):
         yield from super().conflicts()
         yield from self.conflicts_of(choices=self.choices, answer=self.answer, **read)
         if not read:
-            yield "neither a question nor a context is read; set question"
+            yield "examples need a question or a context; set question"
 
     @property
     def most_rows(self) -> int:
@@ -115,17 +114,17 @@ class ChoiceRecordsConfig(ChoiceExamplesConfig, RecordsConfig, kind="choices"):
         return corpus
 
     def _example(self, record: FileRecord, values: list[list[str]], path: Path) -> Text:
-        """Returns an example as it is stored. Raises DataError for an answer that is none of the choices."""
+        """Returns an example for the index. Raises DataError for an answer that is not one of the choices."""
         [answer, *_], choices, *before = values
         question = " ".join(text for column in before for text in column)
         if not 2 <= len(choices) <= self.most:
-            reason = f"{len(choices)} choices, and an example has 2 to {self.most}"
+            reason = f"{len(choices)} choices, but an example has 2 to {self.most}"
             raise DataError(f"{record.place}: {reason}; correct it, or data.source.most")
         answer = answer.strip()
         is_letter = len(answer) == 1 and answer.isalpha()
         right = ord(answer.upper()) - ord("A") if is_letter else int(answer) - self.first if answer.isdecimal() else -1
         if not 0 <= right < len(choices):
-            reason = f"the answer {answer!r} is none of {len(choices)} choices"
+            reason = f"the answer {answer!r} names none of the {len(choices)} choices"
             raise DataError(f"{record.place}: {reason}; correct it, data.source.answer or data.source.first")
         return choice_text(
             record.origin, self.split_of(record, question), record.row, right, [question, *choices], path
@@ -133,13 +132,13 @@ class ChoiceRecordsConfig(ChoiceExamplesConfig, RecordsConfig, kind="choices"):
 
 
 class SquadChoicesConfig(ChoiceExamplesConfig, kind="squad_choices"):
-    """The paragraph that a question of SQuAD (arXiv:1606.05250) belongs to, among other paragraphs of its split, which
-    are drawn by the question alone.
+    """Choose the paragraph of a SQuAD question (arXiv:1606.05250) among paragraphs of the same split. The other
+    paragraphs are drawn at random, from a seed that depends only on the question and its paragraph.
 
-    path        a .json, plain or compressed, or a folder of them, relative to LIT_DATA or to the working folder
-    choices     of each question
-    validation  the fractions of paragraphs, by a hash of their text
-    test
+    path        a .json file, plain or compressed, or a folder of them, relative to LIT_DATA or to the working folder
+    choices     the number of choices of each question
+    validation  the fraction of paragraphs in validation, by a hash of their text
+    test        the fraction of paragraphs in test
     """
 
     path: str
@@ -172,7 +171,7 @@ class SquadChoicesConfig(ChoiceExamplesConfig, kind="squad_choices"):
             split, chance = self._split(question), Random(f"{question.question} {question.context}")
             others = [context for context in paragraphs[split] if context != question.context]
             if len(others) < self.choices - 1:
-                reason = f"{split} has {len(others) + 1} paragraphs for {self.choices} choices"
+                reason = f"the split {split} has {len(others) + 1} paragraphs, too few for {self.choices} choices"
                 raise DataError(f"data.source.choices: {reason}; lower it, or change the fractions of splits")
             choices = sorted(others, key=lambda _: chance.random())[: self.choices - 1]
             right = int(chance.random() * self.choices)
@@ -184,8 +183,8 @@ class SquadChoicesConfig(ChoiceExamplesConfig, kind="squad_choices"):
 
 
 def choice_text(origin: str, split: Split, row: int, right: int, texts: list[str], path: Path) -> Text:
-    """Returns an example as the text that an index stores: the number of the right choice in a byte, then the question
-    and the choices. Raises DataError where UTF-8 cannot write it."""
+    """Returns an example as a text for the index: one byte with the number of the right choice, then the question and
+    the choices as JSON. Raises DataError if UTF-8 cannot write it."""
     try:
         content = bytes([right]) + json.dumps(texts, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -194,7 +193,7 @@ def choice_text(origin: str, split: Split, row: int, right: int, texts: list[str
 
 
 def require_splits(corpus: IndexedCorpus) -> None:
-    """Raises DataError where nothing is left to train on, or to measure."""
+    """Raises DataError if the split train or validation has no example."""
     for split in ("train", "validation"):
         if not corpus.count(split):
             reason = f"no example in the split {split!r}"
@@ -202,7 +201,7 @@ def require_splits(corpus: IndexedCorpus) -> None:
 
 
 class ChoiceTexts(StoredTexts):
-    """Questions with their choices, which are turned into symbols when they are read."""
+    """Questions with their choices, encoded when they are read."""
 
     def texts_of(self, stored: bytes) -> Sequence[bytes]:
         return [text.encode() for text in json.loads(stored[1:])]
@@ -221,7 +220,7 @@ class ChoiceTexts(StoredTexts):
 
 
 def _training_texts(corpus: IndexedCorpus) -> Iterator[Document]:
-    """Yields the questions and choices of training."""
+    """Yields the questions and choices of the training split."""
     for document in corpus.documents("train"):
         for text in json.loads(document.text[1:]):
             yield Document(document.name, text.encode())

@@ -1,4 +1,4 @@
-"""Sentences whose words have tags, from files with a word a line: columns as of CoNLL's shared tasks, and CoNLL-U."""
+"""Tagged sentences from files with one word on each line: the columns of CoNLL's shared tasks, and CoNLL-U."""
 
 from __future__ import annotations
 
@@ -29,46 +29,47 @@ from lit_transformers.entities import Scheme, scheme_of
 __all__ = ["ConllConfig"]
 
 Column = str | Annotated[int, Field(ge=1)]
-"""A column by its name or its number from 1."""
+"""A column: its name, or its number from 1."""
 
 CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 """The columns of CoNLL-U (universaldependencies.org/format.html)."""
 CONLLU_SUFFIXES = {".conllu", ".conllup"}
 SUFFIXES = CONLLU_SUFFIXES | {".conll", ".iob", ".iob1", ".iob2", ".bio", ".txt", ".tsv"}
 NAMED_COLUMNS = "# global.columns ="
-"""The beginning of a line that names the columns (universaldependencies.org/ext-format.html)."""
-NO_WORDS = "multiword tokens and empty nodes omitted, which are no words"
+"""The start of a line that names the columns (universaldependencies.org/ext-format.html)."""
+NO_WORDS = "multiword tokens and empty nodes omitted, since they are not words"
 BOUNDARY, BOUNDARIES = "-DOCSTART-", "lines -DOCSTART- omitted"
 LATER = (*READ_LATER, "labels", "scheme")
-"""The fields that decide how a stored sentence is read."""
+"""The fields that do not change the stored sentences, only how they are read."""
 
 
 class ConllConfig(TextExamplesConfig, kind="conll"):
-    """Files with a word and its columns on each line and an empty line after each sentence: a file, or all of a folder
-    or archive, plain or compressed, with one of the suffixes .conll, .conllu, .conllup, .iob, .bio, .txt, .tsv. Tabs
-    divide columns, or spaces on a line without tabs. Without a split test, testing reads validation.
+    """Tagged sentences: a word and its columns on each line, and an empty line after each sentence. Reads a file, or
+    the files of a folder or archive with a suffix .conll, .conllu, .conllup, .iob, .bio, .txt or .tsv, plain or
+    compressed. Tabs separate columns; on a line without tabs, spaces do. Without a split test, testing reads
+    validation.
 
-    A row is [CLS], the pieces of all words, [SEP]. A word has the pieces that it has within its sentence, with the
-    space before it where the tokenizer keeps spaces; a word without any is read as the unknown symbol. Words beyond
-    ``length`` are in no row, and count as wrong where the row is measured.
+    A row is [CLS], the pieces of all words, [SEP]. Words are tokenized within their sentence, with the space before
+    them if the tokenizer keeps spaces. A word without pieces becomes the unknown symbol. Words beyond ``length`` are
+    cut from the row; they do not train, and count as wrong in measures.
 
-    In CoNLL-U (.conllu, .conllup), multiword tokens (1-2) and empty nodes (1.1) are omitted, and counted.
+    In CoNLL-U (.conllu, .conllup), multiword tokens (1-2) and empty nodes (1.1) are omitted and counted.
     path     relative to LIT_DATA or to the working folder
-    word     the column of words by its number from 1, or by its name: a name of CoNLL-U, or of a line
-             "# global.columns ="; None: FORM in CoNLL-U, else the first column
-    label    the column of tags, likewise; None: UPOS in CoNLL-U, else the last column
-    labels   the tags, in order; (): all that stand in the files, O first and the others sorted
-    scheme   in which tags spell entities, which are then scored as seqeval's strict mode does; None: IOB2, IOBES or
-             BILOU where all tags are O or such a prefix with a type, else none. A tag of the files that the scheme
-             does not allow where it stands is an error
-    comment  the beginning of lines that are no words; None: # in CoNLL-U, and on lines without a tab in files with tabs
+    word     the column of words: its number from 1, or its name in CoNLL-U or in a line "# global.columns ="; None:
+             FORM in CoNLL-U, else the first column
+    label    the column of tags: its number or name, as for word; None: UPOS in CoNLL-U, else the last column
+    labels   the tags, in order; (): all tags of the files, O first and the others sorted
+    scheme   the scheme by which tags spell entities, which are then scored as by seqeval's strict mode; None: IOB2,
+             IOBES or BILOU if all tags are O or a prefix of that scheme with a type, else no entities. A tag that the
+             scheme does not allow at its place is an error
+    comment  the start of comment lines; None: # in CoNLL-U, and on lines without a tab in files with tabs
     train_files, validation_files, test_files
-             the files of each split by their names in path, with or without the suffix of a compression; (): those
+             the files of each split by their names in path, with or without the suffix of a compression; (): files
              whose names or folders name the split, or as ``splits`` says
     splits   folders: by the folder or file names (train, validation, test). hash: by a hash of the words of a sentence,
-             so that equal ones share a split
+             so that equal sentences share a split
     validation, test
-             the fractions of a split by hash
+             the fractions of validation and test if splits is hash
     """
 
     path: str
@@ -88,20 +89,20 @@ class ConllConfig(TextExamplesConfig, kind="conll"):
         yield from nothing_left(self.validation, self.test)
         yield from self.subset_conflicts()
         if self.balanced:
-            yield "balanced counts the examples of each class, and each word of a sentence has a tag; drop it"
+            yield "balanced needs one class for each example, but each word of a sentence has a tag; drop it"
         if self.keep != "head" or self.pieces > 1:
-            yield "keep and pieces are of texts with one label, and each word of a sentence has a tag; drop them"
+            yield "keep and pieces apply to texts with one label, but each word of a sentence has a tag; drop them"
         if len({*self.labels}) < len(self.labels) or len(self.labels) == 1:
-            yield f"labels are 2 or more different ones, not {list(self.labels)}"
+            yield f"labels need 2 or more different tags, not {list(self.labels)}"
         if any(self.files.values()):
             if not self.train_files or not self.validation_files:
-                yield "train_files and validation_files are both needed where files are named; name both, or none"
+                yield "train_files and validation_files are needed together; name both, or none"
             if self.splits == "hash":
-                yield "splits=hash divides all files, and files are named; drop one of them"
+                yield "splits=hash divides all files, but files of splits are named; drop one of them"
 
     @property
     def files(self) -> Mapping[Split, tuple[str, ...]]:
-        """The names of the files of each split, where they are given."""
+        """The names of the files of each split; empty if they are not given."""
         return {"train": self.train_files, "validation": self.validation_files, "test": self.test_files}
 
     @property
@@ -128,7 +129,7 @@ class ConllConfig(TextExamplesConfig, kind="conll"):
         return LabelledDescription(vocabulary=symbols.vocabulary, length=self.length, labels=labels)
 
     def tags_named(self, names: Sequence[str]) -> WordTagLabels:
-        """Returns what tags of these names are."""
+        """Returns the labels for tags of these names."""
         return WordTagLabels(names=tuple(names), scheme=scheme_of(names, self.scheme))
 
     def protocol(self) -> dict[str, Plain]:
@@ -141,8 +142,8 @@ class ConllConfig(TextExamplesConfig, kind="conll"):
         }
 
     def corpus(self) -> IndexedCorpus:
-        """Returns the corpus of all sentences, as ``TaggedSentences`` stores them. Raises DataError that names the line
-        at fault."""
+        """Returns the corpus of all sentences, in the form of ``TaggedSentences``. Raises DataError, which names the
+        wrong line."""
         decisive = {name: value for name, value in self.to_dict().items() if name not in LATER}
         left_out = Counter[str]()
         files = files_of(self.path, self._is_read, left_out)
@@ -155,8 +156,8 @@ class ConllConfig(TextExamplesConfig, kind="conll"):
         return corpus
 
     def inventory(self, corpus: IndexedCorpus) -> TagInventory:
-        """Returns the tags of a corpus and the entities of its training. Raises DataError for a tag that is none of
-        ``labels``, or that the scheme does not allow."""
+        """Returns the tags of a corpus and the entities of its training split. Raises DataError for a tag that is not
+        in ``labels``, or that the scheme does not allow."""
         return inventory_of(corpus, self.labels, self.scheme)
 
     def build(self) -> TaggedSentences:
@@ -165,7 +166,7 @@ class ConllConfig(TextExamplesConfig, kind="conll"):
         return TaggedSentences(self, corpus, inventory, self.tags_named(self.labels or inventory.names))
 
     def _is_read(self, name: str) -> bool:
-        """Whether a file is read, by its name in the folder or archive."""
+        """Whether a file with this name in the folder or archive is read."""
         if format_of(name) == "archive":
             return True
         if any(self.files.values()):
@@ -173,7 +174,7 @@ class ConllConfig(TextExamplesConfig, kind="conll"):
         return _suffix(name) in SUFFIXES
 
     def _splits_of(self, name: str, words: Sequence[str]) -> list[Split]:
-        """Returns the splits of a sentence of a file, several where several name it."""
+        """Returns the splits of a sentence; several if the file is named for several splits."""
         if any(self.files.values()):
             return [split for split in SPLITS if any(_is_called(name, own) for own in self.files[split])]
         if self.splits == "hash":
@@ -193,15 +194,15 @@ class ConllConfig(TextExamplesConfig, kind="conll"):
 
 
 class Sentence(NamedTuple):
-    """The lines of a sentence from its first word on, the number of which is ``line``: a word and its tag with a tab
-    between them, or nothing for a line that is no word."""
+    """A sentence of a file. line: the number of its first line with a word. lines: from that line on, the word and its
+    tag with a tab between them; "" for a line that is not a word."""
 
     line: int
     lines: list[str]
 
 
 def _is_called(name: str, given: str) -> bool:
-    """Whether a file has a name that is given, perhaps without the folder around it or the suffix of a compression."""
+    """Whether a file has a given name; the given name may omit its folder and the suffix of a compression."""
     suffixes = ("", *COMPRESSIONS)
     return any(name == f"{given}{suffix}" or name.endswith(f"/{given}{suffix}") for suffix in suffixes)
 
@@ -212,7 +213,7 @@ def _suffix(name: str) -> str:
 
 
 def _sentences(member: Member, config: ConllConfig, left_out: Counter[str]) -> Iterator[Sentence]:
-    """Yields the sentences of a file. Raises DataError that names the line at fault."""
+    """Yields the sentences of a file. Raises DataError, which names the wrong line."""
     reader = _WordReader(member.name, config)
     start, lines, others = 0, list[str](), 0
     for number, line in enumerate(chain(text_lines(member.stream, member.name), [""]), 1):
@@ -229,12 +230,12 @@ def _sentences(member: Member, config: ConllConfig, left_out: Counter[str]) -> I
         if lines:
             yield Sentence(start, lines)
         elif others:
-            raise DataError(f"{place}: ends a sentence of no words; correct the lines before it")
+            raise DataError(f"{place}: ends a sentence without words; correct the lines before it")
         start, lines, others = 0, [], 0
 
 
 class _WordReader:
-    """Reads the lines of a file with a word each."""
+    """Reads the words and tags from the lines of a file."""
 
     def __init__(self, name: str, config: ConllConfig) -> None:
         self.is_conllu = _suffix(name) in CONLLU_SUFFIXES
@@ -243,13 +244,13 @@ class _WordReader:
         self.comment, self.has_tabs = config.comment, self.is_conllu
 
     def is_comment(self, line: str) -> bool:
-        """Whether a line is a comment, and not a word such as # with its tag."""
+        """Whether a line is a comment, not the word # with its tag."""
         if self.comment is not None:
             return bool(self.comment) and line.startswith(self.comment)
         return line.startswith("#") and (self.is_conllu or (self.has_tabs and "\t" not in line))
 
     def word(self, line: str, place: str) -> str | None:
-        """Returns the word of a line and its tag with a tab between them; None for a line that is no word. Raises
+        """Returns the word of a line and its tag with a tab between them; None for a line that is not a word. Raises
         DataError."""
         if line.startswith(NAMED_COLUMNS):
             self.columns, self.has_tabs = (*line.removeprefix(NAMED_COLUMNS).split(),), True
@@ -264,13 +265,13 @@ class _WordReader:
         return f"{word}\t{tag}"
 
     def _is_word(self, number: str, place: str) -> bool:
-        """Whether a number is one of a word, and not that of a multiword token or of an empty node."""
+        """Whether an ID belongs to a word, not to a multiword token or an empty node."""
         if not number.replace("-", "", 1).replace(".", "", 1).isdecimal():
-            raise DataError(f"{place}: {number[:40]!r} is no number of a word of CoNLL-U; correct the line")
+            raise DataError(f"{place}: {number[:40]!r} is not an ID of CoNLL-U; correct the line")
         return number.isdecimal()
 
     def _cell(self, cells: Sequence[str], field: str, place: str) -> str:
-        """Returns the cell of the column that a field names. Raises DataError where it is missing or empty."""
+        """Returns the cell in the column of a field, word or label. Raises DataError if it is missing or empty."""
         column = self.fields[field]
         if column is None:
             column = {"word": "FORM", "label": "UPOS"}[field] if self.is_conllu else {"word": 1, "label": -1}[field]

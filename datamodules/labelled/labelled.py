@@ -1,4 +1,4 @@
-"""The data of tasks that predict labels of whole sequences, of their tokens, or of spans of them."""
+"""Data of tasks that predict labels of sequences, of their tokens or words, or of spans."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = ["LabelledData", "LabelledDataConfig", "LabelledEvaluationConfig"]
 
 
 WINDOW = 64
-"""The number of batches that are sorted together where a config names none: of sentences of SST-2 in batches of 32, .96
-of all places hold a token, as against .87 with 16 and .33 without sorting."""
+"""The default number of batches that are sorted together. On sentences of SST-2 in batches of 32, .96 of all places
+hold a token; with 16 batches .87, without sorting .33."""
 Padding = Literal["longest", "fixed"]
 
 
 class LabelledEvaluationConfig(Config):
-    """How a model is evaluated: part of the protocol, so recorded with every number.
+    """How a model is evaluated: part of the protocol, which is recorded with every number.
 
-    batch_size  None: as in training
-    examples    largest number of examples, the same for all runs, chosen at random: files may be in the order of their
-                labels; of questions all windows are read
+    batch_size  rows over all ranks together; None: as in training
+    examples    the largest number of examples, chosen at random, the same for all runs; None: all. All windows of a
+                chosen question are read
     split       the split that validation reads; testing reads test
     """
 
@@ -51,11 +51,11 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
 
     source      the examples; the table EXAMPLES lists the kinds
     batch_size  rows over all ranks together
-    window      number of batches whose examples are sorted together by length, before the batches are shuffled, so that
-                rows of a batch have about the same length; 1: examples are not sorted; None: 64, but no more than a
-                pass over the examples of training has
+    window      the number of batches whose examples are sorted together by length, before the batches are shuffled, so
+                that the rows of a batch have similar lengths; 1: examples are not sorted; None: 64, or the batches of
+                one pass over the training split if they are fewer
     padding     longest: to the longest row of the batch. fixed: to the longest row of the source
-    seed        of the order of examples; the source alone decides their content
+    seed        of the order of examples; it does not change the examples
     workers     worker processes that make batches; 0: the training process makes them
     """
 
@@ -82,7 +82,7 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
 
     @property
     def tokens_per_step(self) -> int:
-        """Counts every row as the longest one: lengths are not known before rows are read."""
+        """Counts every row as the longest, since lengths are unknown before rows are read."""
         return self.batch_size * self.source.most_rows * self.length
 
     @property
@@ -137,7 +137,7 @@ class LabelledData(Data):
         return self.examples.reading_messages()
 
     def prepare_data(self) -> None:
-        """Fills the cache in one process, for all others, and prints once how the source was read."""
+        """Fills the cache in one process, for all processes, and prints once how the source was read."""
         self.print_reading()
 
     def trained_symbols(self) -> TrainedSymbols:
@@ -178,11 +178,11 @@ class LabelledData(Data):
         return Reading(open_rows, Shard(), self.config.workers)
 
     def class_counts(self, column: str, classes: int) -> list[int]:
-        """Returns how many examples of training have each class of a column of labels."""
+        """Returns the number of training examples of each class of a column of labels."""
         return self.examples.class_counts(column, classes)
 
     def _shape(self, batch_size: int, window: int) -> RowShape:
-        """Returns the shape of batches. window: where the config names none."""
+        """Returns the shape of batches. window: used if the config names none."""
         config = self.config
         return RowShape.of(self.description, self.rows(batch_size), config.window or window, config.padding)
 
@@ -192,9 +192,9 @@ class LabelledData(Data):
 
 
 class RowShape(NamedTuple):
-    """rows: of a batch over all ranks. window: number of batches that are sorted together. boundary: the symbol that a
-    row begins with. least: the minimum length of a row. columns: what the columns of labels hold. segments: the most
-    texts of a row. of_words: whether a column is of words."""
+    """The shape of batches. rows: of a batch over all ranks. window: the number of batches that are sorted together.
+    boundary: the first symbol of a row. least: the minimum length of a row. columns: the labels of each column.
+    segments: the most texts of a row. of_words: whether a column has labels of words."""
 
     rows: int
     window: int
@@ -206,15 +206,16 @@ class RowShape(NamedTuple):
 
     @classmethod
     def of(cls, description: LabelledDescription, rows: int, window: int, padding: Padding) -> Self:
-        """Returns the shape of rows of such examples. padding: to the longest row of a batch, or of all."""
+        """Returns the shape of batches of described examples. padding: to the longest row of a batch, or of all
+        rows."""
         least = description.longest_row if padding == "fixed" else 0
         boundary, columns = description.vocabulary.boundary, description.label_columns
         return cls(rows, window, boundary, least, columns, description.segments, description.of_words)
 
 
 def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -> LabelledBatch:
-    """Makes a batch of examples with the ordinals of their documents; of none, one row of padding, for a rank without a
-    share of it."""
+    """Makes a batch of examples with the ordinals of their documents. Without examples, for a rank without a share, it
+    is one row of padding."""
     count, has_choices = max(len(examples), 1), isinstance(shape.columns[LABEL], ChoiceLabels)
     of_examples = [rows_of(example) for _, example in examples] or [[]]
     most = max(1, *map(len, of_examples)) if has_choices else 1
@@ -261,8 +262,8 @@ def rows_of(example: Example) -> list[Example]:
 
 
 def column_of(name: str, kind: Labels, examples: list[tuple[int, Example]], length: int) -> Tensor:
-    """Lays out a column of labels of rows of ``length`` tokens. Raises DataError where an example lacks what it needs,
-    or has what there is not."""
+    """Lays out a column of labels for rows of ``length`` tokens. Raises DataError if the labels of an example do not
+    fit their kind."""
     try:
         return kind.tensor([example.labels.get(name) for _, example in examples], length)
     except (ValueError, TypeError) as error:
@@ -272,7 +273,7 @@ def column_of(name: str, kind: Labels, examples: list[tuple[int, Example]], leng
 def grouped(
     examples: Examples, split: Split, shape: RowShape, share: Shard, ordinals: list[int]
 ) -> list[list[tuple[int, Example]]]:
-    """Reads a window of examples with the ordinals of their documents, as batches of about equal lengths."""
+    """Reads a window of examples, with the ordinals of their documents, as batches of similar lengths."""
     documents = examples.documents(split)
 
     def read(ordinal: int) -> tuple[int, Example]:

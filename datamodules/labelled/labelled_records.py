@@ -1,4 +1,4 @@
-"""Texts with their labels from columns of tables and fields of nested records: TSV, CSV, JSON lines, JSON, parquet."""
+"""Labelled texts from columns of tables or fields of nested records: TSV, CSV, JSON lines, JSON, parquet."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from lit_transformers.config import Plain
 __all__ = ["LabelledRecordsConfig"]
 
 LATER = (*READ_LATER, "licence")
-"""The fields that decide what is read of a stored text."""
+"""The fields that do not change the stored texts, only how they are read."""
 STORED = 2
-"""Part of the cache key of a corpus: changes with the form in which examples are stored."""
+"""Part of the cache key of a corpus. Change it when the stored form of examples changes."""
 
 Classes = tuple[str, ...] | Literal["numbers"]
-"""The classes of a column of labels, in order, as they are written in the files; or that it holds numbers."""
+"""The classes of a column of labels, in order and as written in the files; or "numbers"."""
 
 
 class LabelledRecordsConfig(TextExamplesConfig, RecordsConfig, kind="labelled_texts"):
-    """Columns of a table, or fields of records, in a file, a folder or a tar: a text, or two, and labels. A tokenizer
-    that learns its symbols learns them from the texts of training. Without a split test, testing reads validation.
+    """Labelled texts, or pairs of texts, in a table or records: a file, a folder or a tar. A tokenizer that learns its
+    symbols learns them from the training split. Without a split test, testing reads validation.
 
-    text     a column by its name, or its number from 1, or a JMESPath in nested records; the texts of a list are joined
-             with spaces
-    second   the column of the second text of a pair, likewise; None for texts that stand alone
-    label    the column of the label, likewise
-    labels   the classes, in order, as they are written in the files; or numbers, for regression
+    text     the column of the text: its name, its number from 1, or a JMESPath in nested records; the texts of a list
+             are joined with spaces
+    second   the column of the second text of a pair; None: an example is one text
+    label    the column of the label
+    labels   the classes, in order and as written in the files; or numbers, for regression
     columns  further columns of labels, by name, each with its classes or numbers
-    divided_by  what stands between the classes of a cell where a text has any number of them, an empty cell none; in
-             JSON they are a list. None: a text has one class
-    licence  of the texts, which exported weights name; None where it is not known
+    divided_by  the separator of classes in a cell, for texts with any number of classes; an empty cell has none, and in
+             JSON classes are a list. None: a text has one class
+    licence  the licence of the texts, which exported weights name; None: unknown
     """
 
     labels: Classes
@@ -57,12 +57,12 @@ class LabelledRecordsConfig(TextExamplesConfig, RecordsConfig, kind="labelled_te
         yield from self.conflicts_of(text=self.text, label=self.label, **second)
         for name, classes in {"labels": self.labels, **self.columns}.items():
             if classes != "numbers" and (len({*classes}) < len(classes) or len(classes) < 2):
-                yield f"{name} are 2 different ones or more, not {list(classes)}"
+                yield f"{name} need 2 or more different classes, not {list(classes)}"
         for name in self.columns:
             if name == LABEL or not name.isidentifier():
                 yield f"columns: {name!r} cannot be the name of a further column; rename it in the files"
         if self.divided_by is not None and self.labels == "numbers":
-            yield "divided_by divides classes, and labels are numbers; drop it"
+            yield "divided_by divides classes, but labels are numbers; drop it"
         yield from super().conflicts()
 
     @property
@@ -110,7 +110,7 @@ class LabelledRecordsConfig(TextExamplesConfig, RecordsConfig, kind="labelled_te
         return LabelledTexts(self, self.corpus())
 
     def _example(self, record: FileRecord, values: list[list[str]], path: Path) -> Text:
-        """Returns an example as it is stored. Raises DataError for a label that is none."""
+        """Returns an example for the index. Raises DataError for a label that is not allowed."""
         texts = [" ".join(value) for value in values[: self.texts]]
         cells = values[self.texts :]
         if self.divided_by is not None:

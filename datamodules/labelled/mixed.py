@@ -1,4 +1,4 @@
-"""The data of tasks that learn from several sources of labelled examples together."""
+"""Data of several sources of labelled examples, for tasks that learn from all of them."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ from lit_transformers.config import NonNegative, Plain, Positive, canonical_hash
 __all__ = ["MixedData", "MixedDataConfig"]
 
 MEAN = "mean"
-"""The name under which measures are means over tasks."""
+"""The prefix of measures that are means over tasks, so that no source can have this name."""
 
 
 class MixedDataConfig(DataConfig, kind="mixed"):
-    """Several sources of labelled sequences, which share one vocabulary. Each batch (LabelledBatch) is of one of them.
+    """Several sources of labelled sequences with one vocabulary. Each batch (LabelledBatch) comes from one source.
     Evaluation reads all sources, one after another.
 
     sources     the examples of each source, by its name; the table EXAMPLES lists the kinds
-    sampling    how batches of training are divided among sources, by their numbers of examples
+    sampling    how training batches are divided among sources, by their numbers of examples
     batch_size  rows over all ranks together
-    window      number of batches of which those of one source have their examples sorted together by length, so that
-                rows of a batch have about the same length; 1: examples are not sorted
+    window      the number of batches whose examples are sorted together by length, for each source, so that the rows of
+                a batch have similar lengths; 1: examples are not sorted
     padding     longest: to the longest row of the batch. fixed: to the longest row of its source
-    seed        of the choice of sources and of the order of examples; the sources alone decide their content
+    seed        draws the sources of batches and the order of examples; it does not change the examples
     workers     worker processes that make batches; 0: the training process makes them
-    evaluation  examples are the largest number of each source
+    evaluation  its field examples is the largest number of examples of each source
     """
 
     describes: ClassVar[type[DataDescription]] = MixedDescription
@@ -70,7 +70,7 @@ class MixedDataConfig(DataConfig, kind="mixed"):
 
     def conflicts(self) -> Iterator[str]:
         if not self.sources:
-            yield "sources has no source; set sources to {name: {kind: sentences, ...}, ...}"
+            yield "sources is empty; set sources to {name: {kind: sentences, ...}, ...}"
         for name in self.sources:
             if not name.isidentifier() or name.startswith("_") or name == MEAN:
                 yield f"{name!r} cannot be the name of a source; use another word as a key of sources"
@@ -80,7 +80,7 @@ class MixedDataConfig(DataConfig, kind="mixed"):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the sources, in the order in which they are counted."""
+        """The names of the sources, in the order of their numbers."""
         return tuple(sorted(self.sources))
 
     @property
@@ -93,7 +93,7 @@ class MixedDataConfig(DataConfig, kind="mixed"):
 
     @property
     def tokens_per_step(self) -> int:
-        """Counts every row as the longest one of all sources: lengths are not known before rows are read."""
+        """Counts every row as the longest of all sources, since lengths are unknown before rows are read."""
         return self.batch_size * self.length
 
     def rank_conflicts(self, ranks: int) -> Iterator[str]:
@@ -113,7 +113,7 @@ class MixedDataConfig(DataConfig, kind="mixed"):
         )
 
     def of_source(self, name: str) -> LabelledDataConfig:
-        """Returns the config of data of one source alone."""
+        """Returns the config of the data of one source."""
         return LabelledDataConfig(
             source=self.sources[name],
             batch_size=self.batch_size,
@@ -132,8 +132,8 @@ class MixedData(Data):
 
     @cached_property
     def examples(self) -> dict[str, Examples]:
-        """The examples of each source, in the order of names. Raises DataError where symbols of two sources stand for
-        different things."""
+        """The examples of each source, in the order of names. Raises DataError if the symbols of two sources have
+        different meanings."""
         examples = {name: self.config.sources[name].build() for name in self.config.names}
         if self.trained is not None:
             for name, source in examples.items():
@@ -142,7 +142,7 @@ class MixedData(Data):
         for name, symbols in others:
             if not symbols.stand_for_those_of(first[1]):
                 raise DataError(
-                    f"data.sources.{name}: its symbols stand for something else than those of {first[0]}; give all "
+                    f"data.sources.{name}: its symbols differ in meaning from the symbols of {first[0]}; give all "
                     "sources one tokenizer"
                 )
         return examples
@@ -163,7 +163,7 @@ class MixedData(Data):
         return [f"{name}: {message}" for name, of_source in messages for message in of_source]
 
     def prepare_data(self) -> None:
-        """Fills the cache in one process, for all others, and prints once how the sources were read."""
+        """Fills the cache in one process, for all processes, and prints once how the sources were read."""
         self.print_reading()
 
     def trained_symbols(self) -> TrainedSymbols:
@@ -202,7 +202,7 @@ class MixedData(Data):
         return self._reading(split, self.rows(evaluation.batch_size or self.config.batch_size), order)
 
     def of_source(self, name: str) -> LabelledData:
-        """Returns the data of one source alone, read as here."""
+        """Returns the data of one source, with the same symbols and labels."""
         data = self.config.of_source(name).build()
         if self.trained is not None:
             data.read_as(self.trained.of_source(name))
@@ -227,7 +227,7 @@ def _open(
     share: Shard,
 ) -> Windows[SourceExample, SourceShare, LabelledBatch]:
     def batch(share: SourceShare, cursor: str) -> LabelledBatch:
-        """Makes a batch. Its ordinals count the examples of all sources in turn."""
+        """Makes a batch. Its ordinals interleave the examples of all sources."""
         labelled = batched(shapes[share.source], share.examples, cursor)
         return labelled._replace(example=labelled.example * len(names) + share.source, source=names[share.source])
 

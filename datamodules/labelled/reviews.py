@@ -24,14 +24,14 @@ from lit_transformers.config import Fraction, Plain, Positive, canonical_hash, n
 __all__ = ["Reviews", "ReviewsConfig"]
 
 WHOLE = 1 << 30
-"""A size of pieces so large that no review is cut: each has one label."""
+"""A size of pieces so large that no review is cut, since each review has one label."""
 
 
 class ReviewsConfig(ExamplesConfig, kind="reviews"):
     """JSON lines with "text" and "label", in files that name train and test: ``imdb/imdb.train.jsonl.xz``.
 
     path      a folder, relative to LIT_DATA or to the working folder
-    length    number of bytes of each review that are read, from its beginning: 1,000 to 4,000 in the Long Range Arena
+    length    the number of bytes of a review that are read, from its beginning: 1,000 to 4,000 in the Long Range Arena
     labels    the classes, in order
     held_out  the fraction of the training reviews for validation, chosen by a hash of their texts; 0: validation reads
               the test reviews, as in the Long Range Arena, because the corpus has no third split
@@ -88,7 +88,7 @@ class ReviewsConfig(ExamplesConfig, kind="reviews"):
         place = f"{member.name}:{row + 1}"
         text, label = _text_and_label(line, place)
         if label not in self.labels:
-            raise DataError(f"{place}: the label {label!r} is none of data.source.labels, {list(self.labels)}")
+            raise DataError(f"{place}: the label {label!r} is not in data.source.labels, {list(self.labels)}")
         split: Split = "test"
         if "train" in path.name:
             split = split_by_hash(text, self.held_out, 0.0)

@@ -1,4 +1,4 @@
-"""Which source of labelled examples each batch of training is drawn from, and the order in which examples are read."""
+"""Draws the source of each training batch, and orders the examples of several sources."""
 
 from __future__ import annotations
 
@@ -32,38 +32,40 @@ __all__ = [
 ]
 
 BLOCK = 1024
-"""Batches whose sources are drawn together."""
+"""The number of batches whose sources are drawn together."""
 
 
 class SourceSamplingConfig(Config):
-    """Base of the rules by which batches are divided among sources; the table SAMPLINGS lists the kinds.
+    """Base of the rules that divide batches among sources; the table SAMPLINGS lists the kinds.
 
-    A batch is of a source of N examples of training with a probability in proportion to N ** exponent.
+    The probability of a source with N training examples is proportional to N ** exponent.
     """
 
     def exponent(self, batch: int) -> float:
-        """Returns the exponent for a batch of training, which are counted from 0."""
+        """Returns the exponent for a training batch, given its number from 0."""
         raise NotImplementedError
 
 
 class ProportionalConfig(SourceSamplingConfig, kind="proportional"):
-    """In proportion to the number of examples, as if all sources were one (arXiv:1901.11504, section 3.2)."""
+    """Draw sources in proportion to their numbers of examples, as if all sources were one (arXiv:1901.11504, section
+    3.2)."""
 
     def exponent(self, batch: int) -> float:
         return 1.0
 
 
 class UniformConfig(SourceSamplingConfig, kind="uniform"):
-    """Equally often from each source, however many examples it has."""
+    """Draw each source equally often, whatever its number of examples."""
 
     def exponent(self, batch: int) -> float:
         return 0.0
 
 
 class TemperatureConfig(SourceSamplingConfig, kind="temperature"):
-    """In proportion to N ** (1 / temperature), where N is the number of examples (arXiv:1910.10683, section 3.5.2).
+    """Draw sources in proportion to N ** (1 / temperature), where N is the number of examples (arXiv:1910.10683,
+    section 3.5.2).
 
-    temperature: 1 is proportional, and the higher, the more uniform.
+    temperature: 1 is proportional; higher values approach uniform.
     """
 
     temperature: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.0
@@ -73,11 +75,11 @@ class TemperatureConfig(SourceSamplingConfig, kind="temperature"):
 
 
 class AnnealedConfig(SourceSamplingConfig, kind="annealed"):
-    """From proportional to nearly uniform over training (arXiv:1902.02671, section 3.3): in epoch e of E in proportion
-    to N ** (1 - (1 - last) (e - 1) / (E - 1)), where N is the number of examples.
+    """Anneal from proportional to nearly uniform over training (arXiv:1902.02671, section 3.3): in epoch e of E, draw
+    sources in proportion to N ** (1 - (1 - last) (e - 1) / (E - 1)), where N is the number of examples.
 
-    batches: all batches of training, which epochs divide; later ones are drawn as those of the last epoch.
-    epochs: their number E.
+    batches: the number of batches that the E epochs divide; later batches are drawn as in the last epoch.
+    epochs: the number E.
     last: the exponent of the last epoch.
     """
 
@@ -91,22 +93,22 @@ class AnnealedConfig(SourceSamplingConfig, kind="annealed"):
 
 
 class SourceExample(NamedTuple):
-    """An example, by the place of its source among all and its ordinal in it."""
+    """An example: the number of its source, and its ordinal in the source."""
 
     source: int
     ordinal: int
 
 
 class SourceShare(NamedTuple):
-    """One rank's examples of a batch with their ordinals, which are all of one source, and the place of that source."""
+    """One rank's share of a batch: the number of its source, and its examples with their ordinals."""
 
     source: int
     examples: list[tuple[int, Example]]
 
 
 class MixedOrder:
-    """The order of training on several sources: batches of ``rows`` examples, each of one source. Each source has an
-    order of its own, in which its next batch continues. Both follow from the seed and the number of a batch alone.
+    """The order of training on several sources: batches of ``rows`` examples, each from one source. Each source has its
+    own order, and its next batch continues that order. The seed and the number of a batch decide both.
 
     counts: the number of examples of each source.
     """
@@ -119,7 +121,7 @@ class MixedOrder:
         self._before = [np.zeros(len(counts), np.int64)]
 
     def drawn(self, batch: int) -> SourceExample:
-        """Returns the source of a batch, and how many earlier batches are of it, as its ordinal."""
+        """Returns the source of a batch; its ordinal is the number of earlier batches of that source."""
         block, place = divmod(batch, BLOCK)
         while len(self._before) <= block:
             sources = self._block(len(self._before) - 1)
@@ -129,7 +131,7 @@ class MixedOrder:
         return SourceExample(source, int(self._before[block][source] + (sources[:place] == source).sum()))
 
     def slice(self, start: int, stop: int) -> list[SourceExample]:
-        """Returns the examples from place ``start`` to ``stop``, which are counted over all batches."""
+        """Returns the examples at places ``start`` to ``stop``; places count over all batches."""
         examples: list[SourceExample] = []
         for batch in range(start // self.rows, -(-stop // self.rows)):
             source, earlier = self.drawn(batch)
@@ -140,8 +142,8 @@ class MixedOrder:
         return examples
 
     def arrange(self, batches: list[SourceShare], start: int) -> list[SourceShare]:
-        """Returns the batches of a window so that each is of the source that was drawn for its place. Those of one
-        source, which are sorted by length, are in random order."""
+        """Orders the batches of a window so that each place has a batch of the source that was drawn for it. Batches of
+        one source, whose lengths differ, are shuffled."""
         queues: list[list[SourceShare]] = []
         for source in range(len(self.counts)):
             chance = Random(f"{self.seed} {start} {source}")
@@ -157,7 +159,7 @@ class MixedOrder:
 def drawn_sources(
     counts: tuple[int, ...], sampling: SourceSamplingConfig, seed: int, block: int
 ) -> npt.NDArray[np.int64]:
-    """Returns the places of the sources of a block of batches."""
+    """Returns the numbers of the sources of a block of batches."""
     exponents = np.array([sampling.exponent(block * BLOCK + place) for place in range(BLOCK)])
     weights = np.array(counts, np.float64) ** exponents[:, None]
     ends = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
@@ -178,18 +180,18 @@ class MixedPass:
         ]
 
     def slice(self, start: int, stop: int) -> list[SourceExample]:
-        """Returns the examples from place ``start`` to ``stop``, fewer at the end."""
+        """Returns the examples at places ``start`` to ``stop``; fewer at the end."""
         return self.examples[start:stop]
 
     def arrange(self, batches: list[SourceShare], start: int) -> list[SourceShare]:
-        """Returns the batches as they are, because their order decides nothing."""
+        """Returns the batches unchanged, since their order does not matter."""
         return batches
 
 
 def grouped_by_source(
     sources: Sequence[Examples], split: Split, shapes: Sequence[RowShape], share: Shard, visits: Sequence[SourceExample]
 ) -> list[SourceShare]:
-    """Reads a window of examples as batches, each of one source and of about equal lengths."""
+    """Reads a window of examples as batches, each from one source and with rows of similar length."""
 
     def batches() -> Iterator[SourceShare]:
         for source, (examples, shape) in enumerate(zip(sources, shapes, strict=True)):

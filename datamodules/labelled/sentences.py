@@ -24,15 +24,15 @@ __all__ = ["SentencesConfig"]
 
 Name = Literal["sst2", "cola", "trec", "imdb", "sick"]
 STORED = 2
-"""Part of the cache key of a corpus: changes with the form in which examples are stored."""
+"""Part of the cache key of a corpus. Change it when the stored form of examples changes."""
 
 
 class CorpusLayout(NamedTuple):
-    """Where a corpus has its examples.
+    """The files and columns of a corpus.
 
-    path: by default. licence: of its texts, as far as one is stated. files: that of each split; of a zip, the files in
-    it. columns: what the columns of labels hold. fields: the places of the labels, and texts: those of the texts, where
-    tabs divide lines; None for other lines.
+    path: the default path. licence: of its texts, if it is stated. files: the file of each split, within the zip if the
+    path is a zip. columns: the columns of labels. fields, texts: in lines with tabs the numbers of the columns with
+    labels and texts, from 0; fields is None for other lines.
     """
 
     path: str
@@ -46,7 +46,7 @@ class CorpusLayout(NamedTuple):
 
 
 def one_of(*classes: str) -> dict[str, LabelColumn]:
-    """Returns the columns of labels where each example has one of these classes, in the order of their numbers."""
+    """Returns the column of labels for examples with one of these classes, in the order of their numbers."""
     return {LABEL: LabelColumn(classes)}
 
 
@@ -101,16 +101,17 @@ LAYOUTS: dict[Name, CorpusLayout] = {
 
 
 class SentencesConfig(TextExamplesConfig, kind="sentences"):
-    """The text of each example as [CLS] text [SEP], or two as [CLS] text [SEP] text [SEP], with the symbols that
-    ``rows`` of the same tokenizer have.
+    """Public corpora of labelled sentences. A row is [CLS] text [SEP], or [CLS] text [SEP] text [SEP] for pairs, with
+    the same special symbols as data of the kind ``rows``.
 
     corpus     sst2: phrases of film reviews by sentiment (of GLUE, arXiv:1804.07461; the labels of its test are not
-               public). cola: sentences by acceptability (arXiv:1805.12471); testing reads those of other sources. trec:
-               questions by one of six kinds of answers (Li and Roth 2002); validation reads the test, for there is no
-               third split. imdb: reviews by sentiment (Maas et al. 2011), likewise. sick: pairs of sentences by
-               entailment, and in the column ``relatedness`` by a number from 1 to 5 (Marelli et al. 2014)
-    path       its folder or zip, relative to LIT_DATA or to the working folder; None for that of its usual name
-    learned_from  the source of text that a learned tokenizer was learned from; None for one that learns nothing
+               public). cola: sentences by acceptability (arXiv:1805.12471); testing reads the out-of-domain sentences.
+               trec: questions by one of six kinds of answers (Li and Roth 2002); validation reads the test split, since
+               there is no third split. imdb: reviews by sentiment (Maas et al. 2011); validation reads the test split.
+               sick: pairs of sentences by entailment, with a number from 1 to 5 in the column ``relatedness`` (Marelli
+               et al. 2014)
+    path       its folder or zip, relative to LIT_DATA or to the working folder; None: the usual name
+    learned_from  the source of texts from which the tokenizer learns its symbols; None for a pretrained tokenizer
     """
 
     corpus: Name = "sst2"
@@ -171,7 +172,7 @@ def _tokenizer(config: TokenizerConfig, learned_from: SourceConfig | None) -> To
 
 
 def _texts(layout: CorpusLayout, place: Path, name: str, split: Split) -> Iterator[Text]:
-    """Yields the examples of a file as they are stored. Raises DataError."""
+    """Yields the examples of a file for the index. Raises DataError."""
     path = place if place.is_file() else place / name
     for row, line in enumerate(_lines(path, name, layout)):
         if not line.strip() or (layout.has_header and row == 0):
@@ -190,13 +191,14 @@ def _texts(layout: CorpusLayout, place: Path, name: str, split: Split) -> Iterat
 
 
 def _required(layout: CorpusLayout) -> str:
-    """Returns what a line lacks that is none of a corpus."""
+    """Returns the message for a line without the texts and label of its corpus."""
     noun = "no text" if len(layout.texts) == 1 else "no two texts"
     return f"{noun} with one of the labels {', '.join(layout.columns[LABEL].classes or ())}"
 
 
 def _labels_and_texts(layout: CorpusLayout, line: str) -> tuple[Sequence[str], list[str]]:
-    """Returns the labels and the texts of a line: of JSON, of columns, or of a label before a colon and a finer one."""
+    """Returns the labels and the texts of a line: JSON, columns, or a label, a colon and a finer label before the
+    text."""
     if layout.fields:
         columns = line.rstrip("\r\n").split("\t")
         labels, texts = ([columns[field] for field in fields] for fields in (layout.fields, layout.texts))
@@ -210,7 +212,7 @@ def _labels_and_texts(layout: CorpusLayout, line: str) -> tuple[Sequence[str], l
 
 
 def _lines(path: Path, name: str, layout: CorpusLayout) -> Iterator[str]:
-    """Yields the lines of a file, or of one in a zip. Raises DataError where there is none or it is damaged."""
+    """Yields the lines of a file, or of a file in a zip. Raises DataError if it is missing or damaged."""
     is_there = False
     for member in members(path, name, lambda stored: stored == name):
         for number, line in enumerate(lines_in(member.stream, member.name), 1):

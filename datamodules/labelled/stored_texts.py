@@ -1,4 +1,4 @@
-"""Labelled texts as an index stores them: what their columns of labels hold, and an example as a line of JSON."""
+"""The stored form of labelled texts in an index: their columns of labels, and each example as a line of JSON."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ from lit_transformers.config import nearest
 __all__ = ["LabelColumn", "StoredText"]
 
 BETWEEN = b"\t"
-"""What stands between two texts where equal pairs are known."""
+"""The separator between two texts when the index compares pairs."""
 
 
 class LabelColumn(NamedTuple):
-    """What a column of labels holds.
+    """A column of labels: classes, sets of classes, or numbers.
 
     classes: the names of classes, in the order of their numbers; None for numbers. several: whether a text has any
-    number of the classes, instead of one.
+    number of classes, not exactly one.
     """
 
     classes: tuple[str, ...] | None
     several: bool = False
 
     def labels(self, names: Sequence[str] | None) -> Labels:
-        """Returns what the labels are. names: those of the classes of a trained network; None for its own."""
+        """Returns the kind of the labels. names: the classes of a trained network; None for the classes of this
+        column."""
         if self.classes is None:
             return NumberLabels()
         count = len(self.classes if names is None else names)
         return ClassSetLabels(count=count) if self.several else ClassLabels(count=count)
 
     def stored(self, cells: Sequence[str]) -> Any:
-        """Returns a label as it is stored, given the texts of its cell: a number, the number of a class, or those of
-        several. Raises ValueError, which says what is wrong with it."""
+        """Returns the stored form of a label, given the texts of its cell: a number, the number of a class, or a list
+        of numbers of classes. Raises ValueError with the message for the user."""
         if self.several:
             return [self._class(cell) for cell in dict.fromkeys(cells)]
         cell = " ".join(cells).strip()
@@ -48,13 +49,13 @@ class LabelColumn(NamedTuple):
         try:
             number = float(cell)
         except ValueError:
-            raise ValueError(f"the label {cell!r} is no number; correct it, or name the classes in labels") from None
+            raise ValueError(f"the label {cell!r} is not a number; correct it, or name the classes in labels") from None
         if not math.isfinite(number):
             raise ValueError(f"the label {cell!r} is not finite; correct it")
         return number
 
     def read(self, stored: Any, numbers: Sequence[int]) -> Any:
-        """Returns a label of an example. numbers: those that a trained network has for the classes of this column."""
+        """Returns the label of an example. numbers: the trained network's number of each class of this column."""
         if self.several:
             return [numbers[number] for number in stored]
         return stored if self.classes is None else numbers[stored]
@@ -62,23 +63,23 @@ class LabelColumn(NamedTuple):
     def _class(self, name: str) -> int:
         assert self.classes is not None
         if name not in self.classes:
-            raise ValueError(f"the label {name!r} is none of data.source.labels; {nearest(name, self.classes)}")
+            raise ValueError(f"the label {name!r} is not in data.source.labels; {nearest(name, self.classes)}")
         return self.classes.index(name)
 
 
 class StoredText(NamedTuple):
-    """The labels of an example, as ``LabelColumn.stored`` gives them, in the order of their columns, and its texts."""
+    """A stored example: its labels, from ``LabelColumn.stored``, in the order of their columns, and its texts."""
 
     labels: Sequence[Any]
     texts: Sequence[str]
 
     @classmethod
     def of(cls, content: bytes) -> StoredText:
-        """Returns what ``entry`` has written."""
+        """Reads the content that ``entry`` writes."""
         return cls(*json.loads(content))
 
     def entry(self, origin: str, split: Split, path: Path, row: int) -> Text:
-        """Returns the example for an index, which knows equal ones by their texts. Raises UnicodeEncodeError for a
+        """Returns the example for an index, which compares examples by their texts. Raises UnicodeEncodeError for a
         character that UTF-8 cannot write."""
         content = json.dumps([self.labels, self.texts], ensure_ascii=False).encode()
         return Text(origin, split, BytesIO(content), path, row=row, says=BETWEEN.join(self.encoded))

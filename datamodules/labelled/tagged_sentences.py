@@ -1,4 +1,4 @@
-"""Sentences whose words have tags, as rows of the pieces of their words."""
+"""Tagged sentences as rows of the pieces of their words."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from lit_transformers.entities import LONGEST, OUTSIDE, SCHEMES, EntityRules, Sc
 __all__ = ["TagInventory", "TaggedSentences", "WordPieces", "inventory_of", "stored_words", "word_pieces"]
 
 VERSION = 1
-"""Part of every cache key: changes when the same corpus gives another inventory."""
+"""Part of every cache key. Change it when the inventory of a corpus changes."""
 VALUES = "values.json"
 CHUNK = 512
-"""Number of sentences whose entities are computed together."""
+"""The number of sentences whose entities are computed together."""
 
 
 class WordPieces(NamedTuple):
-    """The symbols of a sentence, and the number of the word of each, from 1. cut: how many words have no symbol, for
-    the row is too short."""
+    """The pieces of a sentence. symbols: of all words. words: the number of the word of each symbol, from 1. cut: the
+    number of words without a symbol, because the row is too short."""
 
     symbols: Symbols
     words: Symbols
@@ -41,8 +41,8 @@ class WordPieces(NamedTuple):
 
 
 def word_pieces(tokenizer: Tokenizer, words: Sequence[str], longest: int) -> WordPieces:
-    """Returns the pieces of words within their sentence, the first ``longest``. A word without any is one symbol: the
-    unknown one, or [MASK] of a tokenizer that has none."""
+    """Returns the first ``longest`` pieces of words, tokenized within their sentence. A word without pieces becomes the
+    unknown symbol, or [MASK] if the tokenizer has no unknown symbol."""
     pieces = [own if len(own) else _placeholder(tokenizer) for own in tokenizer.encode_words(words)]
     symbols = np.concatenate([np.zeros(0, np.int64), *pieces])[:longest].astype(np.int64)
     numbers = np.repeat(np.arange(1, len(pieces) + 1), [len(own) for own in pieces])[:longest]
@@ -54,8 +54,8 @@ def _placeholder(tokenizer: Tokenizer) -> Symbols:
 
 
 class TagInventory(NamedTuple):
-    """The names of the tags of a corpus, in the order of their numbers, and the entities of its training, each its
-    words with spaces between them; none where tags spell no entities."""
+    """The tags and entities of a corpus. names: of the tags, in the order of their numbers. entities: of the training
+    split, each as its words joined by spaces; empty if tags do not spell entities."""
 
     names: tuple[str, ...]
     entities: frozenset[str]
@@ -73,9 +73,9 @@ def stored_words(stored: bytes) -> list[str]:
 
 
 def inventory_of(corpus: IndexedCorpus, labels: Sequence[str], scheme: Scheme | Literal["none"] | None) -> TagInventory:
-    """Returns the inventory of a corpus, from the cache where it was made before. labels: the tags that it may have;
-    () for any. scheme: as ``scheme_of`` takes it. Raises DataError, which names the line, for another tag, and for one
-    that the scheme of the tags does not allow where it stands."""
+    """Returns the inventory of a corpus, from the cache if possible. labels: the allowed tags; () for any. scheme: an
+    argument of ``scheme_of``. Raises DataError, which names the line, for a tag outside ``labels``, and for a tag that
+    the scheme does not allow at its place."""
     key = [corpus.fingerprint, [*labels], scheme]
     names, entities = _remembered(key, lambda: [*map(sorted, _inventory(corpus, labels, scheme))])
     return TagInventory(tuple(labels) or tuple(sorted(names, key=_outside_first)), frozenset(entities))
@@ -86,7 +86,7 @@ def _outside_first(tag: str) -> tuple[bool, str]:
 
 
 def _remembered(key: Plain, computed: Callable[[], Plain]) -> Plain:
-    """Returns what ``computed`` returns, from the cache where it was computed before."""
+    """Returns the value of ``computed``, from the cache if possible."""
     folder = cache_folder() / "tags" / canonical_hash([VERSION, key], 32)
     if not (folder / VALUES).exists():
         value = computed()
@@ -99,7 +99,7 @@ def _remembered(key: Plain, computed: Callable[[], Plain]) -> Plain:
 
 
 def _inventory(corpus: IndexedCorpus, labels: Sequence[str], given: Scheme | Literal["none"] | None) -> TagInventory:
-    """Returns the tags and the entities of training, in any order of the tags."""
+    """Returns the tags, in any order, and the entities of the training split."""
     first_places: dict[str, str] = {}
     for split in SPLITS:
         for name, stored in _sentences(corpus, split):
@@ -108,7 +108,7 @@ def _inventory(corpus: IndexedCorpus, labels: Sequence[str], given: Scheme | Lit
                     first_places[tag] = _line_of(name, stored, number)
     if labels and (unknown := [tag for tag in first_places if tag not in labels]):
         hint = nearest(unknown[0], labels)
-        raise DataError(f"{first_places[unknown[0]]}: the tag {unknown[0]!r} is none of data.source.labels; {hint}")
+        raise DataError(f"{first_places[unknown[0]]}: the tag {unknown[0]!r} is not in data.source.labels; {hint}")
     names = tuple(labels) or tuple(sorted(first_places, key=_outside_first))
     if len(names) < 2:
         raise DataError(f"data.source: every word has the tag {names[0]!r}; correct data.source.label")
@@ -119,13 +119,13 @@ def _inventory(corpus: IndexedCorpus, labels: Sequence[str], given: Scheme | Lit
         if tag != OUTSIDE and not re.fullmatch(f"[{SCHEMES[scheme].prefixes}](-.+)?", tag):
             known = ", ".join(f"{prefix}-" for prefix in SCHEMES[scheme].prefixes if prefix != OUTSIDE)
             raise DataError(
-                f"{place}: the tag {tag!r} begins with none of {known} of {scheme}; correct data.source.scheme"
+                f"{place}: the tag {tag!r} begins with no prefix of {scheme}, {known}; correct data.source.scheme"
             )
     return TagInventory(names, _entities(corpus, names, scheme))
 
 
 def _entities(corpus: IndexedCorpus, names: Sequence[str], scheme: Scheme) -> frozenset[str]:
-    """Returns the entities of training. Raises DataError for a tag, of any split, that is in none."""
+    """Returns the entities of the training split. Raises DataError for a tag, in any split, outside an entity."""
     rules, numbers, entities = EntityRules(names, scheme), {name: number for number, name in enumerate(names)}, set()
     for split in SPLITS:
         sentences = [*_sentences(corpus, split)]
@@ -149,7 +149,7 @@ def _entities(corpus: IndexedCorpus, names: Sequence[str], scheme: Scheme) -> fr
 
 
 def _broken(name: str, stored: bytes, number: int, tag: str, scheme: Scheme) -> str:
-    """Returns the message on a tag that is in no entity."""
+    """Returns the message for a tag that is in no entity."""
     pairs, place = stored_pairs(stored), _line_of(name, stored, number)
     before = f"after {pairs[number - 1][1]}" if number else "at the beginning of a sentence"
     remedy = "set data.source.scheme to IOB1 or none" if scheme == "IOB2" else "correct data.source.scheme"
@@ -157,21 +157,21 @@ def _broken(name: str, stored: bytes, number: int, tag: str, scheme: Scheme) -> 
 
 
 def _line_of(name: str, stored: bytes, number: int) -> str:
-    """Returns the place of a word, ``file:line``, given the name of its sentence, which is that of its first word."""
+    """Returns the place of a word, ``file:line``. ``name`` is the place of the first word of its sentence."""
     lines = [offset for offset, line in enumerate(stored.decode().split("\n")) if line]
     file, _, first = name.rpartition(":")
     return f"{file}:{int(first) + lines[number]}"
 
 
 def _sentences(corpus: IndexedCorpus, split: Split) -> Iterator[tuple[str, bytes]]:
-    """Yields the names of the sentences of a split, which may have none, with what is stored of them."""
+    """Yields the names and stored forms of the sentences of a split; none if the split is empty."""
     if corpus.count(split):
         for document in corpus.documents(split):
             yield document.name, document.text
 
 
 class TaggedSentences(StoredTexts):
-    """Sentences of an index, a line for each word with its tag behind a tab."""
+    """Sentences of an index, stored as a line for each word: the word, a tab and its tag."""
 
     def __init__(
         self, config: TextExamplesConfig, corpus: IndexedCorpus, inventory: TagInventory, tags: WordTagLabels
@@ -182,7 +182,7 @@ class TaggedSentences(StoredTexts):
 
     @cached_property
     def numbers_of(self) -> Mapping[str, int]:
-        """The number of each tag of the files, in the order of the labels that the network knows."""
+        """The number of each tag of the files in the network's order of labels."""
         return dict(zip(self.config.class_names[LABEL], self.numbers[LABEL], strict=True))
 
     def decisive(self) -> list[Plain]:
@@ -204,14 +204,15 @@ class TaggedSentences(StoredTexts):
         return [*self.corpus.messages, *_remembered([self.fingerprint, "cut"], lambda: [*self._cut()])]
 
     def _known_from(self, words: Sequence[str], start: int) -> int:
-        """Returns which entities of training begin with a word, as ``WordTagLabels`` has them."""
+        """Returns the training entities that begin at a word, as the bits of ``WordTagLabels``: bit n - 1 for n
+        words."""
         last = min(self.longest_known, len(words) - start)
         return sum(
             1 << count - 1 for count in range(1, last + 1) if " ".join(words[start : start + count]) in self.known
         )
 
     def _cut(self) -> Iterator[str]:
-        """Yields how many words of each split no row holds."""
+        """Yields a message for each split whose words were cut from rows."""
         for split in SPLITS:
             if split == "test" and not self.corpus.count("test"):
                 continue
@@ -222,6 +223,6 @@ class TaggedSentences(StoredTexts):
                 cut += word_pieces(self.tokenizer, own, self.rows.longest).cut
             if cut:
                 yield (
-                    f"{cut:,} of {words:,} words of {split} are beyond the {self.config.length} symbols of a row, and "
-                    "count as wrong where it is measured"
+                    f"{cut:,} of {words:,} words of {split} are beyond the {self.config.length} symbols of a row; they "
+                    "count as wrong in measures"
                 )

@@ -1,5 +1,5 @@
-"""Labelled texts by any tokenizer, as [CLS] text [SEP], or [CLS] text [SEP] text [SEP] of two: what pretrained encoders
-are fine-tuned on."""
+"""Labelled texts for the fine-tuning of encoders, with any tokenizer: rows [CLS] text [SEP], or [CLS] text [SEP] text
+[SEP] for pairs."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ __all__ = ["READ_LATER", "WHOLE", "LabelledTexts", "StoredTexts", "TextExamplesC
 Keep = Literal["head", "tail", "head_tail"]
 
 WHOLE = 1 << 30
-"""A size of pieces so large that no text is cut: each has one label."""
+"""A size of pieces so large that no text is cut, since each text has one label."""
 
 READ_LATER = ("tokenizer", "length", "keep", "head_share", "pieces", "shortest", "examples", "balanced", "subset")
-"""The fields of all labelled texts that decide what is read of a stored one."""
+"""The fields of all labelled texts that do not change the stored texts, only how they are read."""
 
 
 class TextExamplesConfig(ExamplesConfig):
-    """Base of labelled texts, with the symbols that ``rows`` of the same tokenizer have.
+    """Base of labelled texts, with the same special symbols as data of the kind ``rows``.
 
     tokenizer  of the network that is fine-tuned
-    length     tokens of the longest row, special symbols included; of two texts the longer one loses its end
-    keep       what is read of longer single texts: their head, their tail, or the head_tail, a part of each
+    length     tokens of the longest row, with special symbols; if a pair is too long, the longer text loses its end
+    keep       the part of a longer single text that is read: head, tail, or head_tail, a part of each
                (arXiv:1905.05583, section 5.3.1)
-    head_share the share of a row that head_tail takes from the beginning of a text: 128 of 510 symbols by default
-    pieces     the most rows of that length that a single text is cut into, which the network reads one by one; what is
-               longer than all of them is read as ``keep`` says. ``task.piece_pooling`` combines them
-    shortest   words of the shortest text that is read, as spaces divide it
-    examples   examples of training, chosen at random; None for all. More examples contain fewer
-    balanced   whether ``examples`` are as many of each class
-    subset     fixed: all seeds have the same examples of training. by_seed: those of each seed are its own, the same in
+    head_share the share of a row that head_tail takes from the beginning of a text; by default 128 of 510 symbols
+    pieces     the most rows of ``length`` into which a single text is cut. The network reads them one by one, and
+               ``task.piece_pooling`` combines them. ``keep`` applies to texts that are longer than all pieces
+    shortest   the fewest words of a text that is read; spaces separate words
+    examples   the number of training examples, chosen at random; None: all. A larger number adds to the examples of a
+               smaller one
+    balanced   choose equal numbers of ``examples`` from each class
+    subset     fixed: all seeds train on the same examples. by_seed: each seed trains on different examples, the same in
                every arm
     """
 
@@ -65,41 +66,41 @@ class TextExamplesConfig(ExamplesConfig):
         yield from self.subset_conflicts()
         yield from self.balance_conflicts()
         if self.texts == 2 and (self.keep != "head" or self.pieces > 1):
-            yield "keep and pieces are of single texts, and rows have two; drop them"
+            yield "keep and pieces apply to single texts, but rows have two texts; drop them"
 
     def subset_conflicts(self) -> Iterator[str]:
-        """Yields why no examples of training are chosen."""
+        """Yields the conflicts of fields that choose training examples."""
         if (self.balanced or self.subset == "by_seed") and self.examples is None:
-            yield "balanced and subset choose some examples of training, and all are read; set examples"
+            yield "balanced and subset choose among training examples, but all are read; set examples"
 
     def balance_conflicts(self) -> Iterator[str]:
-        """Yields why as many examples of each class cannot be chosen."""
+        """Yields the conflicts of ``balanced`` with the labels."""
         column = self.label_columns[LABEL]
         if not self.balanced or self.examples is None:
             return
         if column.classes is None or column.several:
-            yield "balanced counts the examples of each class, and these labels are not one class each; drop it"
+            yield "balanced needs one class for each example, but these labels are not; drop it"
         elif self.examples % len(column.classes):
-            yield f"balanced examples are as many of each of {len(column.classes)} classes; set examples to a multiple"
+            yield f"balanced needs equal numbers of {len(column.classes)} classes; set examples to a multiple"
 
     @property
     def built_tokenizer(self) -> Tokenizer:
-        """The tokenizer, that of the cache where it was learned before. Raises DataError where it cannot be learned."""
+        """The tokenizer, from the cache if it was learned before. Raises DataError if it cannot be learned."""
         raise NotImplementedError
 
     @property
     def label_columns(self) -> Mapping[str, LabelColumn]:
-        """What the columns of labels hold, by their names, the first one ``label``."""
+        """The columns of labels, by name; ``label`` is the first."""
         raise NotImplementedError
 
     @property
     def texts(self) -> int:
-        """How many texts an example has: 1 or 2."""
+        """The number of texts of an example: 1 or 2."""
         raise NotImplementedError
 
     @property
     def class_names(self) -> dict[str, list[str]]:
-        """The names of the classes of the columns that hold any."""
+        """The names of the classes, by column; columns of numbers are omitted."""
         return {name: [*column.classes] for name, column in self.label_columns.items() if column.classes is not None}
 
     def measured(self) -> dict[str, Plain]:
@@ -117,7 +118,7 @@ class TextExamplesConfig(ExamplesConfig):
         return self.rows_of(require_tokenizer(trained.tokenizer))
 
     def rows_of(self, tokenizer: Tokenizer) -> TextRows:
-        """Returns how a text becomes a row with the symbols of a tokenizer."""
+        """Returns the layout of rows with the symbols of a tokenizer."""
         if self.texts == 2:
             longest, end = self.length - 3, (RowSymbols.of(tokenizer).separator,)
             return TextRows(tokenizer, longest, end, self.texts)
@@ -127,7 +128,7 @@ class TextExamplesConfig(ExamplesConfig):
         return TextRows(tokenizer, longest, end, self.texts, head, piece if self.pieces > 1 else 0)
 
     def reading(self) -> dict[str, Plain]:
-        """Returns the fields, where they are not the defaults, that decide what is read of longer texts."""
+        """Returns the fields that decide which part of longer texts is read, if they are not the defaults."""
         share = {"head_share": self.head_share} if self.keep == "head_tail" else {}
         kept = {} if self.keep == "head" else {"keep": self.keep, **share}
         return kept | ({} if self.pieces == 1 else {"pieces": self.pieces})
@@ -146,10 +147,7 @@ class TextExamplesConfig(ExamplesConfig):
 
 
 class StoredTexts(Examples):
-    """Texts of an index with their labels, which are turned into symbols when they are read.
-
-    Where there is no test, it reads the split of validation.
-    """
+    """Labelled texts of an index, encoded when they are read. Without a split test, test reads validation."""
 
     def __init__(self, config: TextExamplesConfig, corpus: IndexedCorpus) -> None:
         self.config, self.corpus, self.seed = config, corpus, 0
@@ -164,7 +162,7 @@ class StoredTexts(Examples):
 
     @cached_property
     def rows(self) -> TextRows:
-        """How a text becomes a row."""
+        """The layout of rows."""
         return self.config.rows_of(self.tokenizer)
 
     @cached_property
@@ -178,7 +176,8 @@ class StoredTexts(Examples):
         return canonical_hash([*decisive, *others, *self.decisive()], 32)
 
     def decisive(self) -> list[Plain]:
-        """Hook: returns what else decides an example, besides the content, the tokenizer and the fields of the base."""
+        """Hook: returns further values that decide the examples, next to the content, the tokenizer and the base's
+        fields."""
         return []
 
     def draw(self, seed: int) -> None:
@@ -206,10 +205,10 @@ class StoredTexts(Examples):
 
     @abstractmethod
     def example_of(self, stored: bytes) -> Example:
-        """Returns a stored example as symbols and labels."""
+        """Returns the symbols and labels of a stored example."""
 
     def stored(self, split: Split, ordinal: int) -> bytes:
-        """Returns an example as the index holds it."""
+        """Returns the stored form of an example."""
         return self._stored(self._split(split), self._place(split, ordinal))
 
     def example(self, split: Split, ordinal: int) -> Example:
@@ -231,11 +230,11 @@ class StoredTexts(Examples):
         return self.corpus.documents(split)[place].text
 
     def _place(self, split: Split, ordinal: int) -> int:
-        """Returns the place of an example among all that the corpus has of its split."""
+        """Returns the place of an example in its split of the corpus."""
         return self._places(self._split(split))[ordinal]
 
     def _places(self, split: Split) -> Sequence[int]:
-        """Returns the places of a split's examples in its part of the corpus. Raises DataError where there are none."""
+        """Returns the places of a split's examples in its split of the corpus. Raises DataError if there are none."""
         if split not in self.places:
             config = self.config
             places: Sequence[int] = range(len(self.corpus.documents(split)))
@@ -252,12 +251,12 @@ class StoredTexts(Examples):
         return min(len(text.split()) for text in self.texts_of(self._stored(split, place)))
 
     def chosen(self, places: Sequence[int], count: int) -> list[int]:
-        """Hook: returns ``count`` places of training in the order in which they are drawn. Raises DataError where there
-        are not as many."""
+        """Hook: returns ``count`` of the training places, in the order in which they are drawn. Raises DataError if
+        there are too few."""
         return self._drawn(places)[:count]
 
     def _drawn(self, places: Sequence[int]) -> list[int]:
-        """Returns places of training in random order."""
+        """Returns training places in random order."""
         return [places[place] for place in shuffled(len(places), self.seed, 0).tolist()]
 
     def _split(self, split: Split) -> Split:
@@ -265,7 +264,7 @@ class StoredTexts(Examples):
 
 
 class LabelledTexts(StoredTexts):
-    """Texts of an index, or pairs of texts, with a class, a number or several classes each."""
+    """Texts or pairs of texts of an index, each with a class, a number or a set of classes."""
 
     def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
         for ordinal in range(self.count(split)):
@@ -288,7 +287,7 @@ class LabelledTexts(StoredTexts):
         return [counts[number] for number in range(classes)]
 
     def _labels(self, stored: StoredText) -> dict[str, Any]:
-        """Returns the labels of an example by their columns."""
+        """Returns the labels of an example, by column."""
         columns = self.config.label_columns.items()
         return {
             name: column.read(label, self.numbers.get(name, ()))
@@ -296,8 +295,8 @@ class LabelledTexts(StoredTexts):
         }
 
     def chosen(self, places: Sequence[int], count: int) -> list[int]:
-        """Returns as many places of each class, where examples are balanced. Raises DataError for a class that has not
-        as many."""
+        """Returns equal numbers of places of each class if ``balanced`` is set. Raises DataError for a class with too
+        few examples."""
         if not self.config.balanced:
             return super().chosen(places, count)
         names = self.config.class_names[LABEL]
@@ -308,20 +307,20 @@ class LabelledTexts(StoredTexts):
         for name, own in zip(names, drawn, strict=True):
             if len(own) < each:
                 raise DataError(
-                    f"{len(own):,} texts of train have the label {name!r}, and balanced ones need {each:,} of each; "
+                    f"{len(own):,} texts of train have the label {name!r}, but balanced needs {each:,} of each; "
                     f"set data.source.examples to at most {len(names) * min(map(len, drawn)):,}"
                 )
         return [place for own in drawn for place in own[:each]]
 
 
 def trained_with(tokenizer: Tokenizer, names: Mapping[str, list[str]]) -> TrainedSymbols:
-    """Returns what symbols of a tokenizer and classes of these names, by columns, stand for."""
+    """Returns the meaning of the symbols of a tokenizer and of the classes of columns, given their names."""
     further = {name: classes for name, classes in names.items() if name != LABEL}
     return TrainedSymbols(tokenizer.to_dict(), labels=names.get(LABEL), columns=further or None)
 
 
 def texts_of_training(corpus: IndexedCorpus) -> Iterator[Document]:
-    """Yields the texts of training without their labels."""
+    """Yields the texts of the training split without their labels."""
     for document in corpus.documents("train"):
         for text in StoredText.of(document.text).encoded:
             yield Document(document.name, text)

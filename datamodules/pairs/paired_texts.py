@@ -1,4 +1,4 @@
-"""The base of data that read both texts of pairs by one tokenizer, for other tasks than translation."""
+"""The base of data that read both texts of pairs with one tokenizer, for tasks such as retrieval and prompts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["PairedTextData"]
 
 
 class PairedTextData(Data, ABC):
-    """Data with pairs of the table PAIRS. Their config has a ``source``, a ``tokenizer``, and an ``evaluation`` with
-    ``examples``."""
+    """Data of pairs of texts. Its config has a ``source`` from the table PAIRS, a ``tokenizer``, and an ``evaluation``
+    with ``examples``."""
 
     @cached_property
     def pairs(self) -> Pairs:
-        """The pairs of all splits, by the tokenizer of the config or of trained weights."""
+        """The pairs of all splits, tokenized by the tokenizer of trained weights or else of the config."""
         tokenizer, examples = self.config.get("tokenizer"), self.config.get("evaluation.examples")
         opened: Pairs = self.config.get("source").open(PairsRead(tokenizer, None, (), examples, self.trained))
         return opened
@@ -49,7 +49,7 @@ class PairedTextData(Data, ABC):
         return self.pairs.name(self.validation_split, ordinal)
 
     def prepare_data(self) -> None:
-        """Fills the cache in one process, for all others, and prints once how the source was read."""
+        """Fills the cache in one process, for all processes, and prints once how the source was read."""
         self.print_reading()
 
     def reading_messages(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The data of decoders that are fine-tuned on prompts and answers."""
+"""Prompts with answers, for the fine-tuning of decoders."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["PromptData", "PromptDataConfig", "PromptEvaluationConfig"]
 
 
 class PromptEvaluationConfig(Config):
-    """How a model is evaluated: part of the protocol, so recorded with every number.
+    """How a model is evaluated: part of the protocol, which is recorded with every number.
 
-    batch_size  None: as in training
-    examples    largest number of answers, the same for all runs
+    batch_size  rows over all ranks together; None: as in training
+    examples    the largest number of answers, the same for all runs; None: all
     split       the split that validation reads; testing reads test
     """
 
@@ -39,18 +39,18 @@ class PromptEvaluationConfig(Config):
 
 
 class PromptDataConfig(DataConfig, kind="prompts"):
-    """Prompts with their answers as batches (StringBatch), of which the answers alone are predicted. Of pairs, the
-    source is a prompt and the target its answer. A row is the boundary, the prompt, the separator and the answer, and
-    the boundary ends the answer.
+    """Prompts with their answers as batches (StringBatch). Only the answers are predicted. The source of a pair is the
+    prompt, and its target the answer. A row is the boundary, the prompt, the separator, the answer, and the boundary
+    again as the end of the answer.
 
     source      the pairs; the table PAIRS lists the kinds
     tokenizer   of texts; None: BPE with its defaults, learned on both sides of the train split
     separator   the text between prompt and answer
-    length      tokens of the longest row. Of a longer one the prompt loses its beginning, but not more than leaves it a
-                quarter of the row, and then the answer its end
+    length      tokens of the longest row. If a row is longer, the prompt loses its beginning until it fills a quarter
+                of the row; then the answer loses its end
     batch_size  rows over all ranks together
-    window      number of batches whose rows are sorted together by length, before the batches are shuffled; 1: rows are
-                not sorted
+    window      the number of batches whose rows are sorted together by length, before the batches are shuffled; 1: rows
+                are not sorted
     seed        of the order of rows
     workers     worker processes that make batches; 0: the training process makes them
     """
@@ -69,7 +69,7 @@ class PromptDataConfig(DataConfig, kind="prompts"):
 
     def conflicts(self) -> Iterator[str]:
         if self.source.strings and self.tokenizer is not None:
-            yield f"tokenizer does not apply to {self.source.kind}, which are symbols and not texts; omit it"
+            yield f"tokenizer does not apply to {self.source.kind}, which are symbols, not texts; omit it"
 
     def build(self) -> PromptData:
         return PromptData(self)
@@ -80,7 +80,7 @@ class PromptDataConfig(DataConfig, kind="prompts"):
 
     @property
     def tokens_per_step(self) -> int:
-        """Counts every row as the longest one: lengths are not known before rows are read."""
+        """Counts every row as the longest, since lengths are unknown before rows are read."""
         return self.batch_size * self.length
 
     def rank_conflicts(self, ranks: int) -> Iterator[str]:
@@ -97,7 +97,7 @@ class PromptDataConfig(DataConfig, kind="prompts"):
 
 
 class PromptRow(NamedTuple):
-    """A row with its ordinal: the symbols that are read, and how many of them come before the answer."""
+    """A row: its ordinal, its symbols, and the number of symbols before the answer."""
 
     ordinal: int
     symbols: Symbols
@@ -105,22 +105,23 @@ class PromptRow(NamedTuple):
 
 
 class PromptShape(NamedTuple):
-    """boundary: the symbol before every row, which ends its answer. separator: the symbols between prompt and answer.
-    longest: tokens of a row."""
+    """The shape of rows. boundary: the first symbol of a row, and the end of its answer. separator: the symbols between
+    prompt and answer. longest: the tokens of the longest row."""
 
     boundary: int
     separator: Symbols
     longest: int
 
     def prompt(self, prompt: Symbols, answer: int) -> Symbols:
-        """Returns what is read before an answer of that many symbols: the boundary, the end of the prompt, and the
+        """Returns the symbols before an answer of ``answer`` symbols: the boundary, the end of the prompt, and the
         separator."""
         room = self.longest - 1 - len(self.separator)
         kept = max(room - answer, min(len(prompt), self.longest // 4))
         return np.concatenate([[self.boundary], prompt[max(len(prompt) - kept, 0) :], self.separator]).astype(np.int64)
 
     def row(self, ordinal: int, prompt: Symbols, answer: Symbols) -> PromptRow:
-        """Returns a prompt with its answer and the boundary that ends it, which a row that is too long loses."""
+        """Returns the row of a prompt, its answer, and the boundary at its end; a row that is too long loses its
+        end."""
         before = self.prompt(prompt, len(answer))
         symbols = np.concatenate([before, answer, [self.boundary]]).astype(np.int64)
         return PromptRow(ordinal, symbols[: self.longest + 1], len(before))
@@ -137,7 +138,7 @@ class PromptData(PairedTextData):
 
     @property
     def shape(self) -> PromptShape:
-        """How a prompt and an answer become a row."""
+        """The shape of rows."""
         return prompt_shape(self.config, self.trained_symbols().to_dict())
 
     def identity(self) -> dict[str, Plain]:
@@ -170,20 +171,21 @@ class PromptData(PairedTextData):
 
 
 def prompt_shape(config: PromptDataConfig, metadata: Mapping[str, Plain]) -> PromptShape:
-    """Returns how a prompt and an answer become a row, by the tokenizer of ``Data.checkpoint_metadata``. Raises
-    DataError where the separator leaves no room."""
+    """Returns the shape of rows, for the tokenizer of ``Data.checkpoint_metadata``. Raises DataError if the separator
+    leaves no room."""
     boundary = config.source.vocabularies(metadata).target.boundary
     separator: Symbols = np.array([boundary] if config.source.strings else [], np.int32)
     if not config.source.strings and config.separator:
         separator = tokenizer_from_dict(metadata["tokenizer"]).encode(config.separator.encode())
     if len(separator) > config.length // 2:
-        reason = f"{len(separator)} symbols, which leave no room in rows of {config.length}"
+        reason = f"{len(separator)} symbols leave no room in rows of {config.length}"
         raise DataError(f"data.separator: {reason}; shorten it, or raise data.length")
     return PromptShape(boundary, separator, config.length)
 
 
 def batched(rows: list[PromptRow], cursor: str) -> StringBatch:
-    """Makes a batch of rows, padded to the longest; of none, one row of padding, for a rank without a share of it."""
+    """Makes a batch of rows, padded to the longest. Without rows, for a rank without a share, it is one row of
+    padding."""
     count, longest = max(len(rows), 1), max([1, *(len(row.symbols) - 1 for row in rows)])
     inputs, targets = np.zeros((count, longest), np.int64), np.full((count, longest), IGNORED, np.int64)
     lengths = torch.tensor([len(row.symbols) - 1 for row in rows] or [0])

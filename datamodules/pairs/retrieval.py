@@ -1,4 +1,4 @@
-"""The data of tasks that find the passage that answers a question among others."""
+"""Questions and passages for retrieval: a task finds the passage that answers a question."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ Longest = Annotated[int, Field(ge=4)]
 
 
 class RetrievalEvaluationConfig(Config):
-    """How a model is evaluated: part of the protocol, so recorded with every number.
+    """How a model is evaluated: part of the protocol, which is recorded with every number.
 
-    batch_size  texts; None: as in training
-    examples    largest number of questions, the same for all runs; each is compared with all passages of the split
+    batch_size  texts over all ranks together; None: as in training
+    examples    the largest number of questions, the same for all runs; None: all. Each question is compared with all
+                passages of the split
     split       the split that validation reads; testing reads test
     """
 
@@ -44,17 +45,17 @@ class RetrievalEvaluationConfig(Config):
 
 
 class RetrievalDataConfig(DataConfig, kind="retrieval"):
-    """Questions and the passages that answer them as batches (RetrievalBatch). Of pairs, the source is a question and
-    the target its passage. A text is read as [CLS] text [SEP], with the symbols that ``rows`` of the same tokenizer
-    have; generated strings as their symbols after the boundary.
+    """Questions and the passages that answer them as batches (RetrievalBatch). The source of a pair is the question,
+    and its target the passage. A text is read as [CLS] text [SEP], with the same special symbols as data of the kind
+    ``rows``; a generated string as the boundary and its symbols.
 
     source            the pairs; the table PAIRS lists the kinds
     tokenizer         of texts; None: BPE with its defaults, learned on both sides of the train split
-    longest_question  tokens with special symbols; longer texts lose their end
-    longest_passage
+    longest_question  tokens of a question, with special symbols; longer questions lose their end
+    longest_passage   tokens of a passage, with special symbols; longer passages lose their end
     batch_size        questions over all ranks together, each with its passage
-    window            number of batches whose pairs are sorted together by length, before the batches are shuffled; 1:
-                      pairs are not sorted
+    window            the number of batches whose pairs are sorted together by length, before the batches are shuffled;
+                      1: pairs are not sorted
     seed              of the order of pairs
     workers           worker processes that make batches; 0: the training process makes them
     """
@@ -73,9 +74,9 @@ class RetrievalDataConfig(DataConfig, kind="retrieval"):
 
     def conflicts(self) -> Iterator[str]:
         if self.source.strings and self.tokenizer is not None:
-            yield f"tokenizer does not apply to {self.source.kind}, which are symbols and not texts; omit it"
+            yield f"tokenizer does not apply to {self.source.kind}, which are symbols, not texts; omit it"
         if self.longest_question > self.longest_passage:
-            yield "longest_question exceeds longest_passage, by which networks are built; lower it, or raise the other"
+            yield "longest_question exceeds longest_passage, the network's length; lower it, or raise longest_passage"
 
     def build(self) -> RetrievalData:
         return RetrievalData(self)
@@ -90,7 +91,7 @@ class RetrievalDataConfig(DataConfig, kind="retrieval"):
 
     @property
     def tokens_per_step(self) -> int:
-        """Counts tokens of passages, every one as the longest: lengths are not known before they are read."""
+        """Counts the tokens of passages, each as the longest, since lengths are unknown before they are read."""
         return self.batch_size * self.longest_passage
 
     def rank_conflicts(self, ranks: int) -> Iterator[str]:
@@ -107,7 +108,7 @@ class RetrievalDataConfig(DataConfig, kind="retrieval"):
         )
 
     def symbols(self, metadata: Mapping[str, Plain]) -> TextSymbols:
-        """Returns how texts become rows with the tokenizer of ``Data.checkpoint_metadata``."""
+        """Returns the symbols of rows, for the tokenizer of ``Data.checkpoint_metadata``."""
         if self.source.strings:
             return TextSymbols(self.source.vocabularies(metadata).target, ())
         symbols = RowSymbols.of(tokenizer_from_dict(metadata["tokenizer"]))
@@ -115,7 +116,7 @@ class RetrievalDataConfig(DataConfig, kind="retrieval"):
 
 
 class TextSymbols(NamedTuple):
-    """The vocabulary of rows, whose boundary begins each, and the symbols that end each."""
+    """The symbols of rows. vocabulary: its boundary begins each row. end: the symbols that end each row."""
 
     vocabulary: Vocabulary
     end: tuple[int, ...]
@@ -134,7 +135,7 @@ class TextRow(NamedTuple):
 
 
 class ReadPair(NamedTuple):
-    """What is read of the pair at an ordinal: its question, its passage, or both."""
+    """The parts of a pair that are read: its question, its passage, or both."""
 
     ordinal: int
     question: TextRow | None
@@ -153,7 +154,7 @@ class RetrievalData(PairedTextData):
 
     @cached_property
     def readable(self) -> Readable:
-        """What turns pairs into rows."""
+        """Reads pairs as rows."""
         config = self.config
         symbols = config.symbols(self.trained_symbols().to_dict())
         return Readable(self.pairs, symbols, config.longest_question, config.longest_passage)
@@ -189,7 +190,8 @@ class RetrievalData(PairedTextData):
         return {}
 
     def passages(self, split: Split) -> Mapping[int, int]:
-        """Returns the different passages of a split by number, each with the ordinal of its first question."""
+        """Returns the distinct passages of a split: the ordinal of the first question of each, by the passage's
+        number."""
         if split not in self._passages:
             first: dict[int, int] = {}
             for ordinal in range(self.pairs.count(split)):
@@ -214,23 +216,23 @@ class RetrievalData(PairedTextData):
 
 
 class TextOrder:
-    """The texts of an evaluation, each once: passages, at the complement of the ordinal of their first question, then
-    questions at their ordinals."""
+    """The order of the texts of an evaluation, each once. Passages come first, as the complement (~) of the ordinal of
+    their first question; then questions, as their ordinals."""
 
     def __init__(self, passages: list[int], questions: list[int]) -> None:
         self.visits = [*(~ordinal for ordinal in passages), *questions]
 
     def slice(self, start: int, stop: int) -> list[int]:
-        """Returns what stands from place ``start`` to ``stop``, fewer at the end."""
+        """Returns the texts at places ``start`` to ``stop``; fewer at the end."""
         return self.visits[start:stop]
 
     def arrange(self, batches: list[list[ReadPair]], start: int) -> list[list[ReadPair]]:
-        """Returns the batches as they are, because their order decides nothing."""
+        """Returns the batches unchanged, since their order does not matter."""
         return batches
 
 
 class Readable(NamedTuple):
-    """Pairs, and how their texts become rows."""
+    """Pairs, with the symbols and lengths of their rows."""
 
     pairs: Pairs
     symbols: TextSymbols
@@ -245,7 +247,7 @@ class Readable(NamedTuple):
         return ReadPair(ordinal, question, TextRow(self.symbols.row(pair.target, self.longest_passage), number))
 
     def one(self, split: Split, visit: int) -> ReadPair:
-        """Returns the text at a visit of ``TextOrder``."""
+        """Returns the question or the passage at an item of ``TextOrder``."""
         if visit < 0:
             return self.both(split, ~visit)._replace(question=None)
         return self.both(split, visit)._replace(passage=None)
@@ -258,11 +260,11 @@ def number_of(symbols: Symbols) -> int:
 
 
 NOTHING = TextRow(np.zeros(0, np.int64), 0)
-"""The row of padding where a batch has no text."""
+"""A row of padding, for a pair whose question or passage is not read."""
 
 
 def padded(rows: list[TextRow]) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the symbols of rows, the mask of real ones, and the numbers of their passages."""
+    """Returns the symbols of rows (n, t), the mask of real symbols (n, t), and the numbers of their passages (n,)."""
     longest = max([1, *(len(row.symbols) for row in rows)])
     symbols, mask = (np.zeros((len(rows), longest), kind) for kind in (np.int64, np.bool_))
     for number, row in enumerate(rows):
@@ -271,8 +273,8 @@ def padded(rows: list[TextRow]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def batched(pairs: list[ReadPair], cursor: str) -> RetrievalBatch:
-    """Makes a batch of pairs, with a row of padding where a question or a passage is not read; of none, of padding
-    alone, for a rank without a share of it."""
+    """Makes a batch of pairs. A question or passage that is not read is a row of padding. Without pairs, for a rank
+    without a share, the batch is one row of padding."""
     pairs = pairs or [ReadPair(0, None, None)]
     source, source_mask, answers = padded([pair.question or NOTHING for pair in pairs])
     inputs, mask, numbers = padded([pair.passage or NOTHING for pair in pairs])

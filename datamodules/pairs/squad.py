@@ -1,4 +1,4 @@
-"""Pairs of a question and its paragraph from the JSON of SQuAD."""
+"""Pairs of a question and its paragraph from SQuAD's JSON."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["SquadPairsConfig"]
 
 
 class SquadPairsConfig(TextPairsConfig, kind="squad"):
-    """Questions and the paragraphs that they are about (SQuAD, arXiv:1606.05250), from a .json, plain or compressed,
-    or all of them in a folder. Questions of one paragraph share a split.
+    """Questions and their paragraphs (SQuAD, arXiv:1606.05250), from a .json file, plain or compressed, or all such
+    files of a folder. Questions on one paragraph share a split.
 
     path        relative to LIT_DATA or to the working folder
-    languages   of questions and paragraphs, where they are known
-    validation  the fractions of paragraphs, by a hash of their text
-    test
+    languages   of questions and paragraphs; None: unknown
+    validation  the fraction of paragraphs in validation, by a hash of their text
+    test        the fraction of paragraphs in test
     """
 
     usual: ClassVar[Longest] = Longest(64, 256)

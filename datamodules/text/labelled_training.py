@@ -1,4 +1,4 @@
-"""The training texts of labelled data as a source: for further pretraining before their labels are learned."""
+"""The training texts of labelled data as a source of texts, for further pretraining."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from lit_transformers.config import Fraction
 
 __all__ = ["LabelledTrainingConfig"]
 
-LEFT_OUT = "texts of training left out, for they are held out too"
+LEFT_OUT = "training texts omitted, since they are also held out"
 
 
 class LabelledTrainingConfig(SourceConfig, kind="labelled_training"):
-    """The texts of the training split of labelled data, without their labels, each a document: pretraining within the
-    task, within its domain, or in another one (Sun et al. 2019, arXiv:1905.05583, section 4.2; Gururangan et al. 2020,
-    arXiv:2004.10964). No text of validation or test is read: one whose words stand there too is left out and counted.
+    """The texts of the training split of labelled data, without labels, each as a document: for pretraining within the
+    task, within its domain, or in another domain (Sun et al. 2019, arXiv:1905.05583, section 4.2; Gururangan et al.
+    2020, arXiv:2004.10964). Texts with the same words as a text of validation or test are omitted and counted.
 
-    labelled    the labelled data; with ``examples``, the texts of these examples alone
-    held_out    further labelled data whose texts of validation and test are left out: those of the task itself where
-                the texts are of other data
+    labelled    the labelled data; its field ``examples`` limits the texts too
+    held_out    further labelled data whose texts of validation and test are omitted, such as the task's own data if
+                ``labelled`` is other data
     validation  the share of these texts on which pretraining is validated, by a hash of each text
     """
 
@@ -43,7 +43,7 @@ class LabelledTrainingConfig(SourceConfig, kind="labelled_training"):
         return index_corpus(key, "", self.piece, self._texts(labelled, others, left_out), left_out)
 
     def _texts(self, labelled: Examples, others: list[Examples], left_out: Counter[str]) -> Iterator[Text]:
-        """Yields the texts of training. Raises DataError for examples that are no texts."""
+        """Yields the texts of the training split. Raises DataError for examples that are not texts."""
         splits: tuple[Split, Split] = ("validation", "test")
         held_out = {
             text_digest(one.text) for data in (labelled, *others) for split in splits for one in data.texts(split)
@@ -57,4 +57,6 @@ class LabelledTrainingConfig(SourceConfig, kind="labelled_training"):
             split = split_by_hash(document.text, self.validation, 0.0)
             yield Text(document.name, split, BytesIO(document.text), Path(document.name))
         if is_empty:
-            raise DataError(f"data.source.labelled: the examples of {self.labelled.kind} are no texts; name others")
+            raise DataError(
+                f"data.source.labelled: the examples of {self.labelled.kind} are not texts; name other data"
+            )

@@ -1,4 +1,4 @@
-"""Questions on paragraphs in the JSON of SQuAD (arXiv:1606.05250), and of its version 2 (arXiv:1806.03822)."""
+"""Reads questions on paragraphs from SQuAD's JSON, version 1 (arXiv:1606.05250) and 2 (arXiv:1806.03822)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["SquadAnswer", "SquadEntry", "SquadQuestion", "is_json", "squad_entri
 
 
 class SquadAnswer(NamedTuple):
-    """The text of an answer and the character of its context at which it starts, from 0."""
+    """An answer. text: its text. start: the character of the context at which it starts, from 0."""
 
     text: str
     start: int
@@ -25,12 +25,12 @@ class SquadAnswer(NamedTuple):
 class SquadQuestion(NamedTuple):
     """A question on a paragraph.
 
-    place      of the question in its file, for messages
-    paragraph  the numbers of its article and of its paragraph in that, from 0: "3.1"
-    title      of the article; "" where it has none
+    place      the place of the question in its file, for messages
+    paragraph  the numbers of the article in the file and of the paragraph in the article, from 0: "3.1"
+    title      the title of the article; "" without a title
     context    the text of the paragraph
-    id         of the question, as the file has it
-    answers    none where the paragraph does not answer it
+    id         the id of the question in the file
+    answers    empty if the paragraph does not answer the question
     """
 
     place: str
@@ -43,8 +43,8 @@ class SquadQuestion(NamedTuple):
 
 
 class SquadEntry(NamedTuple):
-    """A question with the file that holds it, the name of that, in an archive too, and the number of the question in
-    it, from 0."""
+    """A question and its place. path: the file or archive. origin: the name of the file, within an archive too. row:
+    the number of the question in the file, from 0."""
 
     path: Path
     origin: str
@@ -53,12 +53,12 @@ class SquadEntry(NamedTuple):
 
 
 def is_json(name: str) -> bool:
-    """Whether a file's name is that of JSON, plain or compressed."""
+    """Whether a name ends in .json, with or without the suffix of a compression."""
     return name.lower().endswith((".json", *(f".json{compression}" for compression in COMPRESSIONS)))
 
 
 def squad_entries(files: Iterable[Listed], left_out: Counter[str]) -> Iterator[SquadEntry]:
-    """Yields the questions of files in order. Raises DataError as ``squad_questions`` does."""
+    """Yields the questions of files in order, with the errors of ``squad_questions``."""
     for path, name in files:
         with damage(path):
             for member in members(path, name, is_json, left_out):
@@ -67,8 +67,8 @@ def squad_entries(files: Iterable[Listed], left_out: Counter[str]) -> Iterator[S
 
 
 def squad_questions(member: Member) -> Iterator[SquadQuestion]:
-    """Yields the questions of a file in order. Raises DataError, which names the place, where the file has another
-    layout, or an answer does not stand in its paragraph where it says."""
+    """Yields the questions of a file in order. Raises DataError, which names the place, if the file has another layout,
+    or the text of an answer is not at its ``answer_start``."""
     content = parsed(whole(member), member.name)
     for number, article in enumerate(_field(content, "data", list, member.name)):
         place = f"{member.name}: data[{number}]"
@@ -93,13 +93,13 @@ def _answers(entry: dict[str, Any], context: str, place: str) -> Iterator[SquadA
         nested = f"{place}.answers[{number}]"
         text, start = _field(answer, "text", str, nested), _field(answer, "answer_start", int, nested)
         if start < 0 or not context.startswith(text, start):
-            reason = f"{text[:40]!r} does not stand at character {start} of its paragraph"
+            reason = f"{text[:40]!r} is not at character {start} of its paragraph"
             raise DataError(f"{nested}: {reason}; correct answer_start, which counts characters from 0")
         yield SquadAnswer(text, start)
 
 
 def _field(record: Any, name: str, kind: Any, place: str) -> Any:
-    """Returns a field of a record. Raises DataError where it is missing or of another type."""
+    """Returns a field of a record. Raises DataError if it is missing or has another type."""
     if not isinstance(record, dict) or not isinstance(record.get(name), kind):
-        raise DataError(f"{place}: no {name} as SQuAD has it; correct the file, or data.source.path")
+        raise DataError(f"{place}: no field {name} of SQuAD's layout; correct the file, or data.source.path")
     return record[name]

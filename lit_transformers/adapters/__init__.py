@@ -1,4 +1,4 @@
-"""Adapters: small parts that blocks put after their sublayers, beside them, or into the linear maps of these."""
+"""Adapters: small trained parts after sublayers, parallel to them, or in their linear maps."""
 
 from lit_transformers.adapters.adapter import AdapterConfig, Sublayer, adapter_names
 from lit_transformers.adapters.bottleneck import BottleneckConfig

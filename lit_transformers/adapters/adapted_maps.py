@@ -1,4 +1,4 @@
-"""The base of adapters of the linear maps within sublayers, which name the maps by their roles."""
+"""The base of adapters of linear maps within sublayers, which select the maps by their roles."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from lit_transformers.mixer import Shape
 __all__ = ["MapsConfig"]
 
 OF_FEEDFORWARDS: tuple[MapRole, ...] = ("up", "gate", "down")
-"""The roles of the maps of a feed-forward; all others are those of a mixer."""
+"""The roles of the maps of a feed-forward; all other roles belong to mixers."""
 PLACES: Mapping[Sublayer, str] = {"mixer": "mixer", "cross": "cross mixer", "feedforward": "feed-forward"}
 
 
 class MapsConfig(AdapterConfig):
-    """Base of the configs of adapters of maps. maps: the maps that have one, by their role in a mixer (query, key,
-    value, output), cross mixers included, or in a feed-forward (up, gate, down). Maps that layers share share their
-    adapters."""
+    """Base of the configs of adapters of linear maps. maps: the maps that get an adapter, by their role in a mixer
+    (query, key, value, output), cross mixers included, or in a feed-forward (up, gate, down). A map that several layers
+    share has one adapter."""
 
     maps: tuple[MapRole, ...] = ("query", "value")
 
     @abstractmethod
     def adapter_of(self, linear: LinearMap, shape: Shape) -> Adapter | MapAdapter:
-        """Builds the adapter of a map."""
+        """Builds the adapter of a map, for a block of the given shape."""
 
     def conflicts(self) -> Iterator[str]:
         if not self.maps:

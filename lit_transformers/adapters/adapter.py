@@ -1,4 +1,4 @@
-"""The base of every adapter's config, and which weights of a network are those of its adapters."""
+"""The base of adapters' configs, and the names of the adapters' weights in a network."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ class AdapterConfig(Config, ABC):
 
     @abstractmethod
     def build(self, name: Sublayer, sublayer: nn.Module, shape: Shape) -> Adapter | None:
-        """Adapts a sublayer of a block. Returns what is added to its output, and None where nothing is; sets
-        ``adapter`` of those of its ``LinearMap`` that are adapted. Raises ConfigError, which names the field, where the
-        sublayer has no place for it."""
+        """Adapts a sublayer of a block. Returns an adapter whose output is added to the sublayer's output, or None; or
+        sets ``adapter`` of some ``LinearMap`` of the sublayer. Raises ConfigError, which names the field, if the
+        sublayer has no place for an adapter."""
 
     def merged(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Hook: returns the tensors of the network without adapters that computes the same, given those of one with
-        them, by their names in its state dict. Raises ConfigError where there is none, which is the default."""
+        """Hook: merges the adapters into the network. Given the tensors of a network with adapters, by their names in
+        its state dict, returns the tensors of a network without adapters that computes the same outputs. By default it
+        raises ConfigError."""
         raise ConfigError(
             f"a {self.kind} adapter cannot be merged into the weights of the network; export one that was trained with "
             "low_rank, dora, vera or ia3, or without an adapter",
@@ -42,8 +43,8 @@ class AdapterConfig(Config, ABC):
 
 
 def adapter_names(network: nn.Module) -> set[str]:
-    """Returns the names of the tensors of a network's adapters, as its state dict has them, shared ones by each name
-    that they have."""
+    """Returns the names of the tensors of a network's adapters in its state dict; shared tensors with all their
+    names."""
     return {
         name
         for prefix, module in network.named_modules(remove_duplicate=False)

@@ -20,10 +20,10 @@ __all__ = ["Bottleneck", "BottleneckConfig"]
 
 @final
 class BottleneckConfig(AdapterConfig, kind="bottleneck"):
-    """width: channels of the bottleneck; activation: of its hidden layer. after: the sublayers of each block that have
-    one. both: mixer, cross mixer and feed-forward (arXiv:1902.00751, figure 2); feedforward: the place of the single
-    adapter of arXiv:2005.00247, section 3.1, which however reads the normalised sum, where this one reads the
-    sublayer's output."""
+    """width: channels of the bottleneck; activation: of its hidden layer. after: the sublayers of each block that get
+    an adapter. both: mixer, cross mixer and feed-forward (arXiv:1902.00751, figure 2); feedforward: one adapter in each
+    block, at the place of arXiv:2005.00247, section 3.1. The adapter of that paper reads the normalised sum; this one
+    reads the sublayer's output."""
 
     width: Annotated[Positive, Width] = 64
     activation: Activation = "relu"
@@ -36,10 +36,10 @@ class BottleneckConfig(AdapterConfig, kind="bottleneck"):
 
 @final
 class Bottleneck(Adapter):
-    """scale (W_up act(W_down y + b_down) + b_up), which is added to a sublayer's output; y is that output or, where it
-    ``reads_input``, what the sublayer reads.
+    """Adds scale (W_up act(W_down y + b_down) + b_up) to the output of a sublayer. y is that output or, with
+    ``reads_input``, the input of the sublayer.
 
-    W_up and the biases start at zero, so that the network starts as it is without; the paper draws all weights with a
+    W_up and the biases start at zero, so that the adapter changes nothing at first; the paper draws all weights with a
     standard deviation of 0.01, with which it starts near that (section 3.6).
     """
 

@@ -18,14 +18,14 @@ from lit_transformers.mixer import Shape
 __all__ = ["DoRA", "DoRAConfig"]
 
 GAIN = ".adapter.gain"
-"""How the name of the gains of a map ends."""
+"""The end of the name of a map's gains."""
 
 
 @final
 class DoRAConfig(MapsConfig, kind="dora"):
-    """rank: of the product B A that is added to the direction of a map. alpha: the product is multiplied by
-    alpha / rank. maps: those that have one, by their roles, as in low_rank; the paper has query, key, value, up and
-    down."""
+    """rank: of the product B A, which is added to the direction of a map. alpha: the product is multiplied by
+    alpha / rank. maps: the maps that get an adapter, by their roles, as in low_rank; the paper adapts query, key,
+    value, up and down."""
 
     rank: Annotated[Positive, Width] = 8
     alpha: PositiveFloat = 16.0
@@ -49,8 +49,8 @@ def adapted(
     gain: Float[Tensor, " o"],
     scale: float,
 ) -> Float[Tensor, "o i"]:
-    """Returns the weights that a map is adapted to: the direction of W + scale B A, with the norms of the rows of W
-    times their gains. Norms are constants for the gradient (arXiv:2402.09353, section 4.3)."""
+    """Returns the adapted weights of a map: rows with the direction of W + scale B A, whose norms are the norms of the
+    rows of W times their gains. The gradient treats norms as constants (arXiv:2402.09353, section 4.3)."""
     direction = weight + scale * (up @ down)
     least = torch.finfo(weight.dtype).tiny
     norms, own_norms = (
@@ -62,10 +62,10 @@ def adapted(
 
 @final
 class DoRA(MapAdapter):
-    """m V / |V| x + b with V = W + (alpha / rank) B A, where |V| has the norm of each row (equation 5).
+    """Computes m V / |V| x + b with V = W + (alpha / rank) B A, where |V| is the norm of each row (equation 5).
 
-    The magnitude m is stored as a gain of the norm of each row of W, which starts at 1: it fits whichever weights are
-    loaded afterwards. A starts as a linear map of as many inputs does, and B at zero.
+    The magnitude m is stored as a gain on the norm of each row of W. The gain starts at 1, so that it fits weights that
+    are loaded later. A starts like a linear map with the same number of inputs, and B starts at zero.
     """
 
     vector_parameters: ClassVar[tuple[str, ...]] = ("gain",)
@@ -89,5 +89,5 @@ class DoRA(MapAdapter):
         return F.linear(x, adapted(weight, self.down, self.up, self.gain, self.scale), bias)
 
     def flops(self, vectors: int) -> int:
-        """Those of B A, once for all vectors."""
+        """Returns the FLOPs of B A, which is computed once for all vectors."""
         return 2 * self.down.numel() * self.up.size(0)

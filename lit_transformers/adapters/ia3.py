@@ -17,13 +17,13 @@ from lit_transformers.mixer import Shape
 __all__ = ["IA3", "IA3Config"]
 
 INPUTS, OUTPUTS = ".adapter.inputs", ".adapter.outputs"
-"""How the names of the vectors of a map end."""
+"""The ends of the names of a map's vectors."""
 
 
 @final
 class IA3Config(MapsConfig, kind="ia3"):
-    """Multiplies each channel that a map computes by a number that is learned, or, of the down map of a feed-forward,
-    each channel that it reads. maps: those that have one, by their roles; the paper has key, value and down."""
+    """Multiplies each output channel of a map by a learned number; for the down map of a feed-forward, each input
+    channel. maps: the maps that get an adapter, by their roles; the paper adapts key, value and down."""
 
     maps: tuple[MapRole, ...] = ("key", "value", "down")
 
@@ -46,7 +46,7 @@ class IA3Config(MapsConfig, kind="ia3"):
 
 @final
 class IA3(MapAdapter):
-    """l (W x + b) channel by channel or, of a down map, W (l x) + b. l starts at 1."""
+    """Computes l (W x + b), channel by channel; for a down map, W (l x) + b. l starts at 1."""
 
     def __init__(self, linear: LinearMap) -> None:
         super().__init__()
@@ -61,5 +61,5 @@ class IA3(MapAdapter):
         return y if self.outputs is None else y * self.outputs
 
     def flops(self, vectors: int) -> int:
-        """None, as products channel by channel count nowhere."""
+        """Returns 0: products channel by channel are not counted as FLOPs."""
         return 0

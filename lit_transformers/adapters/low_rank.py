@@ -18,15 +18,15 @@ from lit_transformers.mixer import Shape
 __all__ = ["LowRank", "LowRankConfig"]
 
 DOWN, UP = ".adapter.down", ".adapter.up"
-"""How the names of both matrices beside a map end."""
+"""The ends of the names of the two matrices of a map."""
 
 
 @final
 class LowRankConfig(MapsConfig, kind="low_rank"):
-    """rank: of the product B A that is added to a map. alpha: the product is multiplied by alpha / rank, so that the
-    rate of learning suits other ranks too. dropout: of the inputs of A. maps: the maps that have one, by their role
+    """rank: of the product B A, which is added to a map. alpha: the product is multiplied by alpha / rank, so that the
+    same learning rate suits other ranks. dropout: of the inputs of A. maps: the maps that get an adapter, by their role
     in a mixer (query, key, value, output), cross mixers included, or in a feed-forward (up, gate, down); the paper
-    has query and value. Maps that layers share share their adapters."""
+    adapts query and value. A map that several layers share has one adapter."""
 
     rank: Annotated[Positive, Width] = 8
     alpha: PositiveFloat = 16.0
@@ -48,8 +48,8 @@ class LowRankConfig(MapsConfig, kind="low_rank"):
 
 @final
 class LowRank(Adapter):
-    """(alpha / rank) B A dropout(x) of the input x of a linear map, A (r, i) and B (o, r). A starts as a linear map of
-    as many inputs does, and B at zero."""
+    """Computes (alpha / rank) B A dropout(x) for the input x of a linear map, with A (r, i) and B (o, r). A starts like
+    a linear map with the same number of inputs, and B starts at zero."""
 
     def __init__(self, config: LowRankConfig, linear: nn.Linear) -> None:
         super().__init__()

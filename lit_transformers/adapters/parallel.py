@@ -17,10 +17,9 @@ __all__ = ["ParallelAdapterConfig"]
 
 @final
 class ParallelAdapterConfig(AdapterConfig, kind="parallel"):
-    """A bottleneck that reads what a sublayer reads, and is added to the sublayer's output. width: channels of the
-    bottleneck; activation: of its hidden layer; scale: what it is multiplied by (the paper has 4 next to a
-    feed-forward). sublayers: those of each block that have one; the paper recommends the feed-forward (section
-    4.5)."""
+    """A bottleneck that reads the input of a sublayer and is added to the sublayer's output. width: channels of the
+    bottleneck; activation: of its hidden layer; scale: multiplies its output (the paper uses 4 for a feed-forward).
+    sublayers: the sublayers of each block that get an adapter; the paper recommends the feed-forward (section 4.5)."""
 
     width: Annotated[Positive, Width] = 64
     activation: Activation = "relu"

@@ -18,16 +18,16 @@ from lit_transformers.mixer import Shape
 __all__ = ["VeRA", "VeRAConfig"]
 
 RANKS, OUTPUTS = ".adapter.ranks", ".adapter.outputs"
-"""How the names of the vectors of a map end."""
+"""The ends of the names of a map's vectors."""
 DOWN, UP = ".adapter.projections.down", ".adapter.projections.up"
-"""How the names of the shared matrices end."""
+"""The ends of the names of the shared matrices."""
 
 
 @final
 class VeRAConfig(MapsConfig, kind="vera"):
-    """rank: of the random matrices, which do not learn, and are the same for all maps of equal sizes; seed: of these
-    matrices, whatever the seed of the run. dropout: of the inputs. start: the value of all d at their start. maps:
-    those that have one, by their roles, as in low_rank."""
+    """rank: of the random matrices, which do not learn; all maps of equal sizes share them. seed: draws these matrices,
+    whatever the seed of the run. dropout: of the inputs. start: the initial value of d. maps: the maps that get an
+    adapter, by their roles, as in low_rank."""
 
     rank: Annotated[Positive, Width] = 256
     dropout: Annotated[Fraction, Dropout] = 0.0
@@ -43,7 +43,7 @@ class VeRAConfig(MapsConfig, kind="vera"):
         merged = {name: tensor for name, tensor in tensors.items() if ".adapter." not in name}
         owners = (name.removesuffix(DOWN) for name in tensors if name.endswith(DOWN))
         pairs = ((tensors[f"{name}{DOWN}"], tensors[f"{name}{UP}"]) for name in owners)
-        shared = {(up.size(0), down.size(1)): (down, up) for down, up in pairs}  # a file has one of their names alone
+        shared = {(up.size(0), down.size(1)): (down, up) for down, up in pairs}  # a file has only one of their names
         for name in (name.removesuffix(RANKS) for name in tensors if name.endswith(RANKS)):
             weight = merged[f"{name}.weight"]
             down, up = shared[weight.size(0), weight.size(1)]
@@ -54,7 +54,8 @@ class VeRAConfig(MapsConfig, kind="vera"):
 
 @final
 class Projections(nn.Module):
-    """The random matrices A (r, i) and B (o, r), drawn as He et al. 2015 (arXiv:1502.01852) draw uniform ones."""
+    """The random matrices A (r, i) and B (o, r), drawn by the uniform initialization of He et al. 2015
+    (arXiv:1502.01852)."""
 
     down: Tensor
     up: Tensor
@@ -69,7 +70,8 @@ class Projections(nn.Module):
 
 @final
 class VeRA(Adapter):
-    """b B (d A x) of the input x of a linear map, with b and d channel by channel (equation 2). b starts at zero."""
+    """Computes b B (d A x) for the input x of a linear map; b and d multiply channels (equation 2). b starts at
+    zero."""
 
     def __init__(self, config: VeRAConfig, projections: Projections) -> None:
         super().__init__()

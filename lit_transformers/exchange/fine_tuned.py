@@ -1,4 +1,4 @@
-"""The head of a fine-tuned network as classes of transformers have it, such as AutoModelForSequenceClassification."""
+"""Exports the head of a fine-tuned network for classes of transformers, such as AutoModelForSequenceClassification."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ PROBLEMS = {
     "class_set_label": "multi_label_classification",
     "number_label": "regression",
 }
-"""What transformers calls the problem of each of our heads of whole rows."""
+"""The ``problem_type`` of transformers for each kind of head on whole rows."""
 NUMBER = ["LABEL_0"]
-"""What transformers calls the number of a regression."""
+"""The label that transformers gives the output of a regression."""
 
 
 class HeadForm(NamedTuple):
-    """A head as an architecture of transformers has it.
+    """The form of a head in an architecture of transformers.
 
-    name: of the class of transformers. weights: the pairs of its tensors with ours, which are named without the head.
-    fields: those of our head's config with the values that compute the same.
+    name: the class of transformers. weights: pairs of its tensors and ours; ours are named without the head. fields:
+    the fields of our head's config, with the values for which both compute the same outputs.
     """
 
     name: str
@@ -46,18 +46,19 @@ class HeadForm(NamedTuple):
 
 
 def of_rows(name: str, hidden: str, activation: str, output: str) -> HeadForm:
-    """Returns the form of a head on the first vector of a row, which a hidden map reads."""
+    """Returns the form of a head on the first vector of a row, with a hidden map."""
     fields = {"pooling": "first", "hidden": activation}
     return HeadForm(name, (*affine(hidden, "hidden"), *affine(output, "map.1")), fields)
 
 
 def of_tokens(name: str, output: str, ours: str) -> HeadForm:
-    """Returns the form of a head on the vector of each token. ours: the name of its map."""
+    """Returns the form of a head on the vector of each token. ours: the name of its map in our head."""
     return HeadForm(name, affine(output, ours), {})
 
 
 def forms(stem: str, hidden: str, activation: str, output: str = "classifier") -> dict[str, HeadForm]:
-    """Returns the forms of the heads of an architecture whose classes begin with ``stem``, by our kinds of heads."""
+    """Returns the forms of the heads of an architecture, by our kinds of heads. Names of its classes begin with
+    ``stem``."""
     rows = of_rows(f"{stem}{SEQUENCE}", hidden, activation, output)
     tags = of_tokens(f"{stem}ForTokenClassification", "classifier", "map.1")
     answers = of_tokens(f"{stem}ForQuestionAnswering", "qa_outputs", "map")
@@ -72,12 +73,12 @@ FORMS: Mapping[str, Mapping[str, HeadForm]] = {
     "electra": forms("Electra", "classifier.dense", "gelu", "classifier.out_proj"),
     "distilbert": forms("DistilBert", "pre_classifier", "relu"),
 }
-"""The forms of heads, by the architectures that have some and by our kinds of heads."""
+"""The forms of heads, by architecture and by our kinds of heads."""
 
 
 class FineTunedHead(NamedTuple):
-    """The head of a fine-tuned network. name: by which its task calls it. labels: the names of its outputs; None where
-    they have none. depth: of the network as it is read; None for all layers."""
+    """The head of a fine-tuned network. name: of the head in its task. labels: the names of its outputs; None if they
+    have no names. depth: the number of layers that the head reads; None for all layers."""
 
     name: str
     config: HeadConfig
@@ -86,28 +87,31 @@ class FineTunedHead(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """How the names of its tensors begin."""
+        """The beginning of the names of its tensors."""
         return f"heads.{self.name}."
 
     def added(
         self, fields: Mapping[str, Plain], tensors: Mapping[str, Tensor], ours: Mapping[str, Tensor]
     ) -> tuple[dict[str, Plain], dict[str, Tensor], list[str]]:
-        """Returns a config.json and its tensors with this head, which replaces others, or as they are with a line that
-        says why, where the architecture has no such head. ours: all tensors of the task."""
+        """Returns the fields of config.json, the tensors and messages, with this head in place of other heads.
+
+        If the architecture has no such head, the fields and tensors are unchanged and a message gives the reason. ours:
+        all tensors of the task.
+        """
         architecture = ARCHITECTURES[str(fields["model_type"])]
         form = FORMS.get(architecture.name, {}).get(self.config.kind)
         if form is None:
-            reason = f"a {architecture.name} has none of the kind {self.config.kind}"
+            reason = f"a {architecture.name} of transformers has no head of the kind {self.config.kind}"
             return {**fields}, {**tensors}, [f"head {self.name}: omitted, for {reason}"]
         if unequal := [f"task.{name}={value}" for name, value in form.fields.items() if self._has(name) != value]:
-            reason = f"{form.name} computes another one; train with {' and '.join(unequal)} to export it"
+            reason = f"{form.name} computes another head; train with {' and '.join(unequal)} to export it"
             return {**fields}, {**tensors}, [f"head {self.name}: omitted, for {reason}"]
         encoder = {name: tensor for name, tensor in tensors.items() if name.startswith(architecture.prefix)}
         own = {pair.theirs: ours[f"{self.prefix}{pair.ours}"].contiguous().clone() for pair in form.weights}
         return {**fields, "architectures": [form.name], **self.fields()}, {**encoder, **own}, []
 
     def fields(self) -> dict[str, Plain]:
-        """Returns the fields of config.json that name its outputs, and what kind of problem it solves."""
+        """Returns the fields of config.json that name its outputs and state its ``problem_type``."""
         problem = PROBLEMS.get(self.config.kind)
         names = NUMBER if problem == "regression" else self.labels
         labels: dict[str, Plain] = {}
@@ -122,7 +126,7 @@ class FineTunedHead(NamedTuple):
 
 
 def fine_tuned_head(checkpoint: Path) -> FineTunedHead | None:
-    """Returns the head that the run of a checkpoint was trained for; None where it was no fine-tuning on labels."""
+    """Returns the first head of the run of a checkpoint; None if the run did not learn from labels."""
     contents = read(checkpoint, mmap=True)
     saved: Mapping[str, Any] = contents[HEADER]
     try:

@@ -1,4 +1,4 @@
-"""The licences of weights and of the data that trained them: read from a folder, and written with what is exported."""
+"""The licences of weights and of their training data: reads them from a folder, and writes them into an export."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["licence_of_folder", "write_licences"]
 
 CARD = "README.md"
 TEXTS = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "LICENCE.txt", "COPYING")
-"""The names of files that hold the text of a licence."""
+"""The names of files with the text of a licence."""
 SEVERAL = "other"
-"""What the hub calls the licence of a model to which several apply."""
+"""The hub's name for the licence of a model with several licences."""
 
 
 def licence_of_folder(folder: Path) -> str | None:
-    """Returns the licence that a folder of Hugging Face states, in the head of its model card or as the first line of a
-    licence's text; None where it states none."""
+    """Returns the licence that a folder of Hugging Face states: from the head of its model card, or the first line of
+    the licence's text. None if it states no licence."""
     if (card := _read(folder / CARD)).startswith("---"):
         lines = card.split("---", 2)[1].splitlines()
         try:
@@ -32,8 +32,8 @@ def licence_of_folder(folder: Path) -> str | None:
 
 
 def write_licences(folder: Path, licences: Mapping[str, str]) -> None:
-    """Writes the model card of an exported folder, with the licence of everything that its weights are made of; none
-    where nothing is known."""
+    """Writes the model card of an exported folder, with the licences of the starting weights and of the data. Writes
+    nothing if no licence is known."""
     if not licences:
         return
     known = {*licences.values()}
@@ -47,7 +47,7 @@ def write_licences(folder: Path, licences: Mapping[str, str]) -> None:
 
 
 def _read(file: Path) -> str:
-    """Returns the text of a file; nothing where there is none."""
+    """Returns the text of a file; an empty string if there is no such file."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -222,12 +222,12 @@ def add_tokenizer(source: Path, folder: Path, symbols: int, weights: StartingWei
 
 
 def fine_tuned_head_of(source: Path) -> FineTunedHead | None:
-    """Returns the head that a run was fine-tuned for; None for an import, a file of weights, and other runs."""
+    """Returns the fine-tuned head of a run; None for an import, a file of weights, and other runs."""
     return fine_tuned_head(source) if source.is_file() and source.suffix != ".safetensors" else None
 
 
 def of_network(weights: StartingWeights, head: FineTunedHead | None) -> StartingWeights:
-    """Returns the weights of the layers that a head reads, without its own."""
+    """Returns the weights of the layers that a head reads, without the head's weights."""
     if head is None:
         return weights
     model = weights.model if head.depth is None else weights.model.override({"depth": head.depth})

@@ -1,4 +1,4 @@
-"""The answer to a question as a span of its passage (arXiv:1810.04805, sections 4.2 and 4.3)."""
+"""Answers a question by a span of its passage (arXiv:1810.04805, sections 4.2 and 4.3)."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ from lit_transformers.precision import full_precision
 from lit_transformers.records.measure import PERCENT, Measure, maximized, minimized
 
 NO_SPAN = -1e9
-"""The score of the best span of a window that holds no token of the passage."""
+"""The score of a window without a token of the passage."""
 
 
 class AnswerSpanConfig(HeadConfig, kind="answer_span"):
-    """A softmax over the first and one over the last token of the answer, both over the tokens of the passage and
-    [CLS], which stands for no answer in the window. The loss of a window is the mean of both, in nats.
+    """Two softmaxes: over the first and over the last token of the answer. Both choose among the tokens of the passage
+    and [CLS], which means that the window holds no answer. The loss of a window is the mean of both cross entropies, in
+    nats.
 
-    longest_answer: tokens of the longest span that is an answer. threshold: a question has no answer where the score of
-    none exceeds that of the best span by more than this; the score is a sum of two logits (arXiv:1810.04805, section
-    4.3). None: every question has an answer.
+    longest_answer: the most tokens of an answer. threshold: predict no answer if the score of no answer exceeds the
+    score of the best span by more than this; a score is the sum of two logits (arXiv:1810.04805, section 4.3). None:
+    every question has an answer.
     """
 
     reads: ClassVar[Reads] = LabelledDescription
@@ -66,9 +67,12 @@ class AnswerSpanConfig(HeadConfig, kind="answer_span"):
 
 
 class WindowAnswer(NamedTuple):
-    """The best span of a window: the ordinal of its question, the score of the span, the place of its first character
-    in the passage and its text, the score of no answer, the logarithm of the sum of exp(score) over all spans, and the
-    right answers."""
+    """The best span of one window.
+
+    question: the ordinal of the question. score: of the span, a sum of two logits. start: the place of its first
+    character in the passage. text: its text. none: the score of no answer. total: log sum exp(score) over all spans of
+    the window. answers: the right answers.
+    """
 
     question: int
     score: float
@@ -80,16 +84,19 @@ class WindowAnswer(NamedTuple):
 
     @classmethod
     def of(cls, question: int, best: Sequence[float], passage: Passage) -> WindowAnswer:
-        """Returns the best span of a row of ``best_spans`` in its passage."""
+        """Returns the span that a row of ``best_spans`` names in its passage."""
         score, first, last, none, total = best
         start, stop = int(passage.spans[int(first), 0]), int(passage.spans[int(last), 1])
         return cls(question, score, start, passage.text[start : max(start, stop)], none, total, passage.answers)
 
 
 class ResolvedAnswer(NamedTuple):
-    """The answer to a question from all windows of its passage: the best span, the place of its first character, by how
-    much the score of no answer exceeds its score, and the share of exp(score) that the span and that no answer has
-    among all spans and none. The score of no answer is the least of all windows."""
+    """The answer to a question from all windows of its passage.
+
+    text: the best span. start: the place of its first character in the passage. margin: the score of no answer minus
+    the score of the span; the score of no answer is the lowest of all windows. probability, none_probability: the share
+    of exp(score) of the span and of no answer in the sum over all spans and no answer.
+    """
 
     text: str
     start: int
@@ -99,8 +106,8 @@ class ResolvedAnswer(NamedTuple):
 
     @classmethod
     def of(cls, windows: Sequence[WindowAnswer]) -> ResolvedAnswer:
-        """Returns the answer from the windows of a question, in any order; of equal spans the first one in the
-        passage."""
+        """Returns the answer from the windows of one question, in any order. Among spans with the same score, the first
+        in the passage wins."""
         best = max(windows, key=lambda window: (window.score, -window.start, -len(window.text)))
         none = min(window.none for window in windows)
         scores = np.logaddexp.reduce([none, *(window.total for window in windows)])
@@ -109,12 +116,12 @@ class ResolvedAnswer(NamedTuple):
 
 
 class AnswerSpan(Head):
-    """Nats of the span of each window, and of each question exact match and F1, from 0 to 100, of the best span over
-    all its windows.
+    """Predicts the span of each window, and scores the best span over all windows of a question.
 
-    ``exact_match`` and ``f1`` are those of the answer, which may be none; ``span_exact_match`` and ``span_f1`` those of
-    the best span; ``margin`` is by how much the score of no answer exceeds it; ``answerable`` is 1 where the passage
-    has an answer. With a threshold, the best one and the score that it reaches are measures too (arXiv:1806.03822).
+    Nats are per window. ``exact_match`` and ``f1``, from 0 to 100, score the answer, which may be no answer;
+    ``span_exact_match`` and ``span_f1`` score the best span. ``margin`` is the score of no answer minus the score of
+    the best span. ``answerable`` is 1 if the passage has an answer. With a threshold, the best threshold and the score
+    that it reaches are measures too (arXiv:1806.03822).
     """
 
     columns: ClassVar[Mapping[str, type]] = {
@@ -136,12 +143,12 @@ class AnswerSpan(Head):
         self.map = nn.Linear(dim, 2)
 
     def logits(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b t 2"]:
-        """Returns the logits of the first and the last token of the answer, -inf where neither may be."""
+        """Returns the logits of the first and the last token of the answer; -inf at tokens that no answer may have."""
         outputs = full_precision(self.map(reading.hidden))
         return outputs.masked_fill(~answerable(batch)[..., None], float("-inf"))
 
     def nats(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, " b"]:
-        """Returns the mean of both cross entropies of each window, 0 where it has no label."""
+        """Returns the mean of both cross entropies of each window; 0 for a window without a label."""
         outputs, (starts, stops) = self.logits(reading, batch), batch.labels.unbind(dim=1)
         lasts = torch.where(stops == IGNORED, IGNORED, stops - 1)
         both = zip(outputs.unbind(dim=-1), (starts, lasts), strict=True)
@@ -187,7 +194,8 @@ class AnswerSpan(Head):
         return {"hypothesis": answer or "", "references": [*windows[0].answers] or [""]}
 
     def answered(self, answer: ResolvedAnswer) -> str | None:
-        """Returns the text of an answer; None where the question has none, or no window has a token of the passage."""
+        """Returns the text of an answer. None if the prediction is no answer, or no window has a token of the
+        passage."""
         return answer.text or None if self.threshold is None or answer.margin <= self.threshold else None
 
     def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -204,7 +212,7 @@ class AnswerSpan(Head):
 
 
 def answerable(batch: LabelledBatch) -> Bool[Tensor, "b t"]:
-    """Returns the tokens that an answer may begin or end with: [CLS], and those of the passage without its [SEP]."""
+    """Returns a mask of the tokens that an answer may begin or end with: [CLS], and the passage without its [SEP]."""
     assert batch.segments is not None
     places = torch.arange(batch.inputs.size(1), device=batch.inputs.device)
     is_last = places == batch.padding_mask.sum(dim=1, keepdim=True) - 1
@@ -212,9 +220,9 @@ def answerable(batch: LabelledBatch) -> Bool[Tensor, "b t"]:
 
 
 def best_spans(logits: Float[Tensor, "b t 2"], longest: int) -> Float[Tensor, "b 5"]:
-    """Returns, for each row, the score of its best span of at most ``longest`` tokens, the places of the first and the
-    last token, the score of no answer, which is the first token, and the logarithm of the sum of exp(score) over all
-    spans. A score is the sum of both logits; that of a row without a span is ``NO_SPAN``."""
+    """Returns five numbers for each row: the score of its best span of at most ``longest`` tokens, the places of its
+    first and its last token, the score of no answer (both logits of the first token of the row), and log sum exp(score)
+    over all spans. A score is the sum of two logits; a row without a span has the score ``NO_SPAN``."""
     starts, ends = logits.double().unbind(dim=-1)
     none = starts[:, 0] + ends[:, 0]
     length = starts.size(1) - 1

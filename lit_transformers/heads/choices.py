@@ -1,4 +1,4 @@
-"""The right one of several choices: a score of each, and a softmax over the choices of an example."""
+"""Predicts the right choice: a score for each choice, and a softmax over the choices of an example."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from lit_transformers.records.measure import Measure, maximized, minimized
 
 
 class ChoiceScoresConfig(HeadConfig, kind="choice_scores"):
-    """The product of one vector of each row with a learned vector is the score of its choice, and the softmax is over
-    the choices of an example (GPT, section 3.3; arXiv:1810.04805, section 4.4).
+    """Scores a choice by the product of its row's vector with a learned vector, and takes a softmax over the choices of
+    an example (GPT, section 3.3; arXiv:1810.04805, section 4.4).
 
     pooling, dropout: as in ``class_label``.
     """
@@ -40,10 +40,8 @@ class ChoiceScoresConfig(HeadConfig, kind="choice_scores"):
 
 
 class ChoiceScores(Head):
-    """Nats of the right choice of each example, and whether it had the highest score, higher than any other.
-
-    Measures are accuracy, and nats per example.
-    """
+    """Measures accuracy and nats per example. An example is right if the score of its right choice is higher than every
+    other score."""
 
     columns: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int, "bytes": int, "correct": int}
 
@@ -56,16 +54,16 @@ class ChoiceScores(Head):
         return batch.padding_mask.flatten(1).any(dim=1).sum()
 
     def scores(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b c"]:
-        """Returns the score of each choice, -inf where an example has no more choices."""
+        """Returns the score of each choice; -inf in the columns beyond the choices of an example."""
         vectors = pooled(reading.hidden.flatten(0, 1), batch.padding_mask.flatten(0, 1), self.pooling)
         scores = full_precision(self.map(vectors))[:, 0].unflatten(0, batch.inputs.shape[:2])
         is_choice = batch.padding_mask.any(dim=2)
-        # An example of padding alone has no choice, and its softmax has to stay finite.
+        # An example of padding alone has no choice, but its softmax must stay finite.
         is_choice = is_choice | ~is_choice.any(dim=1, keepdim=True)
         return scores.masked_fill(~is_choice, -torch.inf)
 
     def nats(self, scores: Float[Tensor, "b c"], batch: LabelledBatch) -> Float[Tensor, " b"]:
-        """Returns the loss of each example, 0 of padding."""
+        """Returns the loss of each example in nats; 0 for padding."""
         return F.cross_entropy(scores, batch.labels, reduction="none")
 
     def loss(self, reading: Representation, batch: LabelledBatch) -> HeadLoss:

@@ -1,4 +1,4 @@
-"""Several layers of a network, combined to the vectors that heads read."""
+"""Combines the outputs of several layers into the vectors that heads read."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LayerCombination = Literal["concatenation", "mean", "max", "scalar_mix"]
 
 
 class CombinedLayers(nn.Module):
-    """Combines the outputs of some layers of a network (arXiv:1905.05583, section 5.3.2).
+    """Combines the outputs of chosen layers of a network (arXiv:1905.05583, section 5.3.2).
 
-    layers: their numbers, the embeddings being 0. kind: concatenation; the mean or the max of each channel; or
-    scalar_mix, g sum_j softmax(s)_j h_j with a learned number s_j for each layer, at first 0, and a learned g, at
-    first 1 (arXiv:1802.05365, equation 1).
+    layers: their numbers; 0 is the embeddings. kind: concatenation; the mean or the max of each channel; or
+    scalar_mix, g sum_j softmax(s)_j h_j (arXiv:1802.05365, equation 1), whose learned s_j start at 0 and whose learned
+    g starts at 1.
     """
 
     def __init__(self, layers: Sequence[int], kind: LayerCombination) -> None:
@@ -29,15 +29,15 @@ class CombinedLayers(nn.Module):
         self.scale = nn.Parameter(torch.ones(1)) if kind == "scalar_mix" else None
 
     def width(self, dim: int) -> int:
-        """Returns the channels of combined vectors, of layers of ``dim`` channels each."""
+        """Returns the number of channels of a combined vector, for layers of ``dim`` channels."""
         return dim * len(self.layers) if self.kind == "concatenation" else dim
 
     def last_alone(self, depth: int) -> bool:
-        """Whether the last of ``depth`` layers is all that is read."""
+        """Whether only the last of ``depth`` layers is read."""
         return self.layers == (depth,)
 
     def forward(self, outputs: Sequence[Float[Tensor, "b t d"]]) -> Float[Tensor, "b t w"]:
-        """Combines the outputs of the layers."""
+        """Combines the outputs of the layers (b, t, d) into vectors (b, t, w), with w from ``width``."""
         if self.kind == "concatenation":
             return outputs[0] if len(outputs) == 1 else torch.cat(tuple(outputs), dim=-1)
         stacked = torch.stack(tuple(outputs))

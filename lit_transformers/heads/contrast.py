@@ -75,8 +75,8 @@ def longest_spans(targets: Int[Tensor, "b t"], longest: int) -> Ngrams:
 def info_nce(
     scores: Float[Tensor, "b n"], own: Int[Tensor, " b"], left_out: Bool[Tensor, "b n"]
 ) -> Float[Tensor, " b"]:
-    """Returns -log of the softmax over the scores of each row at its ``own`` place, without those that are left out
-    (arXiv:1807.03748, equation 4)."""
+    """Returns the InfoNCE loss (b,) in nats: -log of the softmax over the scores of each row at its ``own`` place.
+    Scores where ``left_out`` is True are omitted from the softmax (arXiv:1807.03748, equation 4)."""
     return F.cross_entropy(scores.masked_fill(left_out, -torch.inf), own, reduction="none")
 
 

@@ -97,7 +97,8 @@ class Head(nn.Module, ABC):
     measured: ClassVar[bool] = True
     """Whether it is measured when the network is evaluated, or is there for training alone."""
     keeps: ClassVar[bool] = False
-    """Whether columns follow from all rows of a document together, so that rows are kept until all are measured."""
+    """Whether some columns depend on all rows of a document. If so, the metric stores the outputs of ``kept`` until the
+    pass ends, and ``resolved`` computes these columns."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
@@ -130,17 +131,18 @@ class Head(nn.Module, ABC):
         target."""
 
     def kept(self, reading: Representation, batch: Any) -> Sequence[Sequence[Plain]]:
-        """Hook: of a head that ``keeps``, returns what is kept of each row of a batch that is not padding, as plain
-        data, of which the first is the ordinal of its document."""
+        """Hook, if ``keeps``: returns a tuple of plain data for each row of a batch that is not padding. Its first item
+        is the ordinal of the row's document."""
         raise NotImplementedError
 
     def resolved(self, rows: Sequence[Sequence[Plain]]) -> dict[str, float]:
-        """Hook: of a head that ``keeps``, returns the columns of a document that follow from what was kept of all its
-        rows, in any order; ``sums`` has 0 in their places."""
+        """Hook, if ``keeps``: returns the columns of a document that depend on all its rows, given their ``kept``
+        tuples in any order. ``sums`` has 0 in these columns."""
         raise NotImplementedError
 
     def output(self, rows: Sequence[Sequence[Plain]]) -> dict[str, Plain]:
-        """Hook: of a head that ``keeps``, returns {"hypothesis", "references"} of a document, given the same."""
+        """Hook, if ``keeps``: returns {"hypothesis": ..., "references": ...} of a document, given its ``kept``
+        tuples."""
         raise NotImplementedError
 
     def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:

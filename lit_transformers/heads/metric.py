@@ -22,10 +22,11 @@ from lit_transformers.host import sent
 
 class HeadsMetric(ExampleMetric):
     """The sums of all heads of a task, each row of which has the columns of the first head, and those of the others
-    under their own names. What heads keep of rows is a state, and columns follow from it once all rows are there: a
-    line of ``kept`` is the JSON of the name of a head and what it keeps of a row.
+    under their own names. The state ``kept`` stores the outputs of ``Head.kept``, as a line of JSON for each row: the
+    name of the head and its tuple. Columns that depend on them are computed after the pass.
 
-    ``leading`` are columns before those of the heads, all of which then have theirs under their own names.
+    ``leading``: columns before the columns of the heads. With leading columns, all heads have columns under their own
+    names.
 
     heads: by name, the first one first. absent: kinds of heads, by name, whose columns are there and stay 0, so that
     tables of tasks that differ in heads alone have the same columns.
@@ -72,14 +73,14 @@ class HeadsMetric(ExampleMetric):
         self.add(documents.flatten(), columns.flatten(0, documents.dim() - 1))
 
     def keep(self, kept: Mapping[str, Sequence[Sequence[Plain]]], device: torch.device) -> None:
-        """Keeps what heads that keep rows, by name, have of the rows of a batch, on a device. All ranks must call it as
-        often, with no rows where they have none."""
+        """Stores the outputs of ``Head.kept`` for a batch, by the names of heads, on a device. All ranks must call it
+        equally often, without rows if they have none."""
         lines = "".join(f"{json.dumps([name, row])}\n" for name, rows in kept.items() for row in rows)
         self.kept.append(sent(torch.from_numpy(np.frombuffer(lines.encode(), np.uint8).copy()), device))
 
     def kept_rows(self) -> dict[str, dict[int, list[Sequence[Plain]]]]:
-        """Returns what was kept of the rows of each document, by the names of heads and by ordinal; of all ranks within
-        ``compute``."""
+        """Returns the stored tuples of each document, by the names of heads and the ordinals of documents; within
+        ``compute``, of all ranks."""
         kept: dict[str, dict[int, list[Sequence[Plain]]]] = {name: {} for name in self.keeping}
         if self.keeping and len(self.kept):
             for name, row in map(json.loads, dim_zero_cat(self.kept).cpu().numpy().tobytes().decode().splitlines()):
@@ -98,7 +99,7 @@ class HeadsMetric(ExampleMetric):
         return rows
 
     def outputs(self) -> Sequence[dict[str, Plain]]:
-        """Returns the texts of the first head that keeps rows."""
+        """Returns the outputs of the first head that ``keeps``, with the ordinals of documents as "id"."""
         with self.sync_context():
             documents = self.kept_rows()[self.keeping[0]] if self.keeping else {}
         return [{"id": number} | self.heads[self.keeping[0]].output(documents[number]) for number in sorted(documents)]

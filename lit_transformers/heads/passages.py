@@ -1,4 +1,4 @@
-"""The retrieval of passages by vectors of questions: the loss within a batch, and ranks among all passages."""
+"""Retrieves passages by the vectors of questions: a loss within the batch, and ranks among all passages."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from lit_transformers.records.measure import Measure, maximized, minimized
 from lit_transformers.training.ranks import joined_over_ranks
 
 CHUNK = 1024
-"""The questions whose scores with all passages are held at once."""
+"""The number of questions that are scored with all passages at once, to bound memory."""
 
 
 class PassagesConfig(HeadConfig, kind="passages"):
-    """The loss is -log of the softmax over the passages of a batch, on all ranks, at the one that answers a question
-    (DPR, arXiv:2004.04906, equation 2). A passage that is the same is none of the others.
+    """The cross entropy of a softmax over the passages of the batch on all ranks; the target is the passage that
+    answers the question (DPR, arXiv:2004.04906, equation 2). Further copies of that passage are omitted from the
+    softmax. The head reads the part "passages" (b, t, d) of a representation, which the task ``retrieval`` provides.
 
-    pooling: the vector of a text, as in ``class_label``. similarity: of two vectors, their product or its cosine.
-    temperature: similarities are divided by it. It reads the part "passages" (b, t, d) of a reading (``retrieval``).
+    pooling: the vector of a text, as in ``class_label``. similarity: dot is the product of two vectors, cosine the
+    cosine of their angle. temperature: divides the similarities.
     """
 
     reads: ClassVar[Reads] = RetrievalDescription
@@ -48,10 +49,11 @@ class PassagesConfig(HeadConfig, kind="passages"):
 
 
 class Passages(Head):
-    """The rank of the passage that answers each question among all passages of a split, and its nats by the softmax
-    over all of them. Of passages with the same score, the one that answers has the last rank.
+    """Ranks the passage that answers each question among all passages of a split, and measures its nats by a softmax
+    over all of them. Among passages with the same score, the answer has the last rank.
 
-    Measures are the mean reciprocal rank, the shares of ranks up to 1 and up to 5, and nats per question.
+    Measures are the mean reciprocal rank (mrr), the shares of questions whose answer has a rank up to 1 and up to 5
+    (hit_1, hit_5), and nats per question.
     """
 
     columns: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int, "bytes": int, "correct": int, "rank": int}
@@ -65,7 +67,7 @@ class Passages(Head):
         return batch.source_padding_mask.any(dim=1).sum()
 
     def vectors(self, hidden: Float[Tensor, "n t d"], padding_mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n d"]:
-        """Returns the vector of each text, of length 1 where cosines are compared."""
+        """Returns the vector of each text, scaled to length 1 if the similarity is cosine."""
         vectors = full_precision(pooled(hidden, padding_mask, self.pooling))
         return F.normalize(vectors, dim=-1) if self.similarity == "cosine" else vectors
 
@@ -91,11 +93,12 @@ class Passages(Head):
         passages: Float[Tensor, "m d"],
         numbers: Int[Tensor, " m"],
     ) -> Float[Tensor, "n 5"]:
-        """Returns ``columns`` for questions, given the vectors of different passages and the number of each. A score
-        that is no number counts as higher than any."""
+        """Returns ``columns`` for questions. ``passages`` are the vectors of different passages, ``numbers`` their
+        numbers, and ``answers`` the number of the passage that answers each question. A NaN counts as the highest
+        score."""
         parts = []
         for vectors, answer in zip(questions.split(CHUNK), answers.split(CHUNK), strict=True):
-            # Products in float64 are rounded, so that equal vectors have equal scores wherever they stand.
+            # Products in float64 are rounded, so that equal vectors have equal scores in every row.
             scores = (vectors.double() @ passages.double().T).float()
             is_own = numbers == answer[:, None]
             own = scores.gather(1, is_own.long().argmax(dim=1, keepdim=True))
@@ -105,12 +108,12 @@ class Passages(Head):
         return torch.cat(parts)
 
     def sums(self, reading: Representation, batch: RetrievalBatch) -> Float[Tensor, "b 5"]:
-        """Returns ``columns`` for questions whose passages stand in the batch, among the passages of the batch."""
+        """Returns ``columns`` for the questions of a batch, ranked among the passages of the same batch."""
         questions, passages = self.vectors_of(reading, batch)
         return self.ranked(questions, batch.answer, passages, batch.passage)
 
     def results(self, sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
-        """Returns the mean reciprocal rank, the shares of ranks up to 1 and 5, and nats."""
+        """Returns mrr, hit_1, hit_5 and nats per question."""
         ranks = sums["rank"]
         hits = {f"hit_{most}": sum(rank <= most for rank in ranks) / len(ranks) for most in (1, 5)}
         reciprocal = math.fsum(1 / rank for rank in ranks) / len(ranks)

@@ -1,4 +1,4 @@
-"""One vector of several: of the tokens of a row, or of the pieces of a text."""
+"""Pools several vectors into one: the tokens of a row, or the pieces of a text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from lit_transformers.precision import full_precision
 __all__ = ["FixedPooling", "PiecePooling", "Pooled", "Pooling", "cut_rows", "joined_rows", "pooled"]
 
 FixedPooling = Literal["first", "mean", "last", "max"]
-"""The poolings that learn nothing."""
+"""The poolings without parameters."""
 Pooling = FixedPooling | Literal["attention"]
 PiecePooling = Literal["mean", "max", "attention"]
 
 
 class Pooled(nn.Module):
-    """Pools the vectors of each row to one.
+    """Pools the vectors of each row into one.
 
-    attention: sum_i softmax_i(q . h_i / sqrt(d)) h_i with a learned query q (the attention of arXiv:1703.03130, section
-    2.1, of one hop and without a hidden layer), at first 0, which is the mean.
+    attention: sum_i softmax_i(q . h_i / sqrt(d)) h_i with a learned query q (arXiv:1703.03130, section 2.1, with one
+    hop and no hidden layer). q starts at 0, where attention equals the mean.
     """
 
     def __init__(self, pooling: Pooling, dim: int) -> None:
@@ -33,8 +33,8 @@ class Pooled(nn.Module):
         self.query = nn.Parameter(torch.zeros(dim)) if pooling == "attention" else None
 
     def forward(self, hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b d"]:
-        """Returns one vector (b, d) for each row, zeros for one of padding alone by mean, max and attention.
-        ``padding_mask`` is False at padding, which is at the end of a row."""
+        """Returns one vector (b, d) for each row. Mean, max and attention return zeros for a row of padding alone.
+        ``padding_mask`` is False at padding, which stands at the end of a row."""
         if self.pooling != "attention":
             return pooled(hidden, padding_mask, self.pooling)
         assert self.query is not None
@@ -44,14 +44,14 @@ class Pooled(nn.Module):
         return (weights[:, None] @ hidden.masked_fill(~padding_mask[..., None], 0.0))[:, 0]
 
     def flops(self, count: int) -> int:
-        """Forward FLOPs of the products with ``count`` vectors of one row."""
+        """Returns the forward FLOPs for a row of ``count`` vectors."""
         return 0 if self.query is None else 4 * count * self.dim
 
 
 def pooled(
     hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"], pooling: FixedPooling
 ) -> Float[Tensor, "b d"]:
-    """Returns one vector (b, d) for each row, by a pooling that learns nothing; padding is at the end of a row."""
+    """Returns one vector (b, d) for each row, by a pooling without parameters. Padding stands at the end of a row."""
     match pooling:
         case "first":
             return hidden[:, 0]
@@ -67,8 +67,8 @@ def pooled(
 
 
 def cut_rows(rows: Shaped[Tensor, "b t *d"], length: int) -> Shaped[Tensor, "p s *d"]:
-    """Cuts rows into pieces of ``length`` tokens, which become rows; zeros, which are padding, fill the last one. A row
-    that is not longer is one piece."""
+    """Cuts each row into pieces of ``length`` tokens, which become rows of their own batch. Zeros, which are padding,
+    fill the last piece. Rows of at most ``length`` tokens stay whole."""
     width = rows.size(1)
     if width <= length:
         return rows
@@ -77,5 +77,5 @@ def cut_rows(rows: Shaped[Tensor, "b t *d"], length: int) -> Shaped[Tensor, "p s
 
 
 def joined_rows(pieces: Shaped[Tensor, "p s *d"], rows: int) -> Shaped[Tensor, "b t *d"]:
-    """Joins pieces to as many rows."""
+    """Joins the pieces of ``cut_rows`` into ``rows`` rows."""
     return pieces.unflatten(0, (rows, -1)).flatten(1, 2)

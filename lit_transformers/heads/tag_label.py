@@ -1,4 +1,4 @@
-"""Prediction of a tag for each word of a row, and of the entities that tags spell."""
+"""Predicts a tag for each word of a row, and scores the entities that the tags spell."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ WordVector = Literal["first", "mean", "last"]
 
 
 class TagLabelConfig(HeadConfig, kind="tag_label"):
-    """A softmax over the tags of the data for each word, from one vector of it.
+    """A softmax over the tags of the data for each word, on one vector of the word.
 
-    word: the vector of its first piece (arXiv:1810.04805, section 5.3), the mean over its pieces, or the vector of the
-    last one. dropout: of that vector.
+    word: the vector of its first piece (arXiv:1810.04805, section 5.3), the mean over its pieces, or the vector of its
+    last piece. dropout: of that vector.
     """
 
     reads: ClassVar[Reads] = LabelledDescription
@@ -42,29 +42,28 @@ class TagLabelConfig(HeadConfig, kind="tag_label"):
         return of_words | (maximized(*ENTITY_SCORES, per="entity") if self.labels(data).scheme else {})
 
     def labels(self, data: DataDescription) -> WordTagLabels:
-        """Returns the tags of data. Raises ConfigError for data without any."""
+        """Returns the tags of the data. Raises ConfigError for data without tags of words."""
         return LabelledDescription.of(data, self.kind).labels_of(LABEL, WordTagLabels, self.kind)
 
 
 class TaggedWords(NamedTuple):
-    """What is predicted of the words of an example: its ordinal, and for each word the probability of each tag; None
-    for a word beyond the end of its row."""
+    """The predicted tags of one example. document: its ordinal. probabilities: for each word the probability of each
+    tag; None for a word that was cut from the row."""
 
     document: int
     probabilities: tuple[tuple[float, ...] | None, ...]
 
 
 class TagLabel(Head):
-    """Nats of the tags of each example, how many are right, and its entities.
+    """Measures nats and accuracy per word and, if the tags spell entities, precision, recall and F1 of entities.
 
-    Measures are nats and accuracy per word. A word beyond the end of its row has no prediction: it counts as wrong, as
-    O, and with the nats of a uniform distribution. It has no part in training.
+    A word that was cut from its row has no prediction: it counts as wrong, as the tag O, and with the nats of a uniform
+    distribution. Training ignores it.
 
-    Where tags spell entities, precision, recall and F1 of entities are those of seqeval's strict mode (1.2.2): an
-    entity is right if its first word, its last one and its type are. They are given once more for entities that were
-    seen in training and for those that were not (unseen_f1). An entity, of the data or predicted, was seen if the same
-    words, as they are written, are an entity of training, of whatever type (Derczynski et al. 2017, WNUT17, measures
-    entities that are new). With more than 62 words none was.
+    Scores of entities equal seqeval's strict mode (1.2.2): an entity is right if its first word, its last word and its
+    type are right. ``unseen_f1`` and the other unseen scores count only entities that are new in evaluation (as
+    Derczynski et al. 2017, WNUT17): no entity of training, of any type, has exactly the same words. An entity of more
+    than 62 words counts as new.
     """
 
     columns: ClassVar[Mapping[str, type]] = {
@@ -88,12 +87,12 @@ class TagLabel(Head):
         self.map = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(dim, self.tags))
 
     def logits(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b w c"]:
-        """Returns the logits of the tags of each word; those of words without a token have no meaning."""
+        """Returns the logits of the tags of each word; the logits of words without a token are arbitrary."""
         vectors = word_vectors(reading.hidden, words_in(batch), self.word)
         return full_precision(self.map(vectors))
 
     def nats(self, logits: Float[Tensor, "b w c"], batch: LabelledBatch) -> Float[Tensor, "b w"]:
-        """Returns -log p of each tag; 0 where there is no word, or it has no token."""
+        """Returns -log p of the right tag of each word; 0 for padding and for words without a token."""
         tags, has_token = batch.labels[..., 0], words_in(batch).any(dim=2)
         nats = -logits.log_softmax(dim=-1).gather(2, tags.clamp(min=0)[..., None])[..., 0]
         return nats.masked_fill(~has_token | (tags == IGNORED), 0.0)
@@ -128,7 +127,7 @@ class TagLabel(Head):
 
 
 def words_in(batch: LabelledBatch) -> Bool[Tensor, "b w t"]:
-    """Returns which tokens each word of the labels has."""
+    """Returns a mask of the tokens of each word of the labels."""
     assert batch.words is not None, "batches of LabelledDescription.of_words have words"
     numbers = torch.arange(1, batch.labels.size(1) + 1, device=batch.words.device)
     return batch.words[:, None, :] == numbers[:, None]
@@ -137,7 +136,8 @@ def words_in(batch: LabelledBatch) -> Bool[Tensor, "b w t"]:
 def word_vectors(
     hidden: Float[Tensor, "b t d"], words: Bool[Tensor, "b w t"], word: WordVector
 ) -> Float[Tensor, "b w d"]:
-    """Returns one vector for each word, given which tokens it has; of words without any, some finite one."""
+    """Returns one vector for each word, from a mask of its tokens. Words without a token get an arbitrary finite
+    vector."""
     if word == "mean":
         total = words.to(hidden.dtype) @ hidden.masked_fill(~words.any(dim=1)[..., None], 0.0)
         return total / words.sum(dim=2, keepdim=True).clamp(min=1)

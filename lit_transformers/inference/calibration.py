@@ -1,4 +1,4 @@
-"""Calibrates the probabilities of a trained classifier by one temperature (Guo et al. 2017, arXiv:1706.04599)."""
+"""Calibrates the probabilities of a trained classifier by temperature scaling (Guo et al. 2017, arXiv:1706.04599)."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from lit_transformers.training.arithmetic import arithmetic
 __all__ = ["Calibration", "calibrate", "calibration_error", "fitted_temperature", "temperature_of"]
 
 BINS = 15
-"""The bins of equal width of the expected calibration error (Guo et al. 2017, table 1)."""
+"""The number of bins of the expected calibration error, of equal width (Guo et al. 2017, table 1)."""
 LEAST = 20
-"""The least examples of a half of validation."""
+"""The fewest examples of each half of the validation split."""
 
 
 class Outputs(NamedTuple):
-    """The outputs of a head for the examples of a split, and their labels: a class (n,), or 0 and 1 (n, c) of sets."""
+    """The outputs of a head for n examples, and their labels: classes (n,), or sets of classes as 0 and 1 (n, c)."""
 
     outputs: Float[Tensor, "n c"]
     labels: Int[Tensor, n * c]
 
     def nats(self, temperature: Float[Tensor, ""] | float) -> Float[Tensor, ""]:
-        """Returns the mean loss of an example, where outputs are divided by a temperature."""
+        """Returns the mean loss of an example in nats, with outputs divided by a temperature."""
         scaled = self.outputs / temperature
         if self.labels.dim() == 1:
             return F.cross_entropy(scaled, self.labels)
@@ -45,7 +45,7 @@ class Outputs(NamedTuple):
         return losses.sum(dim=1).mean()
 
     def error(self, temperature: float) -> float:
-        """Returns the expected calibration error of the likeliest class of each example or, of sets, of every class."""
+        """Returns the expected calibration error of the likeliest class of each example; for sets, of every class."""
         scaled = self.outputs / temperature
         if self.labels.dim() == 1:
             confidence, predicted = scaled.softmax(dim=1).max(dim=1)
@@ -55,10 +55,10 @@ class Outputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Calibration:
-    """A temperature, of the weights with a ``digest``, and what it changes.
+    """A fitted temperature and its effect.
 
-    fitted, measured: the examples of validation that it was fitted on, and the others. nats and error: the mean loss of
-    the others and their expected calibration error, before and after.
+    digest: of the weights. fitted, measured: the numbers of validation examples that it was fitted and measured on.
+    nats, error: the mean loss and the expected calibration error of the measured examples, before and after.
     """
 
     digest: str
@@ -69,7 +69,7 @@ class Calibration:
     error: tuple[float, float]
 
     def lines(self) -> Iterator[str]:
-        """Yields the temperature, and what it changes on examples that it was not fitted on."""
+        """Yields the lines of a report: the temperature, and its effect on the measured examples."""
         yield f"temperature: {self.temperature:.4g}, fitted on {self.fitted:,} examples of validation"
         yield f"measured on {self.measured:,} other examples of validation:"
         yield f"expected calibration error: {self.error[0]:.2%} before, {self.error[1]:.2%} after ({BINS} bins)"
@@ -77,9 +77,12 @@ class Calibration:
 
 
 def calibrate(checkpoint: Path) -> Calibration:
-    """Fits a temperature to a random half of the validation split, measures it on the other half, and writes it next to
-    the checkpoint, where ``predict`` finds it. Raises ConfigError for a checkpoint that predicts no classes, and
-    DataError where its data cannot be read."""
+    """Fits a temperature on a random half of the validation split and measures it on the other half. Writes the result
+    next to the checkpoint, where ``predict`` reads it.
+
+    Raises ConfigError for a checkpoint that predicts no classes or a split with too few examples, and DataError if the
+    data cannot be read.
+    """
     task, config, extra = load(checkpoint, {"data.evaluation.split": "validation", "data.evaluation.examples": None})
     require_numbers(task, checkpoint)
     if not isinstance(task, PooledTask) or not isinstance(task.label_head, ClassLabel | ClassSetLabel):
@@ -106,13 +109,13 @@ def calibrate(checkpoint: Path) -> Calibration:
 
 
 def outputs_of(task: PooledTask, batch: object) -> Outputs:
-    """Returns the outputs of a batch and its labels, without rows that have none."""
+    """Returns the outputs and labels of a batch, without rows that have no label."""
     there = task.label_head.labelled(batch)  # type: ignore[arg-type]
     return Outputs(task.evaluation_output(batch)[there], task.label_head.labels(batch)[there])  # type: ignore[arg-type]
 
 
 def fitted_temperature(outputs: Outputs) -> float:
-    """Returns the temperature, one number above 0, with which the loss of the examples is least, by L-BFGS."""
+    """Returns the temperature, above 0, that minimizes the mean loss of the examples, by L-BFGS."""
     logarithm = torch.zeros((), dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([logarithm], max_iter=100, line_search_fn="strong_wolfe")
 
@@ -127,8 +130,8 @@ def fitted_temperature(outputs: Outputs) -> float:
 
 
 def calibration_error(confidence: Float[Tensor, " n"], right: Tensor, bins: int = BINS) -> float:
-    """Returns the expected calibration error, from 0 to 1: the mean over examples of the distance of confidence and
-    accuracy in the bin of their confidence (Naeini et al. 2015; arXiv:1706.04599, equation 3)."""
+    """Returns the expected calibration error, from 0 to 1: the mean over bins of |accuracy - confidence|, weighted by
+    the examples in each bin (Naeini et al. 2015; arXiv:1706.04599, equation 3)."""
     places = (confidence * bins).ceil().long().clamp(1, bins) - 1  # bin m holds ((m - 1) / M, m / M]
     sure, correct = (
         torch.zeros(bins, dtype=torch.float64).index_add_(0, places, values.double()) for values in (confidence, right)
@@ -137,8 +140,8 @@ def calibration_error(confidence: Float[Tensor, " n"], right: Tensor, bins: int 
 
 
 def temperature_of(checkpoint: Path) -> float | None:
-    """Returns the temperature that was fitted to a checkpoint; None where none was. Raises ConfigError where the file
-    holds that of other weights, or is damaged."""
+    """Returns the temperature that was fitted to a checkpoint; None without a calibration. Raises ConfigError if the
+    file is damaged or belongs to other weights."""
     path = checkpoint.with_name(CALIBRATION)
     if not path.is_file():
         return None

@@ -1,4 +1,4 @@
-"""Lines through a trained network: as many come out as go in, in their order, and counts tell what became of them."""
+"""Runs lines through a trained network: one output line for each input line, in order, and counts of all lines."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class LineOptions(NamedTuple):
 
 @dataclass
 class Counts:
-    """Counts of the lines and their symbols; ``cut``, ``refused`` and ``unreadable``, those with a text of unknown
-    symbols alone, hold the numbers of these lines, from 1."""
+    """Counts of the lines and their symbols. ``cut``, ``refused`` and ``unreadable`` hold the numbers of these lines,
+    from 1; an unreadable line has a text of unknown symbols only."""
 
     lines: int = 0
     empty: int = 0
@@ -68,7 +68,7 @@ class Counts:
         if self.unknown:
             yield f"unknown symbols: {self.unknown:,} of {self.symbols:,}"
         if self.unreadable:
-            yield f"a text of unknown symbols alone, of which nothing is read: {named(self.unreadable)}"
+            yield f"lines with a text of unknown symbols only: {named(self.unreadable)}"
 
 
 def named(numbers: Sequence[int]) -> str:
@@ -78,7 +78,7 @@ def named(numbers: Sequence[int]) -> str:
 
 
 class SourceLine(NamedTuple):
-    """One input line: its bytes with the line end, the rows that are read, none for an empty output, and its texts."""
+    """One input line: its bytes with the line end, its rows, none for an empty output, and its texts."""
 
     size: int
     rows: Sequence[Symbols] = ()
@@ -95,12 +95,12 @@ class LineWriter(ABC):
         self.options, self.tokenizer, self.longest, self.counts = options, tokenizer, longest, Counts()
 
     def row(self, symbols: Sequence[Symbols]) -> Symbols:
-        """Hook: returns the one row that the network reads of the texts of a line, token by token, of which it cuts
-        what is too long."""
+        """Hook: returns the row of a line, token by token, given the symbols of its texts. Cuts texts that are too
+        long."""
         raise NotImplementedError
 
     def rows_of(self, symbols: Sequence[Symbols]) -> Sequence[Symbols]:
-        """Hook: returns the rows that the network reads of the texts of a line. By default ``row`` alone."""
+        """Hook: returns the rows of a line, given the symbols of its texts. By default only ``row``."""
         return [self.row(symbols)]
 
     @abstractmethod
@@ -111,11 +111,12 @@ class LineWriter(ABC):
         padded: bool,
         texts: Sequence[tuple[str, ...]],
     ) -> Sequence[Any]:
-        """Returns the output of each row. ``padded``: whether any symbol is padding. ``texts``: of the line of each
-        row."""
+        """Returns the output of each row. ``padded``: whether any symbol is padding. ``texts``: the texts of the line
+        of each row."""
 
     def written(self, texts: tuple[str, ...], outputs: Sequence[Any]) -> str:
-        """Hook: returns the output for a line, on one line, given those of its rows. By default that of its one row."""
+        """Hook: returns the output line of a line, given the outputs of its rows. By default the output of its only
+        row."""
         return str(outputs[0])
 
     def texts(self, line: str) -> tuple[str, ...]:
@@ -127,15 +128,15 @@ class LineWriter(ABC):
         return self.tokenizer.encode(text.encode())
 
     def encode_each(self, texts: Sequence[str]) -> list[Symbols]:
-        """Hook: returns the symbols of each text of a line; by default none depends on the others."""
+        """Hook: returns the symbols of each text of a line. By default each text is encoded by itself."""
         return [self.encode(text) for text in texts]
 
     def is_empty(self, texts: tuple[str, ...]) -> bool:
-        """Hook: returns whether a line has nothing to read. By default that is so where one of its texts is empty."""
+        """Hook: returns whether a line has nothing to read. By default, whether one of its texts is empty."""
         return not all(text.strip() for text in texts)
 
     def read_at_once(self, symbols: Sequence[Symbols]) -> int:
-        """Hook: returns how many symbols of a line stand in one row, by default those of all its texts."""
+        """Hook: returns the number of symbols of a line in one row. By default the symbols of all its texts."""
         return sum(map(len, symbols))
 
     def messages(self) -> Iterator[str]:

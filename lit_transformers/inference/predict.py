@@ -1,4 +1,4 @@
-"""Applies a trained network to lines of text, or of two: its predictions, as JSON lines."""
+"""Predicts from lines of one or two texts with a trained network, and writes JSON lines."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ __all__ = ["predictor_of"]
 SPECIAL = ("[CLS]", "[SEP]", "[SEP]")
 """The special symbols around two texts."""
 ONE_TEXT, TWO_TEXTS = ("text",), ("first", "second")
-"""The names of the texts of a line of JSON."""
+"""The fields of a line of JSON: one text, or two texts."""
 PREDICTED: Mapping[type[PooledTask], tuple[str, ...]] = {
     Classification: ("label", "probabilities"),
     MultiLabel: ("labels", "probabilities"),
     Regression: ("value",),
 }
-"""The names of what is predicted by each objective."""
+"""The fields of the prediction of each task."""
 
 
 class TextPredictor(Predictor):
-    """Predicts the class, the classes or the number of a text, or of two."""
+    """Predicts the class, the classes or the number of a text, or of a pair of texts."""
 
     def __init__(
         self,
@@ -146,21 +146,21 @@ class RelationPredictor(Predictor):
 
 
 def of_classes(labels: Sequence[str] | None, probabilities: Sequence[float]) -> dict[str, Any]:
-    """Returns the likeliest label and the probability of each."""
+    """Returns the likeliest label, and the probability of each label."""
     named = by_name(labels, probabilities)
     best = max(range(len(probabilities)), key=lambda number: probabilities[number])
     return {"label": [*named][best], "probabilities": named}
 
 
 def of_sets(labels: Sequence[str] | None, probabilities: Sequence[float]) -> dict[str, Any]:
-    """Returns the labels with a probability of one half or more, and the probability of each."""
+    """Returns the labels with a probability of at least one half, and the probability of each label."""
     named = by_name(labels, probabilities)
     likely = [name for name, probability in zip(named, probabilities, strict=True) if probability >= 0.5]
     return {"labels": likely, "probabilities": named}
 
 
 def by_name(labels: Sequence[str] | None, probabilities: Sequence[float]) -> dict[str, float]:
-    """Returns rounded probabilities by the names of their labels, or else by their numbers."""
+    """Returns rounded probabilities by the names of labels, or by their numbers if they have no names."""
     names = labels or [str(number) for number in range(len(probabilities))]
     return {name: round(probability, DIGITS) for name, probability in zip(names, probabilities, strict=True)}
 
@@ -168,8 +168,8 @@ def by_name(labels: Sequence[str] | None, probabilities: Sequence[float]) -> dic
 def of_one_source(
     task: Task, data: DataConfig, trained: TrainedSymbols, head: str | None, place: str
 ) -> tuple[Task, DataConfig, TrainedSymbols]:
-    """Returns a trained task, its data and its symbols: of several, those of the one that ``head`` names. Raises
-    ConfigError where it names none, or there is one alone."""
+    """Returns a trained task, its data and its symbols; of several tasks, the task of the source that ``head`` names.
+    Raises ConfigError if ``head`` names no source, or if there is only one task."""
     if not isinstance(task, MultiTask) or not isinstance(data, MixedDataConfig):
         if head is not None:
             raise ConfigError(f"{place} has one task; omit it", "--head")
@@ -188,10 +188,11 @@ def predictor_of(
     threshold: float | None = None,
     head: str | None = None,
 ) -> Predictor:
-    """Returns the predictor of a checkpoint. Raises ConfigError where it predicts nothing of texts, or compares nothing
-    with a threshold.
+    """Returns the predictor of a checkpoint. Raises ConfigError if its task makes no predictions from texts, or has no
+    threshold.
 
-    threshold: of no answer, in place of that of its task. head: of several tasks, the source whose head predicts.
+    threshold: of no answer, in place of the task's threshold. head: for a run of several tasks, the source whose head
+    predicts.
     """
     whole, config, extra = load(checkpoint, None if threshold is None else {"task.threshold": threshold})
     require_numbers(whole, checkpoint)
@@ -202,11 +203,11 @@ def predictor_of(
     if isinstance(task, MultipleChoice) and isinstance(source, ChoiceExamplesConfig):
         return ChoicePredictor(task, source, trained, options, form)
     if isinstance(task, Retrieval):
-        raise ConfigError("a run of retrieval finds the passages of a file; name it", "--passages")
+        raise ConfigError("a run of retrieval searches the passages of a file; name the file", "--passages")
     if isinstance(task, PooledTask | Tagging | MultipleChoice) and source is not None:
         rows = None if trained.tokenizer is None else source.text_rows(trained)
         if rows is None or isinstance(task, MultipleChoice):
-            reason = f"was trained on {data.name}, which are no texts; measure it by: evaluate"
+            reason = f"was trained on {data.name}, which are not texts; measure it by: evaluate"
             raise ConfigError(reason, str(checkpoint))
         if isinstance(task, Tagging):
             return TagPredictor(task, rows, options, form)
@@ -215,5 +216,5 @@ def predictor_of(
     if isinstance(task, MaskedLM) and isinstance(data, RowDataConfig) and isinstance(relation, Relation):
         tokenizer = tokenizer_from_dict(extra["tokenizer"])
         return RelationPredictor(task, relation, tokenizer, RELATIONS[data.relation], options, form)
-    reason = f"predicts nothing of texts, for its task is {task.config.kind}"
+    reason = f"makes no predictions from texts, since its task is {task.config.kind}"
     raise ConfigError(f"{reason}; generate, translate and summarize write", str(checkpoint))

@@ -1,4 +1,4 @@
-"""Predicts the right one of several choices, line by line."""
+"""Predicts the right choice for questions with choices, line by line."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from lit_transformers.tasks.multiple_choice import MultipleChoice
 __all__ = ["ChoicePredictor"]
 
 CHOICE_LINE = '{"question": "...", "choices": ["...", "..."]}'
-"""What a line of a question with choices is, for messages."""
+"""A line of a question with choices, for messages."""
 
 
 class ChoicePredictor(Predictor):
-    """Predicts the right one of the choices of a question. A line holds the question, then its choices: with tabs
-    between them, as {"question": ..., "choices": [...]}, or as a JSON list."""
+    """Predicts the right choice for each question. A line holds the question, then its choices: with tabs between them,
+    as {"question": ..., "choices": [...]}, or as a JSON list."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class ChoicePredictor(Predictor):
         return question + max(choices)
 
     def row(self, symbols: Sequence[Symbols]) -> Symbols:
-        """Returns the number of choices, two numbers for each, its length and the place of its second text, and then
-        the symbols of their rows."""
+        """Returns, in the first column: the number of choices; for each choice the length of its row and the place of
+        its second text; then the symbols of all rows."""
         question, *choices = symbols
         rows = [self.rows.row(question, choice) for choice in choices]
         sizes = [number for row, second in rows for number in (len(row), second or 0)]

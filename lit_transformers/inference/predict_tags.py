@@ -1,4 +1,4 @@
-"""Predicts the tags of the words of lines, and the entities that tags spell."""
+"""Predicts the tags of the words of each line, and the entities that the tags spell."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["TagPredictor"]
 
 
 class TagPredictor(Predictor):
-    """Predicts the tag of each word of a line, and the entities that tags spell."""
+    """Predicts the tag of each word of a line, and the entities that the tags spell."""
 
     def __init__(self, task: Tagging, rows: TextRows, options: LineOptions, form: LineFormat) -> None:
         super().__init__(
@@ -36,7 +36,7 @@ class TagPredictor(Predictor):
         self.tags = LabelledDescription.of(task.data, "predict").labels_of(LABEL, WordTagLabels, "predict").names
 
     def texts(self, line: str) -> tuple[str, ...]:
-        """Returns the words of a line, and then the text that they are of, or "" where words are given."""
+        """Returns the words of a line, then its text, or "" if the line gives words."""
         words = given_words(line) if self.line_texts.format == "json" else None
         if words is not None:
             return (*words, "")
@@ -72,8 +72,8 @@ class TagPredictor(Predictor):
     def of_words(
         self, words: Sequence[str], text: str, probabilities: Sequence[tuple[float, ...] | None]
     ) -> dict[str, Any]:
-        """Returns the likeliest tag of each word with its probability, None where a word is beyond the row; and the
-        entities."""
+        """Returns the prediction of one line: its words, the likeliest tag of each word and its probability (None for a
+        word that was cut from the row), and the entities."""
         numbers = [None if own is None else max(range(len(own)), key=own.__getitem__) for own in probabilities]
         best = [None if own is None else max(own) for own in probabilities]
         rules, entities = self.task.label_head.rules, list[dict[str, Any]]()
@@ -98,8 +98,8 @@ class TagPredictor(Predictor):
 
 
 def given_words(line: str) -> list[str] | None:
-    """Returns the words of a line of JSON that gives words: a list, or an object with "words"; None of any other line.
-    Raises ConfigError for words that are no texts, or empty."""
+    """Returns the words of a line of JSON that gives words: a list, or an object with "words". None for any other line.
+    Raises ConfigError for a word that is empty or not a text."""
     try:
         plain = json.loads(line)
     except (ValueError, RecursionError):
@@ -114,6 +114,6 @@ def given_words(line: str) -> list[str] | None:
 
 
 def word_places(text: str) -> list[tuple[int, int]]:
-    """Returns where each word of a text begins and ends. A word is letters and digits, with points, hyphens and
-    apostrophes between them, and @ or # before them; any other sign that is no space is a word alone."""
+    """Returns the start and end of each word of a text. A word is a run of letters and digits, with points, hyphens and
+    apostrophes between them, and @ or # before them. Any other character except a space is a word by itself."""
     return [match.span() for match in re.finditer(r"[@#]?\w+(?:[-.'’]\w+)*|[^\w\s]", text)]

@@ -1,4 +1,4 @@
-"""The base of what predicts something of lines of text: the texts of a line, and its prediction as JSON."""
+"""The base of predictors of lines of text: reads the texts of a line, and writes its prediction as JSON."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ __all__ = ["DIGITS", "LineFormat", "LineTexts", "Predictor", "require_writable"]
 
 LineFormat = Literal["text", "json"]
 DIGITS = 6
-"""The digits of a probability: the next ones depend on the other lines of a batch."""
+"""The digits of a probability; further digits would depend on the other lines of the batch."""
 NOT_CALIBRATED = "probabilities are those of the network's outputs, and are not calibrated; see: calibrate"
 CALIBRATED = "probabilities are calibrated, by a temperature of {:.4g}"
 
 
 class LineTexts(NamedTuple):
-    """What a line holds: as many texts as there are names, with tabs between them, or as a JSON object with these
-    fields, or a JSON list."""
+    """The texts of a line, one for each name: with tabs between them, as a JSON object with these fields, or as a JSON
+    list."""
 
     names: tuple[str, ...]
     format: LineFormat
 
     def of(self, line: str) -> tuple[str, ...]:
-        """Returns the texts of a line. Raises ConfigError where it holds something else."""
+        """Returns the texts of a line. Raises ConfigError if the line has another form."""
         plain: Any = [line] if len(self.names) == 1 else line.split("\t")
         if self.format == "json":
             try:
@@ -55,7 +55,7 @@ class LineTexts(NamedTuple):
 
     @property
     def example(self) -> str:
-        """What a line is, for messages."""
+        """An example of a line, for messages."""
         if self.format == "json":
             fields = ", ".join(f'"{name}": "..."' for name in self.names)
             return f"{{{fields}}}"
@@ -71,11 +71,11 @@ def require_writable(texts: Sequence[str]) -> None:
 
 
 class Predictor(LineWriter):
-    """Predicts something of every line.
+    """Base of predictors, which write one line of JSON for each line of input.
 
-    names: of what it predicts, "probabilities" among them if it gives any. temperature: by which the outputs are
-    divided before they become probabilities, fitted to examples; None where none was. A row has for each token its
-    symbol, and 1 in the second text, else 0 (t, 2).
+    names: the fields of a prediction, such as "probabilities". temperature: divides the outputs before the softmax;
+    None if the checkpoint was not calibrated. A row (t, 2) has the symbol of each token, and 1 in the second text or 0
+    in the first.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Predictor(LineWriter):
         padded: bool,
         texts: Sequence[tuple[str, ...]],
     ) -> Iterator[Any]:
-        """Yields the predictions of every row, by name. ``padded``: whether any symbol is padding. ``texts``: of the
+        """Yields the prediction of each row. ``padded``: whether any symbol is padding. ``texts``: the texts of the
         line of each row."""
 
     def texts(self, line: str) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ class Predictor(LineWriter):
         return self.row_of(*self.rows.row(*symbols))
 
     def row_of(self, symbols: Symbols, second: int | None) -> Symbols:
-        """Returns a row, given its symbols without the boundary and the place of the second text in them."""
+        """Returns a row (t, 2), given its symbols without the boundary, and the place where the second text begins."""
         row = np.append([self.boundary], symbols)
         is_second = np.arange(len(row)) > (len(row) if second is None else second)
         return np.stack([row, is_second], axis=1)
@@ -136,7 +136,8 @@ class Predictor(LineWriter):
         return json.dumps(self.prediction(texts, outputs), ensure_ascii=False)
 
     def prediction(self, texts: tuple[str, ...], outputs: Sequence[Any]) -> Mapping[str, Any]:
-        """Hook: returns what is predicted of a line, by name, given that of its rows. By default of its one row."""
+        """Hook: returns the prediction of a line, given the predictions of its rows. By default the one of its only
+        row."""
         prediction: Mapping[str, Any] = outputs[0]
         return prediction
 

@@ -29,15 +29,15 @@ def write(
     beams: int = 1,
     memory: int | None = None,
 ) -> Iterator[str]:
-    """Yields the prompt and the text of ``length`` symbols after it, in pieces as they are generated; by a decoder that
-    was fine-tuned on prompts its answer alone, of at most as many symbols.
+    """Yields the prompt and a text of ``length`` symbols after it, in pieces as they are generated. A decoder that was
+    fine-tuned on prompts yields only its answer, of at most ``length`` symbols.
 
-    memory: tokens that stay visible; None for as many as in training, its memory and its segment together. Raises
-    ConfigError where the checkpoint is not that of a causal_lm, or where its mixer has no memory to set.
+    memory: the number of tokens that stay visible; None for memory and segment of training together. Raises ConfigError
+    if the checkpoint belongs to another task, or if its mixer has no memory to set.
     """
     task, config, extra = load(checkpoint)
     if isinstance(task, Seq2Seq):
-        raise ConfigError("a seq2seq writes of a source; give it lines with: translate, or summarize", "task")
+        raise ConfigError("a seq2seq writes from a source; give it lines with: translate, or summarize", "task")
     answers = isinstance(task, Strings) and isinstance(config.data, PromptDataConfig) and bool(extra["tokenizer"])
     if not isinstance(task, CausalLM) and not answers:
         this = f"this is a run of the task {config.task.kind} on {config.data.kind}"
@@ -55,11 +55,13 @@ def write(
     tokenizer = tokenizer_from_dict(extra["tokenizer"])
     boundary = task.data.vocabulary.boundary
     if answers and beams > 1:
-        raise ConfigError("answers are sampled, or with a temperature of 0 the likeliest symbols; omit it", "beams")
+        raise ConfigError(
+            "answers are sampled, without beams; omit it, and set temperature to 0 for the likeliest symbols", "beams"
+        )
     try:
         encoded = tokenizer.encode(prompt.encode())
     except UnicodeEncodeError as error:
-        raise ConfigError(f"character {error.start + 1} is none that UTF-8 can write; type another", "prompt") from None
+        raise ConfigError(f"UTF-8 cannot write character {error.start + 1}; type another", "prompt") from None
     with arithmetic(task.training_config):
         if answers and isinstance(config.data, PromptDataConfig):
             before = torch.from_numpy(prompt_shape(config.data, extra).prompt(encoded, 0))
@@ -76,7 +78,7 @@ def write(
 
 
 def pieces(symbols: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
-    """Yields the text of symbols as they come, in whole characters."""
+    """Yields the text of symbols as they are generated, in whole characters."""
     read: list[int] = []
     written = ""
     for symbol in symbols:

@@ -34,7 +34,7 @@ OUTPUTS = "outputs.jsonl"
 """The text that a run generated for every example of its last evaluation."""
 
 CALIBRATION = "calibration.json"
-"""The temperature by which the probabilities of a run's checkpoint are calibrated."""
+"""The file with the temperature that calibrates the probabilities of a run's checkpoint."""
 
 MLFLOW_RUN = "mlflow.run"
 """The id of a run's run in MLflow, where it goes on after it was stopped."""

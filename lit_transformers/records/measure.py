@@ -11,7 +11,7 @@ from lit_transformers.config import ConfigError
 __all__ = ["PERCENT", "Goal", "Measure", "maximized", "measure_of", "minimized", "published_goal"]
 
 PERCENT = 100.0
-"""A perfect score in per cent."""
+"""The perfect score of a percentage."""
 Goal = Literal["minimize", "maximize"]
 """What is better of a metric: less of it, or more."""
 

@@ -148,7 +148,7 @@ class PlannedArm:
 
 @dataclass(frozen=True)
 class RetentionRuns:
-    """The runs that measure what a network can do before and after the run of an arm with this seed."""
+    """The runs that measure retention before and after the run of an arm with this seed."""
 
     seed: int
     before: PlannedRun
@@ -157,10 +157,10 @@ class RetentionRuns:
 
 @dataclass(frozen=True)
 class PlannedRetention:
-    """What the networks of a study could do before, which is measured again after the runs of each arm.
+    """A measurement of retention: a score of the networks before and after the runs of each arm.
 
-    limit: the most that ``metric`` may get worse; an arm beyond it gets no verdict. arms: the runs that measure it, by
-    arm; without those arms that start from no weights.
+    limit: the most that ``metric`` may get worse; an arm beyond it gets no verdict. arms: the measuring runs, by arm,
+    without arms that start from no weights.
     """
 
     name: str
@@ -349,7 +349,7 @@ class Plan:
         return {planned.key: planned for arm in self.arms for planned in arm.runs}
 
     def retention_runs(self) -> dict[str, PlannedRun]:
-        """Returns the runs that measure retention by key; one that several arms share occurs once."""
+        """Returns the runs that measure retention, by key; a run that several arms share occurs once."""
         pairs = [pair for one in self.retention for arm in one.arms.values() for pair in arm]
         return {run.key: run for pair in pairs for run in (pair.before, pair.after)}
 

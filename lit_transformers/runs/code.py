@@ -75,7 +75,7 @@ def lies_beside(module: str, folders: Iterable[Path]) -> bool:
 
 
 def _entries(value: Any) -> Iterable[Any]:
-    """Returns what a field of a config holds: several entries, also by names, or one."""
+    """Returns the entries of a field of a config: of a tuple or a mapping, or the value itself."""
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, tuple) else (value,)

@@ -96,7 +96,7 @@ class RunConfig(Config):
 
     @property
     def examples_per_step(self) -> int | None:
-        """Number of examples of an update over all ranks; None of data whose speed is not shown by examples."""
+        """The number of examples of an update over all ranks; None for data whose speed is not shown in examples."""
         examples = self.data.examples_per_batch
         return None if examples is None else self.training.accumulate * examples
 
@@ -142,8 +142,8 @@ class RunConfig(Config):
         return first._replace(labels=labels, columns=of_heads.columns)
 
     def _starting_labels(self, trained: TrainedSymbols) -> Plain:
-        """Returns the names of the classes of the heads that training starts from. Raises ConfigError where these are
-        heads of several tasks and ``start.head`` does not say which, or says it though there is one."""
+        """Returns the class names of the heads that training starts from. Raises ConfigError if ``start.head`` is
+        missing for heads of several tasks, or is set for heads of one task."""
         head, of_several = self.start.head, isinstance(trained.labels, Mapping)
         if (head is not None) != (of_several and self.data.describes is not MixedDescription):
             names = ", ".join(trained.labels) if of_several else "one task"
@@ -152,7 +152,7 @@ class RunConfig(Config):
         if head is None:
             return trained.labels
         if head not in trained.labels:
-            raise ConfigError(f"is none of the tasks of start.heads; {nearest(head, trained.labels)}", "start.head")
+            raise ConfigError(f"is not a task of start.heads; {nearest(head, trained.labels)}", "start.head")
         return trained.labels[head]
 
 

@@ -1,4 +1,4 @@
-"""Features of a frozen network, computed once and kept below LIT_CACHE."""
+"""Features of a frozen network, computed once and cached below LIT_CACHE."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ FREEZE = "set training.groups to [{parameters: [network], frozen: true, mode: ev
 
 @contextmanager
 def cached_features(config: RunConfig, task: Task, data: Data) -> Iterator[None]:
-    """Lets a task read what its frozen network makes of rows from a table within the block, where the config says so.
-    The table is made first where there is none.
+    """Within the block, a task reads the outputs of its frozen network from a table, if ``training.cache_features`` is
+    set. The table is computed first if the cache has none.
 
-    Raises ConfigError where the network learns, or drops something in training.
+    Raises ConfigError if the network learns, or is in training mode, where dropout changes its outputs.
     """
     if not config.training.cache_features:
         yield
         return
     if not isinstance(task, LabelledTask) or not isinstance(data, LabelledData):
-        raise ConfigError(f"{config.task.kind} reads no rows of labelled sequences; set it to false", PLACE)
+        raise ConfigError(f"{config.task.kind} reads no labelled sequences; set it to false", PLACE)
     require_frozen(task)
     task.features = table_of(config, task, data)
     try:
@@ -47,21 +47,21 @@ def cached_features(config: RunConfig, task: Task, data: Data) -> Iterator[None]
 
 
 def require_frozen(task: LabelledTask) -> None:
-    """Raises ConfigError where the network of a task learns, or is not in evaluation while its heads are trained."""
+    """Raises ConfigError if the network of a task learns, or is in training mode while its heads are trained."""
     groups, was_training = task.groups, task.training
     learning = any(parameter.requires_grad for parameter in task.network.parameters())
     task.train()
     dropping = any(module.training for module in task.network.modules())
     task.train(was_training)
     if learning or not groups.configs:
-        raise ConfigError(f"the network learns, so that its outputs change; {FREEZE}", PLACE)
+        raise ConfigError(f"the network learns, which changes its outputs; {FREEZE}", PLACE)
     if dropping:
-        raise ConfigError(f"the network is in training mode, in which it may drop outputs; {FREEZE}", PLACE)
+        raise ConfigError(f"the network is in training mode, where dropout may change its outputs; {FREEZE}", PLACE)
 
 
 def table_of(config: RunConfig, task: LabelledTask, data: LabelledData) -> FeatureTable:
-    """Returns the table of all rows of training and validation, by the weights, the texts, the tokenizer, the layers
-    that are read, the arithmetic and the code."""
+    """Returns the table of all rows of training and validation. Its key covers the weights, the texts, the tokenizer,
+    the layers that are read, the arithmetic and the code."""
     weights = weights_digest(task.network)
     fields = config.training
     decisive: dict[str, Plain] = {
@@ -82,8 +82,8 @@ def table_of(config: RunConfig, task: LabelledTask, data: LabelledData) -> Featu
 
 @torch.no_grad()
 def write_table(config: RunConfig, task: LabelledTask, data: LabelledData, folder: Path, weights: str) -> None:
-    """Computes the features of every row, in an order that depends on the data alone, so that every table of the same
-    rows holds the same numbers."""
+    """Computes the features of every row. The order depends only on the data, so that tables of the same rows hold the
+    same numbers."""
     writer, was_training, home = FeatureWriter(folder, {"weights": weights}), task.training, task.device
     device = torch.device("cuda" if config.training.device != "cpu" and torch.cuda.is_available() else "cpu")
     task.to(device).eval()
@@ -104,12 +104,12 @@ def write_table(config: RunConfig, task: LabelledTask, data: LabelledData, folde
 
 
 def examples_of(data: LabelledData, split: Split) -> Iterator[LabelledBatch]:
-    """Yields all examples of training, those of like length together, or those that a validation measures."""
+    """Yields batches: for training all examples, sorted by length; else the examples that a validation measures."""
     yield from (data.every_example(split) if split == "train" else data.evaluation(split)).batches()
 
 
 def moved(batch: LabelledBatch, device: torch.device) -> LabelledBatch:
-    """Returns a batch with what a network reads of it on a device."""
+    """Returns a batch whose inputs, masks, marks and segments are on a device."""
     inputs, padding_mask = batch.inputs.to(device), batch.padding_mask.to(device)
     marked, segments = (None if part is None else part.to(device) for part in (batch.marked, batch.segments))
     return batch._replace(inputs=inputs, padding_mask=padding_mask, marked=marked, segments=segments)

@@ -143,8 +143,8 @@ def observers(
     loss: str = "nats",
     examples: int | None = None,
 ) -> list[L.Callback]:
-    """Returns the callbacks that show a run while it trains. loss: its name in what a training step returns. examples:
-    number of examples of an update; None where speed is not shown by examples."""
+    """Returns the callbacks that show a run while it trains. loss: its name in the output of a training step. examples:
+    the number of examples of an update; None if speed is not shown in examples."""
     reporter = ProgressReporter(report, loss=loss, examples=examples)
     return [*([wandb_run.callback(curves)] if wandb_run else []), reporter]
 

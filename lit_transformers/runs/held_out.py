@@ -1,5 +1,4 @@
-"""The gate of a run on labelled texts that starts from other runs: none of these has trained on a text that it holds
-out."""
+"""The gate of runs on labelled texts that start from earlier stages: no stage has trained on a held-out text."""
 
 from __future__ import annotations
 
@@ -21,16 +20,17 @@ __all__ = ["held_out_gates"]
 
 NAME = "held-out texts are new"
 LEAST_WORDS = 5
-"""Of a text that counts: anybody may have written a shorter one."""
+"""The fewest words of a text that counts; a shorter text may occur twice by chance."""
 HELD_OUT: tuple[Split, ...] = ("validation", "test")
 VERSION = 1
 
 
 def held_out_gates(config: RunConfig, data: Data | None = None) -> tuple[Gate, ...]:
-    """Returns the gate of a run on labelled texts; none where the data are no such texts or it starts from no run.
+    """Returns the gate of a run on labelled texts; empty if the data are not labelled texts, or the run starts from no
+    other run.
 
-    It fails where a text of validation or test stands in what an earlier stage was trained on, as a text or as a line
-    of one, by its words. data: the config's, where already built. Raises DataError.
+    The gate fails if a text of validation or test has the same words as a training text, or a line of a training text,
+    of an earlier stage. data: the data of the config, if already built. Raises DataError.
     """
     _, *stages = stages_within(config)
     if not stages:
@@ -47,15 +47,15 @@ def held_out_gates(config: RunConfig, data: Data | None = None) -> tuple[Gate, .
         seen = _seen(trained, labelled.content, held_out)
         if seen:
             shown = held_out[seen[0]].decode(errors="replace")[:60]
-            reason = f"{len(seen):,} of {len(held_out):,} texts of validation and test stand in the training texts of "
-            way_out = "read them by a source of kind labelled_training, which leaves such texts out"
+            reason = f"{len(seen):,} of {len(held_out):,} texts of validation and test are among the training texts of "
+            way_out = "read them by a source of kind labelled_training, which omits such texts"
             return (Gate(NAME, False, f"{reason}{prefix}data, such as {shown!r}; {way_out}"),)
-    return (Gate(NAME, True, f"none of {len(held_out):,} texts of validation and test was read by an earlier stage"),)
+    return (Gate(NAME, True, f"no earlier stage was trained on any of {len(held_out):,} texts of validation and test"),)
 
 
 def _seen(data: Data, content: str, held_out: dict[bytes, bytes]) -> list[bytes]:
-    """Returns the digests of held-out texts that stand in the training texts of a stage; kept below LIT_CACHE, for a
-    large corpus takes a while."""
+    """Returns the digests of held-out texts that are among the training texts of a stage, sorted. Cached below
+    LIT_CACHE, since a large corpus takes time."""
     if not isinstance(data, TextData | LabelledData):
         return []
     own = data.corpus.fingerprint if isinstance(data, TextData) else data.examples.fingerprint
@@ -73,7 +73,7 @@ def _seen(data: Data, content: str, held_out: dict[bytes, bytes]) -> list[bytes]
 
 
 def _training_texts(data: TextData | LabelledData) -> Iterator[bytes]:
-    """Yields the texts that data are trained on, whole and line by line."""
+    """Yields the training texts of data, whole and line by line."""
     for document in data.corpus.documents("train") if isinstance(data, TextData) else data.examples.texts("train"):
         yield document.text
         lines = document.text.splitlines()

@@ -1,5 +1,5 @@
-"""Probes of all layers and poolings of a network at once, on features that are computed once and kept below LIT_CACHE:
-a logistic regression on each (Alain and Bengio 2016, arXiv:1610.01644, section 3; arXiv:1905.05583, section 5.3.2)."""
+"""Probes every layer and pooling of a network by a logistic regression (Alain and Bengio 2016, arXiv:1610.01644,
+section 3; arXiv:1905.05583, section 5.3.2). The features are computed once and cached below LIT_CACHE."""
 
 from __future__ import annotations
 
@@ -37,8 +37,11 @@ Floats = npt.NDArray[np.float64]
 
 
 class PooledLayers(NamedTuple):
-    """vectors (n, l, p, d) in float32, memory-mapped: of each example of a split each layer, the embeddings first, by
-    each of ``poolings``. labels (n,): their classes. A layer below the last is as it is before a norm after the last.
+    """The pooled outputs of all layers for the examples of a split.
+
+    vectors: (n, l, p, d) in float32, memory-mapped, for n examples, l layers with the embeddings first, and p poolings.
+    Layers below the last are read without the norm that follows the last. labels: the classes (n,). poolings: their
+    names.
     """
 
     vectors: npt.NDArray[np.float32]
@@ -47,11 +50,12 @@ class PooledLayers(NamedTuple):
 
 
 def pooled_layers(config: RunConfig, runs: str | Path = "runs") -> dict[Split, PooledLayers]:
-    """Returns what the layers of a network make of all examples of training and validation: from the cache, or computed
-    now with the weights that the run starts from.
+    """Returns the pooled outputs of all layers for the examples of training and validation: from the cache, or computed
+    with the weights that the run starts from.
 
-    config: of a run of an objective that predicts a class of each row. Its fields of layers and pooling do not matter.
-    runs: the folder of the runs that it starts from, if there are any. Raises ConfigError or DataError.
+    config: of a run that predicts a class for each row; its fields of layers and pooling are ignored. runs: the folder
+    of the runs that it starts from. Raises ConfigError for other tasks or labels, and DataError if the data cannot be
+    read.
     """
     whole = config.override(
         {"task.layers": None, "task.combined_layers": (), "task.layer_combination": "concatenation"}
@@ -80,7 +84,7 @@ def pooled_layers(config: RunConfig, runs: str | Path = "runs") -> dict[Split, P
 
 @torch.no_grad()
 def _write(config: RunConfig, task: LabelledTask, data: LabelledData, split: Split, folder: Path) -> None:
-    """Reads every example once, those of like length together, and writes its vectors in the order of ordinals."""
+    """Reads every example once, in batches of similar length, and writes the vectors in the order of ordinals."""
     device = torch.device("cuda" if config.training.device != "cpu" and torch.cuda.is_available() else "cpu")
     network = task.to(device).eval().network
     kept: dict[int, tuple[npt.NDArray[np.float32], int]] = {}
@@ -98,12 +102,12 @@ def _write(config: RunConfig, task: LabelledTask, data: LabelledData, split: Spl
 
 
 def probe_layers(config: RunConfig, penalty: float = 0.05, runs: str | Path = "runs") -> pd.DataFrame:
-    """Returns the accuracy and the nats per example of a logistic regression on each layer and pooling of a network,
-    trained on the examples of training and measured on those of validation: a row each, with the columns layer, 0 for
-    the embeddings, pooling, accuracy and nats.
+    """Returns a table with a row for each layer and pooling of a network: the columns layer (0 is the embeddings),
+    pooling, accuracy and nats per example of a logistic regression, trained on the training split and measured on the
+    validation split.
 
-    penalty: half of its product with the squared weights is added to the mean of nats. Features are standardised by
-    those of training. Arguments and errors are otherwise those of ``pooled_layers``.
+    penalty: penalty / 2 times the sum of squared weights is added to the mean nats. Features are standardised by the
+    mean and deviation of training. Other arguments and errors are the same as of ``pooled_layers``.
     """
     splits = pooled_layers(config, runs)
     train, held_out = splits["train"], next(of for split, of in splits.items() if split != "train")
@@ -121,14 +125,14 @@ def probe_layers(config: RunConfig, penalty: float = 0.05, runs: str | Path = "r
 
 
 def log_softmax(logits: Floats) -> Floats:
-    """Returns the logarithms of probabilities (n, c)."""
+    """Returns the logarithms of the softmax of logits (n, c)."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
 
 def classifier(x: Floats, labels: npt.NDArray[np.int64], penalty: float) -> Callable[[Floats], Floats]:
-    """Returns the logits (n, c) of a multinomial logistic regression, as a function of features (n, d): the minimum of
-    the mean of nats and ``penalty`` / 2 times the squared weights, the biases excepted, by L-BFGS."""
+    """Fits a multinomial logistic regression to features x (n, d), and returns a function from features to logits
+    (n, c). L-BFGS minimizes the mean nats plus ``penalty`` / 2 times the sum of squared weights; biases are free."""
     count, width = int(labels.max()) + 1, x.shape[1]
     targets = np.eye(count)[labels]
 

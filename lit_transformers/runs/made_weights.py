@@ -1,6 +1,6 @@
-"""The files of the sources of weights that are no runs: one that is there, or one that is made once, below LIT_CACHE.
+"""The files of sources of weights except runs: a file that exists, or one that is made once below LIT_CACHE.
 
-What makes them is in ``lit_transformers/exchange``, which knows runs; so it is imported by its name, when it is needed.
+``lit_transformers/exchange`` makes them. It imports runs, so it is imported here by name when it is needed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ IMPORT, CONVERT = "lit_transformers.exchange.transfer", "lit_transformers.exchan
 
 
 def file_of_source(config: WeightSourceConfig, field: str) -> Path:
-    """Returns the file of a source of weights that is no run, which is made where it is not there yet.
+    """Returns the file of a source of weights, except a run. Makes the file if it does not exist yet.
 
-    field: the path of the source in the run's config, which errors name. Raises MissingFileError where what the source
-    names does not exist, and ConfigError where it cannot be read or converted, or the cache cannot be written.
+    field: the path of the source in the run's config, for errors. Raises MissingFileError if the source names a missing
+    file or folder, and ConfigError if it cannot be read or converted, or the cache cannot be written.
     """
     if isinstance(config, FileWeightsConfig):
         return locate_weights(config.path, field)
@@ -59,9 +59,9 @@ def file_of_source(config: WeightSourceConfig, field: str) -> Path:
 
 
 def content_of(config: WeightSourceConfig, field: str) -> dict[str, Plain]:
-    """Returns what the weights of a source are that is no run, for the keys of runs: the digest of a file or of an
-    import, and of what was converted the source, the changes and the code that makes them. That of the result would
-    differ between machines, which do not draw what starts anew alike to the last bit. Raises as ``file_of_source``."""
+    """Returns the content of a source of weights, except a run, for the keys of runs: the digest of a file or an
+    import; for a conversion its source, its changes and the code that makes it. The digest of a conversion would differ
+    between machines, which draw new weights differently in the last bits. Raises the errors of ``file_of_source``."""
     if isinstance(config, ConvertedWeightsConfig):
         file = source(CONVERT)
         assert file is not None
@@ -71,7 +71,7 @@ def content_of(config: WeightSourceConfig, field: str) -> dict[str, Plain]:
 
 
 def _ingredients(config: WeightSourceConfig, field: str) -> dict[str, Plain]:
-    """Returns all that the content of a file depends on which is made of a source, the code apart."""
+    """Returns all values, except the code, that decide the content of the file of a source."""
     if isinstance(config, ImportedWeightsConfig):
         folder = _folder(config.path, field)
         files = {file.name: fingerprint(file) for file in folder.iterdir() if file.is_file()}
@@ -82,7 +82,7 @@ def _ingredients(config: WeightSourceConfig, field: str) -> dict[str, Plain]:
 
 
 def _make(config: WeightSourceConfig, field: str) -> tuple[StartingWeights, Sequence[str]]:
-    """Returns the weights of a source, and a line for each part that is not in what they are made of."""
+    """Returns the weights of a source, and a line for each part that the original weights do not have."""
     transfer: Any = importlib.import_module(IMPORT)
     result: tuple[StartingWeights, Sequence[str]]
     if isinstance(config, ImportedWeightsConfig):
@@ -96,7 +96,7 @@ def _make(config: WeightSourceConfig, field: str) -> tuple[StartingWeights, Sequ
 
 
 def _folder(path: str, field: str) -> Path:
-    """Returns the folder that an import names. Raises MissingFileError, which names the field, where there is none."""
+    """Returns the folder that an import names. Raises MissingFileError, which names the field, if it is missing."""
     folder = existing(path, "LIT_WEIGHTS")
     if folder is None or not folder.is_dir():
         remedy = "put the folder of a model of Hugging Face there, with config.json and its weights"

@@ -1,4 +1,4 @@
-"""Which metrics the record of a run will hold, and what is better of them, before anything is trained."""
+"""The metrics that the record of a run will hold, and their goals, known before training."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ MEASURED: Mapping[str, Measure] = (
     | maximized("tokens_per_second", "evaluation_tokens_per_second", per="symbol")
     | minimized("peak_memory_bytes", per="run")
 )
-"""What every run measures of its time and memory, by its name below ``measured/``."""
+"""The time and memory that every run measures, by their names below ``measured/``."""
 OF_EXAMPLES: Mapping[str, Measure] = maximized("examples_per_second", per="example")
-"""What else one measures whose batches have a fixed number of examples."""
+"""Further measures of runs whose batches have a fixed number of examples."""
 OF_STOPPED: Mapping[str, Measure] = minimized("steps", "measured_step", per="run")
-"""What else one measures that may stop before its last step."""
+"""Further measures of runs that may stop before their last step."""
 
 
 def measure_of_run(config: RunConfig, metric: str) -> Measure | None:
-    """Returns the measure of a metric of a run's record; None where the objective, which is from outside, does not say
-    what it measures. Raises ConfigError where the record will hold no such metric, with the nearest that it will hold.
+    """Returns the measure of a metric in a run's record; None if the task, of a plug-in, does not state its measures.
+    Raises ConfigError, with the nearest metric, if the record will hold no such metric.
     """
     if metric.startswith("measured/"):
         of_examples = OF_EXAMPLES if config.examples_per_step is not None else {}
@@ -52,7 +52,7 @@ def measure_of_run(config: RunConfig, metric: str) -> Measure | None:
 
 
 def measure_of_measured(metric: str, measures: Mapping[str, Measure]) -> Measure:
-    """Returns the measure of a time, a rate or memory. Raises ConfigError where a run measures no such one."""
+    """Returns the measure of a time, a rate or memory. Raises ConfigError if a run does not measure it."""
     name = metric.removeprefix("measured/")
     if name not in measures:
         known = nearest(metric, [f"measured/{name}" for name in measures])
@@ -61,8 +61,8 @@ def measure_of_measured(metric: str, measures: Mapping[str, Measure]) -> Measure
 
 
 def stopping_goal(metric: str, task: TaskConfig, description: DataDescription) -> Goal:
-    """Returns what is better of the metric of ``training.stop``. Raises ConfigError where the objective does not say
-    it, and where it measures no such metric."""
+    """Returns the goal of the metric of ``training.stop``. Raises ConfigError if the task does not state it, or does
+    not measure this metric."""
     measures = task.measures(description)
     measure = measure_of(metric, measures)
     if measure is not None:

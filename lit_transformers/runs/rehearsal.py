@@ -1,4 +1,4 @@
-"""A whole run in small, before it begins: whatever it will need at its end is missed at its start."""
+"""Rehearses a whole run with a small network before it begins, so that errors of its end show at its start."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ DEPTH = 2
 
 def rehearse(config: RunConfig, data: Data | None = None) -> None:
     """Trains, validates, decodes, saves, loads and measures a small network of the run's config on random rows of the
-    lengths of its data. Takes a fraction of a second and leaves the caller's random numbers as they are.
+    lengths of its data. Takes a fraction of a second, and does not change the caller's random state.
 
-    Raises ConfigError where the run itself would raise one, at its first validation or its last. data: the config's,
-    where already built.
+    Raises the ConfigError that the run would raise later, at its first or last validation. data: the data of the
+    config, if already built.
     """
     data = data or config.build_data()
     description = data.description
@@ -54,8 +54,8 @@ def rehearse(config: RunConfig, data: Data | None = None) -> None:
 
 
 def rehearse_start(config: RunConfig, task: Task) -> None:
-    """Copies the weights of small networks of the runs that a run starts from into a small one of its own. Raises
-    ConfigError where these do not fit, before they are trained."""
+    """Copies the weights of small networks of the runs that a run starts from into its small network. Raises
+    ConfigError if they do not fit."""
     sources = {}
     for part, source in config.start.sources().items():
         place = f"start.{part}.{source.kind}"
@@ -71,8 +71,8 @@ def rehearse_start(config: RunConfig, task: Task) -> None:
 
 
 def small_task(config: RunConfig, description: DataDescription) -> Task:
-    """Returns the run's task on a network of few channels and as few layers as it takes, with every mechanism as it
-    is."""
+    """Returns the run's task on a network with few channels and the fewest layers that it needs, but all its
+    mechanisms."""
     length = min(description.length, LONGEST)
     changes = {path: 0.0 for path, _ in config.model.leaves_with(Dropout)}
     depth = max(DEPTH, config.task.fewest_layers())
@@ -82,13 +82,13 @@ def small_task(config: RunConfig, description: DataDescription) -> Task:
         path: min(memories[path], length) if memories.get(path) else value
         for path, value in config.task.evaluation.items()
     }
-    # groups are of layers that the small network may not have
+    # groups may name layers that the small network does not have
     training = config.training.override({"groups": (), "unfreezing": None})
     return config.measured_task.override({"evaluation": evaluation}).build(model, description, training)
 
 
 def measured_names(config: RunConfig, task: Task, length: int) -> list[str]:
-    """Returns the names of the metrics of a validation of rows of a length, as records hold them."""
+    """Returns the names of the metrics of a validation on rows of a length, as in records."""
     task.eval()
     batches = config.task.random_batches(shortened(task.data, length))
     with torch.no_grad():
@@ -99,5 +99,5 @@ def measured_names(config: RunConfig, task: Task, length: int) -> list[str]:
 
 
 def shortened(description: DataDescription, length: int) -> DataDescription:
-    """Returns the description of rows of a length, as far as a rehearsal reads them."""
+    """Returns the description of rows of a length, at most LONGEST."""
     return replace(description, length=min(length, LONGEST))

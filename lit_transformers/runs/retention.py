@@ -1,7 +1,8 @@
-"""What a network could do before a run, measured again after it: retrieval, masked language modelling, another task.
+"""Measures what a run forgets: the score of its network on another task, such as retrieval or masked language
+modelling, before and after the run.
 
-Both measurements are runs by themselves, which start from the weights that they measure. They have their keys and their
-records, are done wherever these weights are, and change nothing of the run between them.
+Both measurements are separate runs that start from the weights that they measure. They have their own keys and records,
+and do not change the measured run.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ __all__ = ["retention_configs"]
 
 
 def retention_configs(config: RunConfig, measured: RunConfig) -> RetentionConfigs | None:
-    """Returns the configs of the runs that measure what the network of a run can do before and after it; None where its
-    network starts from no weights.
+    """Returns the configs of the two runs that measure a run's network before and after the run. None if the network
+    starts fresh.
 
-    measured: has the task, the data and the training of the measurement. Before are the weights that the first stage of
-    the run starts from or, where that one starts fresh, those that it ends with. Heads that no step trains are those of
-    these weights, before and after. Raises ConfigError where a part would be measured that nothing has trained, where
-    the measurement would train the network, and where it names a start.
+    measured: the task, the data and the training of the measurement. "Before" measures the weights that the first stage
+    of the run starts from or, if that stage starts fresh, the weights that it ends with. If the measurement has no
+    steps, both runs read the heads of these weights.
+
+    Raises ConfigError if the measurement names a start, if it would train the network, or if it would measure untrained
+    parts.
     """
     if measured.start.sources():
         raise ConfigError("it starts from the weights of each arm; drop start", "run.start")
@@ -52,22 +55,21 @@ def retention_configs(config: RunConfig, measured: RunConfig) -> RetentionConfig
 
 
 def first_weights(config: RunConfig) -> tuple[WeightSourceConfig, ModelConfig] | None:
-    """Returns the source of the weights that the first stage of a run starts from or, where that one starts fresh, that
-    stage, and the config of their network. None where the run starts fresh itself."""
+    """Returns a source of weights and the config of their network: the weights that the first stage of a run starts
+    from or, if that stage starts fresh, the weights that it ends with. None if the run has no earlier weights."""
     source = config.start.network
     if source is None:
         return None
-    if isinstance(source, RunWeightsConfig):  # whose seeds stay what they are, whichever run starts from it
+    if isinstance(source, RunWeightsConfig):  # the seeds of its stages do not depend on the run that starts from it
         return first_weights(source.run) or (replace(source, seed=source.run.seed), source.run.model)
     return source, read_weights(file_of_source(source, "start.network"), whole=False).model
 
 
 @cache
 def _require_measurable(config: RunConfig) -> None:
-    """Raises ConfigError where a run that measures weights would measure what nothing has trained, or train more than
-    heads."""
+    """Raises ConfigError if a run that measures weights would measure untrained parts, or train more than heads."""
     if config.training.steps:
-        last = config.training.groups[-1:]  # of several groups that name a parameter the last one counts
+        last = config.training.groups[-1:]  # if several groups name a parameter, the last one counts
         if not any(group.frozen and {*FROZEN_NETWORK.parameters} <= {*group.parameters} for group in last):
             raise ConfigError(
                 f"its steps would train the network that it measures; {INSTEAD_OF_FROZEN}", "run.training"
@@ -87,7 +89,7 @@ def _require_measurable(config: RunConfig) -> None:
 
 
 def trained_names(source: WeightSourceConfig, task: Task) -> Iterator[str]:
-    """Yields the names of the tensors of a source that were trained there, as a task calls them."""
+    """Yields the names, in a task, of the tensors that were trained in a source."""
     if isinstance(source, RunWeightsConfig):
         yield from (name for name, parameter in _small(source.run).named_parameters() if parameter.requires_grad)
     else:
@@ -95,7 +97,7 @@ def trained_names(source: WeightSourceConfig, task: Task) -> Iterator[str]:
 
 
 def _heads(task: Task) -> Iterator[str]:
-    """Yields the names of the parameters of a task that are not those of its network."""
+    """Yields the names of the parameters of a task outside its network."""
     yield from (name for name, _ in task.named_parameters() if not name.startswith("network."))
 
 

@@ -1,4 +1,4 @@
-"""Where the weights of each part of a task come from: a table of sources, in the fixed fields of ``start``."""
+"""The sources of starting weights: a table of kinds, for the fields of ``start``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = [
 ]
 
 StartSeed = Literal["follow"] | Seed
-"""The seed of a run that another one starts from: that of the other one, or a fixed number."""
+"""The seed of a stage: the seed of the run that starts from it, or a fixed number."""
 
 
 class WeightSourceConfig(Config):
-    """Base of every source of weights. A bare path is a file, and the fields of a mapping tell its kind."""
+    """Base of every source of weights. A path without fields is a file; the fields of a mapping decide its kind."""
 
     short_forms: ClassVar[Sequence[Plain]] = ({"type": "string"}, {"type": "object", "not": {"required": ["kind"]}})
 
@@ -40,7 +40,7 @@ class WeightSourceConfig(Config):
 class FileWeightsConfig(WeightSourceConfig, kind="file"):
     """A file of weights.
 
-    path: that of an import (weights.safetensors) or of another run (checkpoint.ckpt), or a folder that holds one,
+    path: the file of an import (weights.safetensors) or of another run (checkpoint.ckpt), or a folder with one of them,
     relative to LIT_WEIGHTS or to the working folder.
     """
 
@@ -48,11 +48,11 @@ class FileWeightsConfig(WeightSourceConfig, kind="file"):
 
 
 class MadeWeightsConfig(WeightSourceConfig):
-    """Base of the sources whose file of weights is made once, below LIT_CACHE, from the weights that they name."""
+    """Base of the sources whose file of weights is made once below LIT_CACHE, from other weights."""
 
 
 class ImportedWeightsConfig(MadeWeightsConfig, kind="import"):
-    """A folder of Hugging Face, which is read as the command import reads it.
+    """A folder of Hugging Face, read like by the command import.
 
     path: the folder with config.json and the weights, relative to LIT_WEIGHTS or to the working folder.
     architecture: for a config.json that names no model_type.
@@ -63,7 +63,7 @@ class ImportedWeightsConfig(MadeWeightsConfig, kind="import"):
 
 
 class ConvertedWeightsConfig(MadeWeightsConfig, kind="convert"):
-    """The weights of another source for a network with changes, as the command convert makes them.
+    """The weights of another source for a changed network, made like by the command convert.
 
     source: a file, an import, or another conversion.
     set: values at paths of a run's config, all below model: {"model.mixer": "window"}. A new kind of
@@ -92,11 +92,11 @@ class SameWeightsConfig(WeightSourceConfig, kind="network"):
 class StartConfig(Config):
     """The weights that training starts from. Parts without a source are initialised as usual.
 
-    A bare path is the file of all parts.
+    A path without fields is the file of all parts.
 
-    network: source of the network.
-    heads: source of all else that the task has, its heads and further networks; ``network`` for that of the network.
-    head: where heads are those of several tasks, the source of data whose head the head of the run starts from.
+    network: the source of the network.
+    heads: the source of all other parts, heads and further networks; ``network`` for the source of the network.
+    head: if heads are from a run of several tasks, the data source whose head the run's head starts from.
     """
 
     short_forms: ClassVar[Sequence[Plain]] = ({"type": "string"},)
@@ -115,13 +115,13 @@ class StartConfig(Config):
         if isinstance(self.network, SameWeightsConfig):
             yield "network cannot start from the source of the network; set network to a file, an import or a run"
         if isinstance(self.heads, SameWeightsConfig) and self.network is None:
-            yield "heads start from the source of the network, and there is none; set network to another source"
+            yield "heads start from the source of the network, but network has none; set network to another source"
         if self.head is not None and self.heads is None:
-            yield f"head is {self.head!r}, and heads start anew; set heads to their source, or drop head"
+            yield f"head is {self.head!r}, but heads start anew; set heads to their source, or drop head"
 
     def sources(self) -> dict[str, WeightSourceConfig]:
-        """Returns the sources by the names of the fields that have one; a source that is that of the network is named
-        as that."""
+        """Returns the sources, by the names of their fields. ``network`` as the source of heads is replaced by the
+        source of the network."""
         heads = self.network if isinstance(self.heads, SameWeightsConfig) else self.heads
         parts = {"network": self.network, "heads": heads}
         return {part: source for part, source in parts.items() if source is not None}

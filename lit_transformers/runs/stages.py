@@ -1,4 +1,4 @@
-"""The runs that a run starts from, and those that these start from: its stages, each with a folder and a checkpoint."""
+"""The stages of a run: the runs that it starts from, directly or indirectly, each with a folder and a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from lit_transformers.runs.starting_weights import digest_of
 __all__ = ["Origin", "digests", "origins", "source_runs", "spent_before", "stages_within", "with_chain"]
 
 CHAINED = ("train_flops", "tokens", "planned_tokens", "planned_flops")
-"""The costs that are also counted for all stages of a run together."""
+"""The costs that are also summed over all stages of a run."""
 
 
 class Origin(NamedTuple):
-    """Where the weights of a part come from. key: of the run that has trained them; None of a file."""
+    """The origin of a part's weights. path: of their file. key: of the run that trained them; None for other files."""
 
     path: Path
     key: str | None = None
 
 
 def source_runs(config: RunConfig) -> dict[str, RunConfig]:
-    """Returns the configs of the runs that a run starts from itself, by the fields of their sources. They are of its
-    own class, whose runner does them."""
+    """Returns the configs of the runs that a run starts from directly, by the fields of their sources. They have the
+    class of the run, so that its runner does them."""
     named = {
         f"start.{part}": source.run
         for part, source in config.start.sources().items()
@@ -39,7 +39,8 @@ def source_runs(config: RunConfig) -> dict[str, RunConfig]:
 
 
 def stages_within(config: RunConfig, prefix: str = "") -> Iterator[tuple[str, RunConfig]]:
-    """Yields a run and all runs in its config, each with the path that its fields begin with, "" for the run itself."""
+    """Yields a run and all runs in its config, each with the prefix of the paths of its fields; "" for the run
+    itself."""
     yield prefix, config
     for part in ("network", "heads"):
         source = config.start.get(part)
@@ -48,10 +49,10 @@ def stages_within(config: RunConfig, prefix: str = "") -> Iterator[tuple[str, Ru
 
 
 def origins(config: RunConfig, runs: Path, keys: Mapping[str, str]) -> dict[str, Origin]:
-    """Returns where the weights of each part of a run are that has a source.
+    """Returns the origin of the weights of each part that has a source.
 
-    runs: the folder that the folders of runs are in. keys: those of the runs that it starts from, by the fields of
-    their sources. Raises ConfigError where one has not finished.
+    runs: the folder with the folders of runs. keys: the keys of the runs that it starts from, by the fields of their
+    sources. Raises ConfigError if one of them has not finished.
     """
     starting = {}
     for part, source in config.start.sources().items():
@@ -64,7 +65,7 @@ def origins(config: RunConfig, runs: Path, keys: Mapping[str, str]) -> dict[str,
 
 
 def digests(starting: Mapping[str, Origin]) -> dict[str, Plain]:
-    """Returns for the record what the weights of each part are, and where they were read."""
+    """Returns the origin and the digest of the weights of each part, for the record."""
     return {
         part: {"run" if origin.key else "file": origin.key or str(origin.path), "digest": digest_of(origin.path)}
         for part, origin in starting.items()
@@ -72,7 +73,7 @@ def digests(starting: Mapping[str, Origin]) -> dict[str, Plain]:
 
 
 def spent_before(starting: Mapping[str, Origin]) -> dict[str, Plain]:
-    """Returns what each run has spent that is an earlier stage, by its key: its tokens, FLOPs and seconds."""
+    """Returns the tokens, FLOPs and seconds of each earlier stage, by its key."""
     chain: dict[str, Plain] = {}
     for origin in starting.values():
         if origin.key is not None:
@@ -83,20 +84,20 @@ def spent_before(starting: Mapping[str, Origin]) -> dict[str, Plain]:
 
 
 def with_chain(cost: dict[str, Plain], chain: Mapping[str, Plain]) -> dict[str, Plain]:
-    """Returns the cost of a run with that of all its stages together, if there are earlier ones."""
+    """Returns the cost of a run and, if it has earlier stages, the sums over all stages."""
     costs = [_costs(cost), *chain.values()]
     return cost | ({f"chain_{name}": sum(one[name] for one in costs) for name in CHAINED} if chain else {})
 
 
 def _costs(cost: Mapping[str, Plain]) -> dict[str, Plain]:
-    """Returns what a run has cost that stages add up: what it has read, and what budgets count."""
+    """Returns the costs of a run that are summed over stages."""
     flops, read, planned = (cost[name] for name in ("train_flops", "tokens", "planned_tokens"))
     values = (flops, read, planned, flops * planned / read if read else flops)
     return dict(zip(CHAINED, values, strict=True))
 
 
 def _finished(directory: Path, field: str) -> Path:
-    """Returns the folder of a run that has finished and has its checkpoint. Raises ConfigError for any other."""
+    """Returns the folder of a finished run. Raises ConfigError if the run has not finished, or has no checkpoint."""
     try:
         record = load_record(directory / RECORD)
     except (OSError, ValueError, RecursionError):

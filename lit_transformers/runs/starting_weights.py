@@ -60,7 +60,7 @@ __all__ = [
 HEADER = "lit_transformers"
 """The key under which a file of weights holds the config of their network, as JSON."""
 LICENCES = "licences"
-"""The key in it of the licences of what the weights were made of, by the names of these."""
+"""The key in it of the licences of earlier weights and training data, by their names."""
 TABLE = "network.tokens.table.weight"
 """The tensor with a row for each symbol."""
 WEIGHTS = "weights.safetensors"
@@ -169,7 +169,7 @@ def start_from(task: Task, sources: Mapping[str, StartingWeights], head: str | N
     """Copies weights into the parts of a task, from the source of each: ``network``, or ``heads`` for all else. Returns
     a line for each part that starts anew or is left out, first those of the making of the weights.
 
-    head: the one of several tasks whose weights those of the heads are, by its name.
+    head: if the heads are of several tasks, the name of the head to start from.
 
     Weights are matched by name and shape. Of a network only what its config adds may start anew, and what predicts
     symbols from what it computes; a longer table of positions begins with the shorter one. Raises ConfigError, which
@@ -212,8 +212,8 @@ def start_from(task: Task, sources: Mapping[str, StartingWeights], head: str | N
 
 
 def of_head(weights: StartingWeights, task: Task, head: str) -> StartingWeights:
-    """Returns weights in which those of one of several tasks have the names of the heads of a task. Raises ConfigError
-    where there is no such head."""
+    """Returns weights in which the heads of one source have the names of the heads of a task. Raises ConfigError for an
+    unknown head."""
     first, *others = task.heads
     prefixes = {f"heads.{head}.": f"heads.{first}."} | {f"heads.{head}_{name}.": f"heads.{name}." for name in others}
     renamed, rest = dict[str, Tensor](), dict[str, Tensor]()
@@ -230,7 +230,7 @@ def of_head(weights: StartingWeights, task: Task, head: str) -> StartingWeights:
 
 
 def part_in_start(name: str) -> str:
-    """Returns the field of ``start`` that the source of a task's tensor stands in."""
+    """Returns the field of ``start`` that is the source of a task's tensor."""
     return "network" if name.startswith(("network.", "passage_network.")) else "heads"
 
 

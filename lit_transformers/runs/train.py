@@ -225,8 +225,7 @@ def contents(config: RunConfig, data: Data, training_key: str) -> dict[str, Plai
 
 
 def licences_of(data: Data, starts: Iterable[Path]) -> dict[str, Plain]:
-    """Returns the licences of the weights that training starts from and of its data, by the names of these; without
-    those that nobody states."""
+    """Returns the licences of the starting weights and of the data, by their names; unknown licences are omitted."""
     licences = {name: of for path in starts for name, of in read_weights(path, whole=False).licences.items()}
     return {**licences, **{f"data {name}": of for name, of in data.licences.items()}}
 

@@ -10,11 +10,11 @@ from lit_transformers.training.config import TrainingConfig
 
 
 class ClassificationConfig(PooledTaskConfig, kind="classification"):
-    """A softmax over classes from one vector of the network.
+    """A softmax over classes, on one vector of the row.
 
-    class_weights: by which the loss of an example is multiplied in training, by its class: none, or a number for each,
-    or balanced: the number of examples of training, divided by the number of classes and by the number of examples of
-    the class. What is reported is not weighted.
+    class_weights: multiply the training loss of an example, by its class. none; a number for each class; or balanced:
+    the number of training examples, divided by the number of classes and by the number of examples of the class.
+    Measures are not weighted.
     """
 
     class_weights: ClassWeights = "none"

@@ -1,4 +1,4 @@
-"""What an objective costs, from its networks and its heads, without training."""
+"""Computes the cost of a task, from its networks and heads, without training."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def task_cost(config: TaskConfig, model: ModelConfig, data: DataDescription) -> ModelCost:
-    """Returns the cost of an objective with the network of ``model`` on such data.
+    """Returns the cost of a task with the network of ``model`` on described data.
 
-    Parameters are those of the task that some output depends on, shared ones once. FLOPs are those of the network for
-    a row, of what the task reads besides it, and of the heads. Raises ConfigError where the task cannot be built.
+    It counts the parameters that an output depends on, shared parameters once; and the FLOPs of the network for a row,
+    of further texts that the task reads, and of the heads. Raises ConfigError if the task cannot be built.
     """
     require_fitting(model)
     task, (carried, *passes) = shapes_or_values(lambda: config.build(model, data, TrainingConfig()), spent)
@@ -33,8 +33,8 @@ def task_cost(config: TaskConfig, model: ModelConfig, data: DataDescription) -> 
 
 
 def spent(task: Task) -> tuple[Carried, float, float, float]:
-    """Returns what a row leaves to the next, and the forward FLOPs of one row after it: of the network, of the heads
-    beyond a softmax that those have, and of all else."""
+    """Returns the state that a row leaves to the next row, and the forward FLOPs of a row after it: of the network, of
+    the heads without the network's softmax, and of all else."""
     source, length = task.config.counted_lengths(task.data)
     carried = task.carried()
     flops = task.network.flops(length, carried.tokens, source)

@@ -1,4 +1,5 @@
-"""What a frozen network makes of rows, computed once: a memory-mapped table that training reads in its place."""
+"""The outputs of a frozen network for all rows, computed once and stored in a memory-mapped table that training
+reads."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ KEY_BYTES = 16
 
 
 def weights_digest(module: nn.Module) -> str:
-    """Returns a hash of all weights and buffers of a module, by name."""
+    """Returns a hash of the names, dtypes, shapes and values of all weights and buffers of a module."""
     hashed = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
@@ -32,7 +33,8 @@ def weights_digest(module: nn.Module) -> str:
 
 
 class KeyedRow(NamedTuple):
-    """A row of a batch by what a network reads of it: its key, its number in the batch, and its real tokens."""
+    """A row of a batch: the hash of the symbols, marks and segments that a network reads, its number in the batch, and
+    the number of its real tokens."""
 
     key: bytes
     number: int
@@ -40,7 +42,7 @@ class KeyedRow(NamedTuple):
 
 
 def row_keys(batch: LabelledBatch) -> Iterator[KeyedRow]:
-    """Yields the rows of a batch, those of padding alone excepted. The host waits for the device to know them."""
+    """Yields the rows of a batch, except rows of padding alone. The host waits for the device."""
     parts = [part for part in (batch.inputs, batch.marked, batch.segments) if part is not None]
     stacked = torch.stack([part.long() for part in parts], dim=1).cpu().numpy()
     for number, tokens in enumerate(batch.padding_mask.sum(dim=1).tolist()):
@@ -50,7 +52,8 @@ def row_keys(batch: LabelledBatch) -> Iterator[KeyedRow]:
 
 
 class FeatureWriter:
-    """Writes the vectors (t, w) of rows to a folder, those of each row once. meta: what the table was made of."""
+    """Writes the vectors (t, w) of rows to a folder, each row once. meta: is written next to them; its "weights" is the
+    digest of the weights that computed the vectors."""
 
     def __init__(self, folder: Path, meta: Mapping[str, Plain]) -> None:
         self.folder, self.meta = folder, dict(meta)
@@ -59,7 +62,7 @@ class FeatureWriter:
         self.tokens = 0
 
     def has(self, key: bytes) -> bool:
-        """Whether a row of that key is written."""
+        """Whether a row with that key is written."""
         return key in self.starts
 
     def add(self, key: bytes, vectors: Float[Tensor, "t w"]) -> None:
@@ -78,10 +81,10 @@ class FeatureWriter:
 
 
 class FeatureTable:
-    """The vectors of rows in a folder that a ``FeatureWriter`` has written, of which only the parts in use are read.
+    """Reads the vectors of rows from the folder of a ``FeatureWriter``, memory-mapped.
 
-    weights: the hash of those that are to have made it. Raises ConfigError for a table of others, and for a damaged
-    one.
+    weights: the digest of the network's weights. Raises ConfigError if the table is damaged, or if other weights
+    computed it.
     """
 
     def __init__(self, folder: Path, weights: str) -> None:
@@ -98,7 +101,7 @@ class FeatureTable:
         self.width: int = meta["width"]
 
     def read(self, batch: LabelledBatch) -> Float[Tensor, "b t w"] | None:
-        """Returns the vectors of a batch, zeros at padding; None where it has a row that is not in the table."""
+        """Returns the vectors of a batch, zeros at padding. None if a row of the batch is not in the table."""
         rows = list(row_keys(batch))
         if not all(row.key in self.starts for row in rows):
             return None

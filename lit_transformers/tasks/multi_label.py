@@ -1,4 +1,4 @@
-"""Classification of sequences that have any number of classes."""
+"""Multi-label classification: a sequence has any number of classes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lit_transformers.training.config import TrainingConfig
 
 
 class MultiLabelConfig(PooledTaskConfig, kind="multi_label"):
-    """A sigmoid for each class from one vector of the network. A class is predicted where its probability is one half
-    or more."""
+    """A sigmoid for each class, on one vector of the row. Every class with a probability of at least one half is
+    predicted."""
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> MultiLabel:
         return MultiLabel(self, model, data, training)

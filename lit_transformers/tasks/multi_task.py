@@ -1,4 +1,4 @@
-"""Several tasks at once: one network, and heads of each task that learn from the batches of its source alone."""
+"""Multi-task training: one network, and private heads that each learn from the batches of one source."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ USUAL: Mapping[type[Labels], type[LabelledTaskConfig]] = {
     ClassLabels: ClassificationConfig,
     NumberLabels: RegressionConfig,
 }
-"""The objective of a source that names none, by its labels."""
+"""The default task of a source, by the kind of its labels."""
 MEAN_NATS, MEAN_SCORE = "mean_nats", "mean_score"
 
 
 class MultiTaskConfig(LabelledTaskConfig, kind="multi_task"):
-    """Several tasks with one network, each with private heads (MT-DNN, arXiv:1901.11504; arXiv:1905.05583, section
-    5.5). A batch is of one source, and trains the network and the heads of its task; the other heads stay as they are.
+    """Trains one network on several tasks, each with private heads (MT-DNN, arXiv:1901.11504; arXiv:1905.05583, section
+    5.5). A batch comes from one source: it trains the network and the heads of that source's task, and no other head.
 
-    A measure of a task is called "SOURCE_MEASURE". ``mean_nats`` is the mean over tasks of their nats, and
-    ``mean_score`` the mean over tasks of one measure each, as GLUE has it (arXiv:1804.07461): each task counts once,
-    however many examples it has, and a measure in per cent as its hundredth.
+    A measure of a task is called "SOURCE_MEASURE". ``mean_nats`` is the mean of the nats of the tasks. ``mean_score``
+    is the mean of one measure of each task, as in GLUE (arXiv:1804.07461): each task counts once, whatever its number
+    of examples, and a percentage is divided by 100.
 
-    tasks: the objective of each source of the data, by its name; of others, classification of classes and regression of
+    tasks: the task of each source, by the name of the source. By default classification for classes, and regression for
     numbers.
-    weights: of the losses of tasks, by the names of their sources; 1 of others.
-    scores: the measures that ``mean_score`` is a mean of, by the names of sources; of others the first of which more is
-    better. Without such a measure of each task there is no ``mean_score``.
+    weights: the weight of each task's loss, by the name of its source; 1 by default.
+    scores: the measure of each task that ``mean_score`` averages, by the name of its source. By default the first
+    measure that is maximized; if a task has none, ``mean_score`` is omitted.
     """
 
     reads: ClassVar[type[DataDescription]] = MixedDescription
@@ -67,7 +67,7 @@ class MultiTaskConfig(LabelledTaskConfig, kind="multi_task"):
     def conflicts(self) -> Iterator[str]:
         yield from super().conflicts()
         if self.heads:
-            yield "heads learn from all batches, and each batch is of one task; move heads to one of tasks"
+            yield "heads would learn from all batches, but each batch belongs to one task; move heads into one of tasks"
         for name, task in self.tasks.items():
             if task.reads is not LabelledDescription:
                 yield f"tasks.{name} is {task.kind}, which does not learn from labels; set tasks.{name} to another one"
@@ -83,8 +83,8 @@ class MultiTaskConfig(LabelledTaskConfig, kind="multi_task"):
         return MultiTask(self, model, data, training)
 
     def task_of(self, source: str, data: DataDescription) -> TaskConfig:
-        """Returns the objective of a source. Raises ConfigError where a field names no source of the data, or the
-        labels of this one have no usual objective."""
+        """Returns the task of a source. Raises ConfigError if a field names a source that the data do not have, or if
+        the labels of this source have no default task."""
         described = MixedDescription.of(data, self.kind).sources
         for place, names in (("tasks", self.tasks), ("weights", self.weights), ("scores", self.scores)):
             if unknown := sorted(names.keys() - described.keys()):
@@ -100,8 +100,8 @@ class MultiTaskConfig(LabelledTaskConfig, kind="multi_task"):
         return USUAL[type(labels)]()
 
     def named_heads(self, source: str, data: DataDescription) -> dict[str, str]:
-        """Returns the names of the heads of a source's objective, by those that they have here: that of the source for
-        the first, and with it before their own for others."""
+        """Returns the names of the heads within a source's task, by their names in this task: SOURCE for the first
+        head, and SOURCE_NAME for the others."""
         names = self.task_of(source, data).all_heads(MixedDescription.of(data, self.kind).sources[source])
         return {source if place == 0 else f"{source}_{name}": name for place, name in enumerate(names)}
 
@@ -119,7 +119,7 @@ class MultiTaskConfig(LabelledTaskConfig, kind="multi_task"):
         return heads
 
     def source_of(self, head: str, data: DataDescription) -> str:
-        """Returns the source that a head learns from."""
+        """Returns the name of the source that a head learns from."""
         sources = MixedDescription.of(data, self.kind).sources
         return next(source for source in sources if head in self.named_heads(source, data))
 
@@ -159,8 +159,8 @@ class MultiTaskConfig(LabelledTaskConfig, kind="multi_task"):
         return named | means | (maximized(MEAN_SCORE, per="task") if self.scores_of(data) else {})
 
     def scores_of(self, data: DataDescription) -> dict[str, str]:
-        """Returns the measures that are averaged, by source; none where a task has none. Raises ConfigError for a name
-        that a task does not measure."""
+        """Returns the measure of each source that ``mean_score`` averages; empty if a task has no such measure. Raises
+        ConfigError for a measure that its task does not have."""
         scores: dict[str, str] = {}
         for source, described in MixedDescription.of(data, self.kind).sources.items():
             head = next(iter(self.task_of(source, data).all_heads(described).values()))
@@ -180,11 +180,11 @@ class MultiTaskConfig(LabelledTaskConfig, kind="multi_task"):
 
 
 class MultiTaskMetric(HeadsMetric):
-    """The sums of the heads of all tasks. A row is of one example of one source: nats and targets of the first head of
-    its task, then the columns of all heads, which are 0 for those of other tasks.
+    """Collects the sums of the heads of all tasks. A row describes one example: the nats and targets of the first head
+    of its task, then the columns of all heads. The columns of other tasks are 0.
 
-    sources: the name of the source of each head, by that of the head, in the order of sources. scores: the number of a
-    perfect score of each measure that is averaged, by its name; none where there is no mean.
+    sources: the source of each head, in the order of the sources. scores: the perfect score (1 or 100) of each measure
+    that ``mean_score`` averages, by the measure's name; empty without ``mean_score``.
     """
 
     leading: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int, "bytes": int}
@@ -220,7 +220,7 @@ class MultiTaskMetric(HeadsMetric):
 
 
 class MultiTask(LabelledTask):
-    """Trains and measures a network with the heads of several tasks. ``of_source`` is the task of one source."""
+    """Trains and measures a network with the heads of several tasks. ``of_source`` returns the task of one source."""
 
     config: MultiTaskConfig
     data: MixedDescription
@@ -228,13 +228,13 @@ class MultiTask(LabelledTask):
     def __init__(
         self, config: MultiTaskConfig, model: ModelConfig, data: DataDescription, training: TrainingConfig | None = None
     ) -> None:
-        """Raises ConfigError where the model cannot be built, or cannot be used for one of the tasks."""
+        """Raises ConfigError if the model cannot be built, or cannot be used for one of the tasks."""
         super().__init__(config, model, data, training)
         self.sources = {head: config.source_of(head, data) for head in config.all_heads(data)}
         measures, scores = config.measures(data), config.scores_of(data).items()
         full = {name: measures[name].full for name in (f"{source}_{measure}" for source, measure in scores)}
         self.add_heads(lambda heads: MultiTaskMetric(heads, self.sources, full))
-        # In tuples, so that they are no submodules: their networks and heads are those of this one.
+        # In tuples, so that they are not submodules: their networks and heads belong to this task.
         readers = {source: shapes_or_values(partial(self._single, source), lambda task: None) for source in self._names}
         self._readers = ({source: task for source, (task, _) in readers.items()},)
         self._tasks = (dict[str, LabelledTask](),)
@@ -245,8 +245,8 @@ class MultiTask(LabelledTask):
         return [*self.data.sources]
 
     def _single(self, source: str) -> LabelledTask:
-        """Builds the task of a source by itself, which reads the layers that this one reads. Raises ConfigError where
-        it cannot be built."""
+        """Builds the task of one source, which reads the same layers as this task. Raises ConfigError if it cannot be
+        built."""
         config, training = self.config.task_of(source, self.data), self.training_config
         alone = training.override({"compile": False, "groups": ()})
         task = config.build(self.model_config, self.data.sources[source], alone)
@@ -255,8 +255,8 @@ class MultiTask(LabelledTask):
         return task
 
     def of_source(self, source: str) -> LabelledTask:
-        """Returns the task of one source, with the network of evaluation and the heads of this one. Raises ConfigError
-        where there is no such source."""
+        """Returns the task of one source, with this task's evaluation network and heads. Raises ConfigError for an
+        unknown source."""
         tasks = self._tasks[0]
         if source not in self._names:
             raise ConfigError(f"there is no source {source!r}; {nearest(source, self._names)}", "head")
@@ -275,14 +275,14 @@ class MultiTask(LabelledTask):
         return self._readers[0][batch.source].read(network, batch)
 
     def flops_of_heads(self, length: int) -> float:
-        """Returns the mean over sources of the FLOPs of their heads: a row is read by those of its source alone."""
+        """Returns the mean over sources of the FLOPs of their heads: only the heads of its source read a row."""
         return super().flops_of_heads(length) / len(self.data.sources)
 
     def evaluation_output(self, batch: LabelledBatch) -> Tensor:
         return self.of_source(batch.source).evaluation_output(batch)
 
     def predict_step(self, batch: LabelledBatch, batch_index: int) -> Sequence[Any]:
-        """Returns what the task of the batch's source predicts of its examples."""
+        """Returns the predictions of the task of the batch's source."""
         return self.of_source(batch.source).predict_step(batch, batch_index)
 
     def training_step(self, batch: LabelledBatch, batch_index: int) -> dict[str, Any]:
@@ -292,14 +292,14 @@ class MultiTask(LabelledTask):
     def training_output(
         self, losses: Mapping[str, HeadLoss], reading: Representation, batch: LabelledBatch
     ) -> dict[str, Any]:
-        """Returns what a task returns, with the loss of the first head of the batch also by its name: "nats" are those
-        of whichever task the batch is of."""
+        """Returns the output of a task, and adds the loss of the batch's first head by its name, since "nats" belong to
+        a different task from batch to batch."""
         output, first = super().training_output(losses, reading, batch), next(iter(losses))
         return output | {"heads": {first: (output["nats"], output["targets"])} | output["heads"]}
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Drops the gradients of heads without a batch in the update, which are zeros that ranks wait for: an optimizer
-        would move such heads by its momentum and its decay."""
+        """Drops the gradients of heads that had no batch in the update. Their gradients are zeros, which ranks wait
+        for; with them the optimizer would move the heads by momentum and weight decay."""
         for name, head in self.heads.items():
             if name not in self._learned:
                 for parameter in head.parameters():

@@ -1,4 +1,4 @@
-"""Multiple choice: a question is read with each of its choices, and the right one is to have the highest score."""
+"""Multiple choice: a network reads a question with each of its choices, and scores each choice."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from lit_transformers.training.config import TrainingConfig
 
 
 class MultipleChoiceConfig(LabelledTaskConfig, kind="multiple_choice"):
-    """A softmax over the choices of an example, of which each has a score from one vector of its row
-    (arXiv:1810.04805, section 4.4). Examples may have different numbers of choices.
+    """A softmax over the choices of an example. Question and choice are one row, and one vector of the row gives the
+    score of the choice (arXiv:1810.04805, section 4.4). Examples may have different numbers of choices.
 
     pooling: the vector of the first token, the mean over all real tokens, or the vector of the last token. dropout: of
     that vector.
@@ -44,7 +44,7 @@ class MultipleChoiceConfig(LabelledTaskConfig, kind="multiple_choice"):
 
 
 class ChoiceProbabilities(NamedTuple):
-    """What is predicted of an example: its ordinal, and the probability of each of its choices."""
+    """The prediction for one example: its ordinal, and the probability of each of its choices."""
 
     document: int
     probabilities: tuple[float, ...]
@@ -62,7 +62,7 @@ class MultipleChoice(LabelledTask):
         data: DataDescription,
         training: TrainingConfig | None = None,
     ) -> None:
-        """Raises ConfigError where the model cannot be built or its output cannot be pooled, or the data have no
+        """Raises ConfigError if the model cannot be built, if its output cannot be pooled, or if the data have no
         choices."""
         require_readable(model, config.kind, config.pooling)
         super().__init__(config, model, data, training)
@@ -74,7 +74,7 @@ class MultipleChoice(LabelledTask):
         return cast("ChoiceScores", self.heads["choice"])
 
     def read(self, network: RowNetwork, batch: LabelledBatch) -> Representation:
-        """Runs a network on the rows of all choices; hidden is (b, c, t, d)."""
+        """Runs a network on the rows of all choices. ``hidden`` is (b, c, t, d), for c choices of t tokens."""
         rows = {name: getattr(batch, name) for name in ("inputs", "padding_mask", "marked", "segments")}
         apart: dict[str, Any] = {name: None if part is None else part.flatten(0, 1) for name, part in rows.items()}
         reading = super().read(network, batch._replace(**apart))
@@ -84,7 +84,7 @@ class MultipleChoice(LabelledTask):
         return self.choice_head.scores(self.evaluation_reading(batch), batch)
 
     def predict_step(self, batch: LabelledBatch, batch_index: int) -> list[ChoiceProbabilities]:
-        """Returns the probabilities of the choices of every example; rows of padding have none."""
+        """Returns the probabilities of the choices of each example; rows of padding are omitted."""
         real, counts = batch.padding_mask.flatten(1).any(dim=1), batch.padding_mask.any(dim=2).sum(dim=1)
         rows = (batch.example[real], counts[real], self.evaluation_output(batch).softmax(dim=1)[real])
         return [

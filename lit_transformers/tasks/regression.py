@@ -10,8 +10,8 @@ from lit_transformers.training.config import TrainingConfig
 
 
 class RegressionConfig(PooledTaskConfig, kind="regression"):
-    """A linear layer reads one vector of the network. The loss is half the squared error: -log p of the number under a
-    normal distribution of variance 1, without its constant. Classes are used as numbers, by their index."""
+    """A linear layer on one vector of the row. The loss is half of the squared error: -log p of the number under a
+    normal distribution of variance 1, without its constant. Classes count as the numbers of their index."""
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Regression:
         return Regression(self, model, data, training)

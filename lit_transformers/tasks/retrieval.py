@@ -1,4 +1,4 @@
-"""Retrieval by two encoders: the vector of a question is compared with the vectors of passages."""
+"""Dense retrieval: compares the vector of a question with the vectors of passages (arXiv:2004.04906)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ from lit_transformers.training.config import TrainingConfig
 
 
 class RetrievalConfig(TaskConfig, kind="retrieval"):
-    """Texts are read apart, each into a vector. Training tells the passage that answers a question from the other
-    passages of the batch on all ranks (arXiv:2004.04906, section 3.2); measures rank it among all of its split.
+    """Encodes questions and passages separately, each into one vector. Training contrasts the passage that answers a
+    question with the other passages of the batch on all ranks (DPR, arXiv:2004.04906, section 3.2). Measures rank it
+    among all passages of its split.
 
     pooling: the vector of the first token, the mean over all real tokens, or the vector of the last token.
-    similarity: of two vectors: cosine, or dot for their product. temperature: similarities are divided by it.
-    towers: one encoder reads questions and passages (shared), or one for each (separate), both of which begin with the
-    weights of ``start.network``.
+    similarity: of two vectors: cosine, or dot for their product. temperature: divides the similarities.
+    towers: shared: one encoder reads questions and passages. separate: one encoder for each; both start from
+    ``start.network``.
     """
 
     reads: ClassVar[type[DataDescription]] = RetrievalDescription
@@ -66,12 +67,12 @@ class RetrievalConfig(TaskConfig, kind="retrieval"):
 
 
 STATES = ("questions", "question_numbers", "passages", "passage_numbers")
-"""The states of the metric: vectors of questions, with their ordinals and the numbers of their answers, and vectors of
-passages with their numbers; the last column of numbers is 0 at rows of padding."""
+"""The states of the metric: the vectors of questions; their ordinals and the numbers of their answers; the vectors of
+passages; their numbers. The last column of both tables of numbers is 0 at rows of padding."""
 
 
 class RetrievalMetric(HeadsMetric):
-    """Keeps the vectors of all texts of a pass, and ranks every passage for every question at its end."""
+    """Collects the vectors of all texts of a pass, and ranks every passage for every question at its end."""
 
     questions: list[Tensor]
     question_numbers: list[Tensor]
@@ -84,7 +85,7 @@ class RetrievalMetric(HeadsMetric):
             self.add_state(name, default=[], dist_reduce_fx="cat")
 
     def add_texts(self, questions: Float[Tensor, "b d"], passages: Float[Tensor, "b d"], batch: RetrievalBatch) -> None:
-        """Adds the vectors of a batch; those of rows of padding do not count."""
+        """Adds the vectors of a batch, and ignores rows of padding."""
         self.update(batch.example[:0], {})
         real, real_passages = batch.source_padding_mask.any(dim=1), batch.padding_mask.any(dim=1)
         self.questions.append(questions)
@@ -93,7 +94,8 @@ class RetrievalMetric(HeadsMetric):
         self.passage_numbers.append(torch.stack([batch.passage, real_passages], dim=1))
 
     def rows(self) -> Sequence[Any]:
-        """Returns the rows of the questions of this rank among its passages; within ``compute`` those of all ranks."""
+        """Returns the rows of the questions of this rank, ranked among its passages; within ``compute``, of all
+        ranks."""
         if len(self.questions) == 0:
             return []
         questions, of_questions, passages, of_passages = (dim_zero_cat(getattr(self, name)) for name in STATES)
@@ -110,7 +112,7 @@ class RetrievalMetric(HeadsMetric):
 
 
 def first_of_each(numbers: Int[Tensor, " n"]) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
-    """Returns the different numbers in order, and the first place of each."""
+    """Returns the distinct numbers in ascending order, and the place of the first of each."""
     distinct, inverse = numbers.unique(return_inverse=True)
     places = torch.arange(len(numbers), device=numbers.device)
     first = torch.full_like(distinct, len(numbers)).scatter_reduce(0, inverse, places, "amin")
@@ -118,7 +120,8 @@ def first_of_each(numbers: Int[Tensor, " n"]) -> tuple[Int[Tensor, " m"], Int[Te
 
 
 class TextVector(NamedTuple):
-    """The vector of a text: of the question with that ordinal, or of a passage, with the number of its passage."""
+    """The vector of a text. question: the ordinal of a question; None for a passage. passage: the number of the
+    passage, or of the passage that answers the question."""
 
     question: int | None
     passage: int
@@ -126,7 +129,7 @@ class TextVector(NamedTuple):
 
 
 class Retrieval(Task):
-    """Trains and measures encoders by the passages that they find for questions."""
+    """Trains encoders of questions and passages, and measures the ranks of the answers."""
 
     config: RetrievalConfig
     data: RetrievalDescription
@@ -137,7 +140,7 @@ class Retrieval(Task):
     def __init__(
         self, config: RetrievalConfig, model: ModelConfig, data: DataDescription, training: TrainingConfig | None = None
     ) -> None:
-        """Raises ConfigError where the model cannot be built, or its output cannot be pooled."""
+        """Raises ConfigError if the model cannot be built, or if its output cannot be pooled."""
         require_readable(model, config.kind, config.pooling)
         super().__init__(config, model, data, training)
         reader = require(model, RowModelConfig, f"{config.kind} reads")
@@ -151,7 +154,7 @@ class Retrieval(Task):
         return [self.network, *([] if self.passage_network is None else [self.passage_network])]
 
     def current_names(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns weights by their names; those of one network are those of both where each text has its own."""
+        """Returns weights by their names. With separate towers, the weights of one network become those of both."""
         named = super().current_names(tensors)
         if self.passage_network is None:
             return named
@@ -162,7 +165,7 @@ class Retrieval(Task):
         return [*super().unused(), *self.prediction_only()]
 
     def prediction_only(self) -> list[nn.Parameter]:
-        """Returns the parameters of its networks that predict symbols alone."""
+        """Returns the parameters of its networks that only predict symbols."""
         networks = cast("list[RowNetwork]", self.networks())
         return [parameter for network in networks for parameter in network.prediction_only()]
 
@@ -172,23 +175,23 @@ class Retrieval(Task):
         return cast("Passages", self.heads["passages"])
 
     def other_flops(self, length: int) -> float:
-        """Returns those of reading the longest question."""
+        """Returns the FLOPs of reading a question of the longest length."""
         read = self.data.source_length
         return self.network.flops(read) - self.network.softmax_flops(read)
 
     def read(self, network: RowNetwork, batch: RetrievalBatch) -> Representation:
-        """Runs the network on the questions, and on the passages if there is none for these; their last vectors are the
-        part "passages"."""
+        """Runs the network on the questions, and the passage network, or the same network if towers are shared, on the
+        passages. The part "passages" holds the last vectors of the passages."""
         return read_texts(network, self.passage_network or network, batch)
 
     @property
     def passage_reader(self) -> RowNetwork:
-        """The network that reads passages when they are measured."""
+        """The network that reads passages in evaluation."""
         reader: RowNetwork = self.passage_network or self.evaluator()
         return reader
 
     def validation_step(self, batch: RetrievalBatch, batch_index: int) -> None:
-        """Keeps the vectors of the texts of a batch, which are compared at the end."""
+        """Collects the vectors of the texts of a batch, which are compared at the end of the pass."""
         self.metric.add_texts(*self.head.vectors_of(self.evaluation_reading(batch), batch), batch)
 
     def predict_step(self, batch: RetrievalBatch, batch_index: int) -> list[TextVector]:
@@ -206,7 +209,8 @@ class Retrieval(Task):
 
 
 def read_texts(questions: RowNetwork, passages: RowNetwork, batch: RetrievalBatch) -> Representation:
-    """Runs a network on the questions of a batch and one on its passages, whose vectors are the part "passages"."""
+    """Runs one network on the questions of a batch, and one on its passages. The part "passages" holds the last vectors
+    of the passages."""
     source = read_text(questions, batch.source, needed_source_mask(batch))
     read = read_text(passages, batch.inputs, needed_mask(batch))
     return Representation(
@@ -217,7 +221,7 @@ def read_texts(questions: RowNetwork, passages: RowNetwork, batch: RetrievalBatc
 def read_text(
     network: RowNetwork, symbols: Int[Tensor, "n t"], padding_mask: Bool[Tensor, "n t"] | None
 ) -> ModelOutput:
-    """Runs a network on texts, whose first token is marked."""
+    """Runs a network on texts (n, t), with the first token of each marked."""
     marked = torch.zeros_like(symbols, dtype=torch.bool)
     marked[:, 0] = True
     return network.read_row(symbols, padding_mask, marked if padding_mask is None else marked & padding_mask)
@@ -227,10 +231,10 @@ def read_text(
 def retrieval_scores(
     network: RowNetwork, batches: Iterable[RetrievalBatch], config: RetrievalConfig | None = None
 ) -> dict[str, float]:
-    """Returns the measures of retrieval by a network that reads questions and passages: mrr, hit_1, hit_5, nats.
+    """Returns the measures of retrieval by one network that reads questions and passages: mrr, hit_1, hit_5, nats.
 
-    batches: those of a pass over a split, ``RetrievalData.evaluation_dataloader(split)``. config: pooling, similarity
-    and temperature; by default those of a ``RetrievalConfig``. The network is left in the mode that it was in.
+    batches: a pass over a split, ``RetrievalData.evaluation_dataloader(split)``. config: pooling, similarity and
+    temperature; by default ``RetrievalConfig()``. The network's mode, training or evaluation, is restored.
     """
     head = Passages((config or RetrievalConfig()).head())
     metric, device = RetrievalMetric({"passages": head}), next(network.parameters()).device

@@ -1,4 +1,4 @@
-"""Tagging: a tag for each word of a row, such as its part of speech or its place in a named entity."""
+"""Tagging: predicts a tag for each word of a row, such as its part of speech or its place in a named entity."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PROBED = ("O", "B-x", "I-x")
 
 
 class TaggingConfig(LabelledTaskConfig, kind="tagging"):
-    """A softmax over tags for each word, from one vector of it (arXiv:1810.04805, section 5.3). Where tags spell
-    entities, these are measured as well.
+    """A softmax over tags for each word, on one vector of the word (arXiv:1810.04805, section 5.3). If the tags spell
+    entities, the entities are scored as well.
 
-    word: the vector of its first piece, the mean over its pieces, or the vector of the last one, the only one that has
-    seen the whole word if the network is a language_model. dropout: of that vector.
+    word: the vector of its first piece, the mean over its pieces, or the vector of its last piece. With a
+    language_model choose last: only the last piece depends on the whole word. dropout: of that vector.
     """
 
     word: WordVector = "first"
@@ -50,7 +50,7 @@ class TaggingConfig(LabelledTaskConfig, kind="tagging"):
 
 
 class Tagging(LabelledTask):
-    """Trains and measures a network with a head on one vector of each word."""
+    """Trains and measures a network that predicts the tag of each word."""
 
     config: TaggingConfig
 
@@ -61,8 +61,8 @@ class Tagging(LabelledTask):
         data: DataDescription,
         training: TrainingConfig | None = None,
     ) -> None:
-        """Raises ConfigError where the model cannot be built or cannot be used for such an objective, or the labels are
-        of another kind."""
+        """Raises ConfigError if the model cannot be built or cannot be used for this task, or if the labels are not
+        tags of words."""
         super().__init__(config, model, data, training)
         self.add_heads()
 
@@ -75,7 +75,7 @@ class Tagging(LabelledTask):
         return self.label_head.logits(self.evaluation_reading(batch), batch)
 
     def predict_step(self, batch: LabelledBatch, batch_index: int) -> list[TaggedWords]:
-        """Returns the probabilities of the tags of every word of every example; rows of padding have none."""
+        """Returns the probabilities of the tags of every word of each example; rows of padding are omitted."""
         probabilities = self.evaluation_output(batch).softmax(dim=-1).tolist()
         has_token, is_word = words_in(batch).any(dim=2).tolist(), (batch.labels[..., 0] != IGNORED).tolist()
         rows = zip(batch.example.tolist(), batch.padding_mask.any(dim=1).tolist(), strict=True)

@@ -79,8 +79,8 @@ class TaskConfig(Config):
         return heads
 
     def data_of(self, head: str, data: DataDescription) -> DataDescription:
-        """Hook: returns the description of the data that a head learns from, by its name in ``all_heads``. By default
-        all heads learn from the same."""
+        """Hook: returns the description of the data that a head learns from. head: its name in ``all_heads``. By
+        default all heads learn from the same data."""
         return data
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Task:
@@ -100,12 +100,12 @@ class TaskConfig(Config):
         raise NotImplementedError
 
     def random_batches(self, data: DataDescription) -> list[Any]:
-        """Hook: returns random batches that together have targets of every head. By default one ``random_batch``."""
+        """Hook: returns random batches that together have targets for every head. By default one ``random_batch``."""
         return [self.random_batch(data)]
 
     def probe_data(self, vocabulary: Vocabulary, length: int) -> DataDescription:
-        """Hook: returns a description of data that the objective reads, for random rows of ``length`` tokens. By
-        default that of ``reads``."""
+        """Hook: returns a description of data for the task, for random rows of ``length`` tokens. By default
+        ``reads.for_probe``."""
         return self.reads.for_probe(vocabulary, length)
 
     def measures(self, data: DataDescription) -> dict[str, Measure]:
@@ -225,8 +225,8 @@ class Task(L.LightningModule, ABC):
             raise ConfigError(f"the loss {whole[0]} {reason} data.batch_size larger", place)
 
     def head_model(self) -> ModelConfig:
-        """Hook: returns the config by which heads are built, whose ``dim`` is the width of the vectors that they read.
-        By default that of the network."""
+        """Hook: returns the config from which heads are built. Its ``dim`` is the width of the vectors that they read.
+        By default the network's config."""
         return self.model_config
 
     def networks(self) -> list[Network]:
@@ -266,17 +266,17 @@ class Task(L.LightningModule, ABC):
         return Carried(0, 0)
 
     def heads_of(self, batch: Any) -> Mapping[str, Head]:
-        """Hook: returns the heads that a batch may have targets of, by name. All heads by default."""
+        """Hook: returns the heads, by name, that have targets in a batch. By default all heads."""
         return dict(self.heads.items())
 
     def targets(self, head: str, batch: Any) -> Int[Tensor, ""]:
-        """Returns the number of targets that a batch has of a head, by its name."""
+        """Returns the number of a head's targets in a batch, given the name of the head."""
         heads = self.heads_of(batch)
         return heads[head].targets(batch) if head in heads else batch.padding_mask.new_zeros((), dtype=torch.long)
 
     def flops_of_heads(self, length: int) -> float:
         """Hook: returns the forward FLOPs of the heads for a row of ``length`` tokens in training. By default the sum
-        over all that are trained."""
+        over all trained heads."""
         return sum(head.flops(length) for head in self.trained_heads.values())
 
     def other_flops(self, length: int) -> float:
@@ -414,10 +414,12 @@ class Task(L.LightningModule, ABC):
             self.training_log.update(self, optimizer)
 
     def on_train_batch_start(self, batch: Any, batch_index: int) -> None:
-        """Raises ConfigError for an update after those of a run that has ended, whose checkpoint holds no state of its
-        optimizer, without which training would not be that of one run."""
+        """Raises ConfigError if training continues from the checkpoint of an ended run that holds no state of the
+        optimizer."""
         if self._lacks_optimizer:
-            reason = "holds no state of the optimizer, for its run has ended; train again with training.keep_optimizer"
+            reason = (
+                "holds no state of the optimizer, since its run has ended; train again with training.keep_optimizer"
+            )
             raise ConfigError(f"{reason}=true, or start a new run from its weights", str(self.trainer.ckpt_path))
         if self.reports_training:
             self.training_log.count(batch)
@@ -561,14 +563,14 @@ class Task(L.LightningModule, ABC):
         self.updated()
 
     def updated(self) -> None:
-        """Hook: called after every update of the weights."""
+        """Hook: runs after every update of the weights."""
 
     def held_weights(self) -> dict[str, Any]:
-        """Hook: returns weights of earlier updates that the next ones need, for a checkpoint. None by default."""
+        """Hook: returns weights of earlier updates that later updates need, for a checkpoint. By default none."""
         return {}
 
     def hold_weights(self, held: Mapping[str, Any]) -> None:
-        """Hook: continues with what ``held_weights`` returned."""
+        """Hook: restores the weights that ``held_weights`` returned."""
 
     def predict_step(self, batch: Any, batch_index: int) -> Sequence[Any]:
         """Returns what is predicted of the examples of a batch that this rank has read: by default the row of each in

@@ -29,7 +29,7 @@ class Update(NamedTuple):
     ) -> Self:
         """Counts the batches of an update, wherever they are; the counts are on ``device``. All ranks must call it.
 
-        targets: counts those of a head in a batch, by the name of the head.
+        targets: functions that count the targets of a head in a batch, by the name of the head.
         """
         counted = [*targets.values(), real_tokens, source_tokens]
         sums = [total([count(batch) for batch in batches], device) for count in counted]

@@ -1,4 +1,4 @@
-"""The config of a run that fine-tunes a network on one's own data, which ``init --classify FILE`` and others write."""
+"""Writes the config of a run that fine-tunes a network on your own data, for ``init --classify FILE`` and others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from lit_transformers.runs.starting_weights import StartingWeights
 __all__ = ["Columns", "Purpose", "write_fine_tuning"]
 
 Purpose = Literal["classify", "score", "tag", "answer"]
-"""What is predicted: a class or a number of a text or of two, a tag of each word, or the answer in a passage."""
+"""The kind of prediction: a class or a number for a text or a pair of texts, a tag for each word, or an answer in a
+passage."""
 
 TEXT_NAMES = (
     *("text", "sentence", "review", "question", "title", "content", "body", "document", "premise", "first"),
@@ -37,10 +38,10 @@ TEXT_NAMES = (
 )
 SECOND_NAMES = ("second", "sentence2", "text2", "hypothesis", "text_b", "sentence_b", "passage", "answer")
 LABEL_NAMES = ("label", "class", "category", "sentiment", "target", "score", "rating", "topic", "intent", "stars", "y")
-"""The names that columns often have, the most usual first."""
+"""Usual names of columns, the most usual first."""
 MOST_CLASSES = 256
 READ = 20_000
-"""The most examples that are read to choose lengths."""
+"""The most examples that are read to choose labels and lengths."""
 BATCH, FEWEST_UPDATES, MOST_PASSES = 32, 200, 20
 SMALL: dict[str, Plain] = {
     "kind": "encoder",
@@ -51,11 +52,11 @@ SMALL: dict[str, Plain] = {
     "positions": "learned",
     "segments": 2,
 }
-"""A network that is trained from nothing, where no weights are named."""
+"""The network without ``--weights``, which starts untrained."""
 
 
 class Columns(NamedTuple):
-    """The columns of a table that somebody has named; None for those that are to be found."""
+    """The columns of a table that the user names; None for columns to detect by their usual names."""
 
     text: str | None = None
     second: str | None = None
@@ -63,12 +64,12 @@ class Columns(NamedTuple):
 
 
 FOUND = Columns()
-"""Columns that are found by their names."""
+"""Detects all columns by their usual names."""
 
 
 class OwnData(NamedTuple):
-    """What is known of somebody's data: the source as a run's config has it, the examples of training, the tokens of a
-    long row, and a line for each choice."""
+    """A description of the user's data. source: the field ``data.source`` of the run. examples: the number of training
+    examples. length: the tokens of a row. lines: a message for each choice."""
 
     source: dict[str, Plain]
     examples: int
@@ -77,8 +78,9 @@ class OwnData(NamedTuple):
 
 
 class Started(NamedTuple):
-    """What training starts from: the network as plain data, its tokenizer and the longest row that it reads, and the
-    fields ``start`` and ``data.source.tokenizer`` of the run."""
+    """The start of training. model: the network's config. tokenizer: its tokenizer; None for a new one. longest: the
+    longest row that it reads, in tokens. start, symbols: the fields ``start`` and ``data.source.tokenizer`` of the run.
+    rate: the learning rate. has_pooler: whether the weights have a pooler."""
 
     model: dict[str, Plain]
     tokenizer: Tokenizer | None
@@ -92,11 +94,11 @@ class Started(NamedTuple):
 def write_fine_tuning(
     purpose: Purpose, data: str, directory: Path, weights: str | None = None, columns: Columns = FOUND
 ) -> list[str]:
-    """Writes ``run.yaml`` into a folder and returns a line for each choice.
+    """Writes ``run.yaml`` into a folder, and returns a message for each choice.
 
-    data: the file or folder. weights: a folder of Hugging Face, or a name on its hub; None for a small network that is
-    trained from nothing. Raises ConfigError where the file is there already, or a column cannot be found, and DataError
-    where the data cannot be read.
+    data: the file or folder. weights: a folder of Hugging Face, or a name on its hub; None for a small untrained
+    network. Raises ConfigError if the file exists or the weights cannot be used, and DataError if the data cannot be
+    read or a column is missing.
     """
     target = directory / "run.yaml"
     if target.exists():
@@ -116,7 +118,7 @@ def write_fine_tuning(
 
 
 def start_of(weights: str | None) -> Started:
-    """Returns what training starts from. Raises ConfigError where the weights are no encoder with a tokenizer."""
+    """Returns the start of training. Raises ConfigError unless the weights are an encoder with a tokenizer."""
     if weights is None:
         return Started(SMALL, None, 512, {}, {"kind": "wordpiece", "size": 8000}, 1e-3, False)
     folder = local_folder(weights)
@@ -144,7 +146,7 @@ def positions_of(weights: StartingWeights) -> int:
 
 
 def run_of(purpose: Purpose, known: OwnData, started: Started) -> dict[str, Plain]:
-    """Returns the run as plain data."""
+    """Returns the fields of the run."""
     steps = max(FEWEST_UPDATES, 3 * -(-known.examples // BATCH))
     steps = min(steps, MOST_PASSES * -(-known.examples // BATCH))
     head: dict[str, Plain] = {"dropout": 0.1}
@@ -169,7 +171,7 @@ def run_of(purpose: Purpose, known: OwnData, started: Started) -> dict[str, Plai
 
 
 def text_of(purpose: Purpose, data: str, target: Path, plain: Mapping[str, Plain]) -> str:
-    """Returns the text of the file, with the commands to use it."""
+    """Returns the text of ``run.yaml``, headed by the commands that use it."""
     folder = target.parent
     lines = {"answer": "questions.jsonl > answers.jsonl"}.get(purpose, "lines.txt > predictions.jsonl")
     flag = " --lines json" if purpose == "answer" else ""
@@ -186,7 +188,7 @@ def text_of(purpose: Purpose, data: str, target: Path, plain: Mapping[str, Plain
 
 
 def read_labelled(path: str, started: Started, columns: Columns) -> OwnData:
-    """Returns what is known of a table of texts and classes. Raises DataError where there are no classes."""
+    """Describes a table of texts and classes. Raises DataError for fewer than 2 or too many classes."""
     records = [*islice(_records(path), READ)]
     chosen = columns_of(records, columns, path)
     assert chosen.text is not None and chosen.label is not None
@@ -201,20 +203,20 @@ def read_labelled(path: str, started: Started, columns: Columns) -> OwnData:
 
 
 def read_scored(path: str, started: Started, columns: Columns) -> OwnData:
-    """Returns what is known of a table of texts and numbers. Raises DataError for a label that is no number."""
+    """Describes a table of texts and numbers. Raises DataError for a label that is not a number."""
     records = [*islice(_records(path), READ)]
     chosen = columns_of(records, columns, path)
     try:
         numbers = [float(record[chosen.label or ""]) for record in records]
     except (TypeError, ValueError) as error:
-        reason = f"the column {chosen.label!r} holds what is no number ({error})"
+        reason = f"the column {chosen.label!r} holds a label that is not a number ({error})"
         raise DataError(f"{path}: {reason}; name another one by --label, or predict classes by --classify") from None
     lines = [f"numbers: {min(numbers):g} to {max(numbers):g}, mean {statistics.fmean(numbers):.3g}"]
     return _known(path, started, records, chosen, "numbers", lines)
 
 
 def read_tagged(path: str, started: Started, columns: Columns) -> OwnData:
-    """Returns what is known of sentences in columns."""
+    """Describes tagged sentences in columns."""
     splits = _splits(path)
     named = {"word": columns.text, "label": columns.label}
     own: dict[str, Plain] = {name: _column(column) for name, column in named.items() if column is not None}
@@ -228,7 +230,7 @@ def read_tagged(path: str, started: Started, columns: Columns) -> OwnData:
 
 
 def read_answered(path: str, started: Started, columns: Columns) -> OwnData:
-    """Returns what is known of questions on passages."""
+    """Describes questions on passages."""
     plain: dict[str, Plain] = {"path": path, "language": None, **_splits(path)}
     length = _rounded(384, started)
     plain |= {"length": length, "stride": max(1, length // 3)}
@@ -244,12 +246,12 @@ READERS: Mapping[Purpose, Any] = {
     "tag": read_tagged,
     "answer": read_answered,
 }
-"""What reads the data of each purpose."""
+"""The function that describes the data of each purpose."""
 
 
 def columns_of(records: Sequence[Mapping[str, Any]], named: Columns, path: str) -> Columns:
-    """Returns the columns of texts and labels: those that are named, or else those with usual names. Raises DataError
-    where there is none."""
+    """Returns the columns of texts and labels: the named columns, or else columns with usual names. Raises DataError if
+    a column is missing."""
     if not records:
         raise DataError(f"{path}: holds no record")
     names = [*records[0]]
@@ -269,16 +271,16 @@ def columns_of(records: Sequence[Mapping[str, Any]], named: Columns, path: str) 
 
 
 def _usual(names: Sequence[str], usual: Sequence[str]) -> str | None:
-    """Returns the first of the names that is usual, whatever its case."""
+    """Returns the column with the most usual name, in any case; None if no name is usual."""
     by_case = {name.lower(): name for name in reversed(names)}
     return next((by_case[name] for name in usual if name in by_case), None)
 
 
 def _records(path: str) -> Iterator[Mapping[str, Any]]:
-    """Yields the records of a table or of JSON lines. Raises DataError for a table without names of columns."""
+    """Yields the records of a table or of JSON lines. Raises DataError for a table without column names."""
     for record in RecordsConfig(path=path).all_records():
         if not isinstance(record.values, Mapping):
-            raise DataError(f"{record.place}: no names of columns; begin a table with a line of names")
+            raise DataError(f"{record.place}: no column names; begin a table with a line of names")
         yield record.values
 
 
@@ -290,7 +292,7 @@ def _known(
     labels: Plain,
     lines: Sequence[str],
 ) -> OwnData:
-    """Returns what is known of labelled texts."""
+    """Describes labelled texts, given their records, columns and labels."""
     texts = [" ".join(str(record[name]) for name in columns[:2] if name is not None) for record in records]
     pieces = [_pieces(text, started) for text in texts[:: max(1, len(texts) // 2000)]]
     length, splits = _rounded(_long(pieces) + 3, started), _splits(path)
@@ -305,26 +307,26 @@ def _known(
 
 
 def _splits(path: str) -> dict[str, Plain]:
-    """Returns how data are split: a folder by the names in it, a file by hash, a tenth for validation and for the
-    test."""
+    """Returns the fields that split data: a folder by its file names; a file by hash, with a tenth each for validation
+    and test."""
     return {"splits": "folders"} if Path(path).is_dir() else {"splits": "hash", "validation": 0.1, "test": 0.1}
 
 
 def _column(name: str) -> Plain:
-    """Returns a column by its number, where it is one, or its name."""
+    """Returns a column's number if the text is a number, else its name."""
     return int(name) if name.isdigit() else name
 
 
 def _pieces(text: str, started: Started) -> int:
-    """Returns the number of symbols of a text; of one whose tokenizer is not learned yet, a guess by its words."""
+    """Returns the number of symbols of a text; an estimate from its words if there is no tokenizer yet."""
     return round(1.4 * len(text.split())) if started.tokenizer is None else len(started.tokenizer.encode(text.encode()))
 
 
 def _long(lengths: Sequence[int]) -> int:
-    """Returns the length that one in twenty exceeds."""
+    """Returns the 95th percentile of lengths."""
     return sorted(lengths)[min(len(lengths) - 1, int(0.95 * len(lengths)))]
 
 
 def _rounded(length: float, started: Started) -> int:
-    """Returns a length rounded up to a multiple of 8, that the network can read."""
+    """Returns a length rounded up to a multiple of 8, at least 16 and at most the longest row of the network."""
     return min(started.longest, max(16, 8 * math.ceil(length / 8)))

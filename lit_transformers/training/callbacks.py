@@ -149,9 +149,9 @@ class Checkpointer(BetweenUpdates):
     """Writes a checkpoint every ``seconds``, and once when asked to stop; ``extra`` is plain data stored with it.
 
     It is written between two updates, and what Lightning does not restore is restored there, so a resumed run neither
-    leaves out nor repeats anything. is_held: whether a checkpoint would hold now how far the data were read; where it
-    would not, none is written, and a run that is stopped resumes from the one before. keep_optimizer: whether the one
-    after the last update holds the state of the optimizer too, which nothing reads but a trainer that trains further.
+    omits nor repeats anything. is_held: whether a checkpoint written now would hold the place in the data; if not, none
+    is written, and a stopped run resumes from the checkpoint before. keep_optimizer: whether the checkpoint after the
+    last update holds the state of the optimizer too, which only a trainer that continues the run reads.
     """
 
     def __init__(

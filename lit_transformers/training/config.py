@@ -171,10 +171,10 @@ class InverseSquareRootConfig(ScheduleConfig, kind="inverse_square_root"):
 
 
 class SlantedTriangularConfig(ScheduleConfig, kind="slanted_triangular"):
-    """The learning rate rises linearly over a share ``rise`` of the updates and falls linearly over the others (arXiv:
-    1801.06146, equation 3, where ``rise`` is cut_frac). ratio: of the peak to the smallest rate. The paper has no
-    warmup before it. The rise takes at least one update, and no rate is below the smallest one, which the equation
-    passes where ``rise`` does not divide the updates."""
+    """The learning rate rises linearly over a share ``rise`` of the updates, and falls linearly over the others
+    (ULMFiT, arXiv:1801.06146, equation 3, where ``rise`` is cut_frac). ratio: the peak divided by the smallest rate.
+    The rise takes at least one update. Unlike in the equation, no rate is below the smallest rate if ``rise`` does not
+    divide the updates."""
 
     rise: Fraction = 0.1
     ratio: Annotated[float, Field(ge=1)] = 32.0
@@ -195,8 +195,8 @@ SCHEDULES = table(
 
 
 class AverageConfig(Config):
-    """The weights at the end are the mean of the last few of training (arXiv:1706.03762, section 6.1: of 5 or 20). With
-    the weights of all steps, it is the self-ensemble of arXiv:2002.10345.
+    """The final weights are the mean of the last few weights of training (arXiv:1706.03762, section 6.1: 5 or 20). The
+    mean over the weights of all steps is the self-ensemble of arXiv:2002.10345.
 
     last: how many weights are averaged; every: updates between two of them, the newest being those of the last update.
     Validations before the end measure the weights that are not averaged.
@@ -271,26 +271,26 @@ def refuse_checkpoints(callback_type: type[Callback], name: str, path: str) -> N
 class TrainingConfig(Config):
     """The budget of training and how it is spent.
 
-    steps: updates, 0 of a run that only measures its starting weights; accumulate: batches of an update, whose gradient
-    is the mean over all their targets; average: whether the weights at the end are those of several updates; groups:
-    parameters that learn at another rate, later or not at all; unfreezing: how layers learn one after another from the
-    top, if they do not all from the start; clip: largest norm of the gradient (None for any), over
-    the parameters that learn in the update; precision: "bf16" needs CUDA; tf32: round the factors of float32 products,
-    convolutions and LSTMs to 10 bits on CUDA; attention_kernel: the only kernel by which torch may compute
-    scaled_dot_product_attention ("auto" for all; "efficient" and "cudnn" need CUDA); recompute: whether each layer
-    keeps its inputs alone and is computed again in the backward pass, which changes no number, saves memory and takes
-    one more forward pass (gradient checkpointing, arXiv:1604.06174); compile: run the network through
-    torch.compile; validate_every: steps between validations (None for the end alone); log_every: steps between points
-    of the training curve; device: "auto" takes CUDA where there is one; devices: ranks, which change no batch, so that
-    a run may resume with another number of them; strategy: whether each rank holds the whole network ("ddp") or,
-    between passes, a part of it ("fsdp"), and a run of either may resume as the other; stop: by which validations
-    training ends early or weights are selected; keep: whether the last weights are measured and kept, or those of the
-    best validation by ``stop``; keep_optimizer: whether the checkpoint of a run that has ended holds the state of its
-    optimizer too, from which other trainers can train further (the moments of Adam take twice the room of the weights);
-    callbacks: those of others; cache_features: whether the outputs of a network that groups freeze as a whole, in mode
-    eval, are computed once for all rows of training and validation, and read from LIT_CACHE from then on, by all runs
-    of the same weights, texts and layers. This takes 4 bytes for each channel of each token of each layer that is read,
-    and pays where a row is read more than once: in several epochs, seeds or arms.
+    steps: updates; 0 for a run that only measures its starting weights; accumulate: batches of an update, whose
+    gradient is the mean over all their targets; average: average the final weights over several updates; groups:
+    parameters that learn at another rate, later or not at all; unfreezing: gradual unfreezing of the layers from the
+    top (None: all learn from the start); clip: largest norm of the gradient (None for any), over the parameters that
+    learn in the update; precision: "bf16" needs CUDA; tf32: round the factors of float32 products, convolutions and
+    LSTMs to 10 bits on CUDA; attention_kernel: the only kernel by which torch may compute scaled_dot_product_attention
+    ("auto" for all; "efficient" and "cudnn" need CUDA); recompute: store only the inputs of each layer, and compute the
+    layer again in the backward pass, which saves memory, takes one more forward pass and changes no number (gradient
+    checkpointing, arXiv:1604.06174); compile: run the network through torch.compile; validate_every: steps between
+    validations (None for the end alone); log_every: steps between points of the training curve; device: "auto" takes
+    CUDA where there is one; devices: ranks, which change no batch, so that a run may resume with another number of
+    them; strategy: whether each rank holds the whole network ("ddp") or, between passes, a part of it ("fsdp"), and a
+    run of either may resume as the other; stop: by which validations training ends early or weights are selected; keep:
+    measure and store the last weights, or the weights of the best validation by ``stop``; keep_optimizer: store the
+    state of the optimizer in the checkpoint of an ended run too, so that other trainers can continue it (the moments of
+    Adam take twice the space of the weights); callbacks: further Lightning callbacks; cache_features: compute the
+    outputs of a frozen network once for all rows of training and validation, and read them from LIT_CACHE, in all runs
+    with the same weights, texts and layers. Groups must freeze the whole network in mode eval. The cache takes 4 bytes
+    for each channel of each token of each layer that is read, and saves time if a row is read more than once: in
+    several epochs, seeds or arms.
     """
 
     steps: NonNegative = 1000
@@ -323,18 +323,18 @@ class TrainingConfig(Config):
             yield "cache_features holds outputs in float32; set precision to 32, or cache_features to false"
         for number, group in enumerate(self.groups):
             if group.from_step >= self.steps:
-                never = f"groups.{number} learns from step {group.from_step} on, and there are {self.steps}"
+                never = f"groups.{number} learns from step {group.from_step} on, but there are {self.steps} steps"
                 yield f"{never}; set its from_step lower, or freeze it"
         begins_later = self.unfreezing is not None or any(group.from_step for group in self.groups)
         if begins_later and self.strategy == "fsdp" and not self.optimizer.zero_moments:
-            reason = f"strategy fsdp restores moments of all parameters, and those of {self.optimizer.kind} before "
-            yield f"{reason}from_step or unfreezing are unknown; set strategy to ddp, or optimizer to adamw"
+            reason = f"strategy fsdp restores moments of all parameters, but {self.optimizer.kind} has none before "
+            yield f"{reason}from_step or unfreezing; set strategy to ddp, or optimizer to adamw"
         if self.strategy == "fsdp" and self.devices == 1:
             yield "strategy fsdp cuts a network over several devices; set devices too, or strategy to ddp"
         if self.strategy == "fsdp" and self.compile:
             yield "strategy fsdp and compile do not go together; set compile to false"
         if self.recompute and self.compile:
-            yield "recompute and compile do not go together; set one of both to false"
+            yield "recompute and compile do not go together; set one of them to false"
         if self.strategy == "fsdp" and self.average:
             yield "average takes whole weights, of which strategy fsdp leaves each rank a part; set average to null"
         if self.average and self.average.places(self.steps).start < 1:
@@ -354,8 +354,8 @@ class TrainingConfig(Config):
             yield "keep best takes whole weights, of which strategy fsdp leaves each rank a part; set keep to last"
 
     def groups_of(self, module: nn.Module) -> ParameterGroups:
-        """Forms the groups of the parameters of a module, of which some are frozen from now on. Raises ConfigError for
-        a role that no parameter has, and where something would never learn."""
+        """Forms the parameter groups of a module, and freezes the parameters of frozen groups. Raises ConfigError for a
+        role that no parameter has, and if a part would never learn."""
         return ParameterGroups(module, self.groups, self.unfreezing, self.steps)
 
     def learn(

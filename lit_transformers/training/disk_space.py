@@ -24,7 +24,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 def checkpoint_bytes(parameters: float | None, training: Mapping[str, Any]) -> int:
     """Returns the bytes that a run needs for one checkpoint while it trains: its weights, the moments of its
-    optimizer, and its means or best weights. Nothing is known of the optimizer of a LightningModule.
+    optimizer, and its averaged or best weights. The optimizer of a LightningModule is unknown.
 
     training: of the run's config, as plain data.
     """

@@ -30,17 +30,17 @@ _RANGE = re.compile(rf"{LAYERS} (\d+)-(\d+)")
 
 
 class ParameterGroupConfig(Config):
-    """How some of the parameters learn. Where several groups name a parameter, it belongs to the last one of these.
+    """How a group of parameters learns. If several groups name a parameter, it belongs to the last of them.
 
-    parameters: by their roles, of which each has one at least: network, heads, embeddings, softmax, layers, layer 1
-    (the lowest one), layers 1-4, mixers, feedforwards, adapters, norms, biases, and the roles of plug-ins.
-    rate: a factor of the optimizer's learning rate. layer_decay: a further one for every layer that lies above, so that
-    in a network of N layers the rate of layer k is multiplied by layer_decay^(N + 1 - k), that of embeddings by
-    layer_decay^(N + 1), and that of parts above the layers by 1 (arXiv:1801.06146, section 3.2; the exponents are
-    those of arXiv:2106.08254). decay: weight decay of matrices, in place of the optimizer's, as that computes it;
-    vectors keep theirs. from_step: the first update, counted from 0, in which they learn; before it they have no
-    gradient, neither for the optimizer nor for ``clip``. frozen: whether they never learn. mode: eval, for modules that
-    are frozen as a whole, drops nothing in them (a probe, arXiv:1610.01644).
+    parameters: the roles of the group's parameters: network, heads, embeddings, softmax, layers, layer 1 (the lowest),
+    layers 1-4, mixers, feedforwards, adapters, norms, biases, and the roles of plug-ins.
+    rate: multiplies the optimizer's learning rate. layer_decay: multiplies it once more for every layer above: in a
+    network of N layers by layer_decay^(N + 1 - k) for layer k, by layer_decay^(N + 1) for embeddings, and by 1 for
+    parts above the layers (arXiv:1801.06146, section 3.2; exponents as in arXiv:2106.08254). decay: the weight decay of
+    matrices, in place of the optimizer's; the decay of vectors does not change. from_step: the first update, counted
+    from 0, in which the group learns; before it, its parameters have no gradient for the optimizer and for ``clip``.
+    frozen: whether the group never learns. mode: eval puts modules whose parameters are all frozen into evaluation
+    mode, without dropout (a probe, arXiv:1610.01644).
     """
 
     parameters: tuple[str, ...]
@@ -53,7 +53,7 @@ class ParameterGroupConfig(Config):
 
     def conflicts(self) -> Iterator[str]:
         if not self.parameters:
-            yield "a group of no parameters changes nothing; set parameters to their roles, such as [embeddings]"
+            yield "a group without parameters changes nothing; set parameters to roles such as [embeddings]"
         if self.rate == 0:
             yield "at a rate of 0 nothing learns; set frozen: true"
         if self.frozen and (self.rate, self.layer_decay, self.decay, self.from_step) != (1.0, 1.0, None, 0):
@@ -63,19 +63,22 @@ class ParameterGroupConfig(Config):
 
 
 class UnfreezingConfig(Config):
-    """Gradual unfreezing from the top (arXiv:1801.06146, section 3.3): the heads and other parts above the layers learn
-    from the start, and ``every`` updates later the next lower layer learns too; embeddings are the last. Of a network
-    of N layers, layer k learns from update (N + 1 - k) * every on, counted from 0, and embeddings from update
-    (N + 1) * every on, unless the group of a parameter begins later. The paper's ``every`` is an epoch."""
+    """Gradual unfreezing from the top (ULMFiT, arXiv:1801.06146, section 3.3): heads and other parts above the layers
+    learn from the start; after every ``every`` updates the next lower layer learns too, and embeddings last.
+
+    In a network of N layers, layer k learns from update (N + 1 - k) * every on, counted from 0, and embeddings from
+    update (N + 1) * every on. If ``from_step`` of a parameter's group is later, it counts. In the paper ``every`` is an
+    epoch.
+    """
 
     every: Positive
 
 
 FROZEN_NETWORK = ParameterGroupConfig(parameters=("network",), frozen=True, mode="eval")
-"""The group of a probe, whose head alone learns."""
+"""The group of a probe, in which only the head learns."""
 _UNCHANGED = ParameterGroupConfig(parameters=("",))
 INSTEAD_OF_FROZEN = "set training.groups='[{parameters: [network], frozen: true, mode: eval}]'"
-"""What to do in place of setting ``frozen`` of an objective."""
+"""The way out in messages: the group that freezes the network."""
 
 
 def with_groups(plain: Mapping[str, Plain], task: str, training: str) -> Mapping[str, Plain]:
@@ -125,8 +128,9 @@ def roles_of(module: nn.Module) -> dict[str, frozenset[str]]:
 
 
 def layers_above(module: nn.Module, embeddings: frozenset[str]) -> dict[str, int]:
-    """Returns how many layers lie above each parameter within its stack, its own included, by name: 0 above them all,
-    one more than there are layers in embeddings. A layer that is applied several times counts where it is last."""
+    """Returns, by the names of parameters, the number of layers of the stack from the parameter's own layer up: 0 above
+    all layers, and the number of layers plus 1 for embeddings. A layer that is applied several times counts at its last
+    place."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     above: dict[str, int] = {}
     for network in networks(module).values():
@@ -140,7 +144,7 @@ def layers_above(module: nn.Module, embeddings: frozenset[str]) -> dict[str, int
 
 
 class ParameterGroups:
-    """The groups of the parameters of a module, in which those that are frozen require no gradient from now on."""
+    """The parameter groups of a module. Parameters of frozen groups require no gradient from now on."""
 
     def __init__(
         self,
@@ -149,9 +153,9 @@ class ParameterGroups:
         unfreezing: UnfreezingConfig | None = None,
         steps: int | None = None,
     ) -> None:
-        """unfreezing: by which layers learn one after another; steps: updates of training, by which all of them have to
-        learn. Raises ConfigError for a role that no trained parameter has, a group whose parameters are all in later
-        ones, where nothing is left to learn, and where a layer would never learn."""
+        """unfreezing: unfreezes the layers one after another. steps: the updates of training, within which every layer
+        must start to learn. Raises ConfigError for a role that no trained parameter has, a group whose parameters all
+        belong to later groups, groups that leave nothing to learn at first, and a layer that would never learn."""
         self.configs = tuple(configs)
         self.group_of: dict[str, int] = {}
         self.first_steps: dict[str, int] = {}
@@ -165,7 +169,7 @@ class ParameterGroups:
             for role in config.parameters:
                 self.group_of |= dict.fromkeys(sorted(_with_role(role, roles, number)), number)
         for number in set(range(len(configs))) - {*self.group_of.values()}:
-            reason = "each of its parameters belongs to a later group too, which counts; drop it, or move it behind"
+            reason = "all of its parameters belong to later groups, which count; drop it, or move it to the end"
             raise ConfigError(reason, f"training.groups.{number}")
         for name in self.frozen:
             learning[name].requires_grad_(False)
@@ -174,18 +178,20 @@ class ParameterGroups:
         for name in (name for name, parameter in learning.items() if parameter.requires_grad):
             self.first_steps[name] = max(self._of(name).from_step, every * self._above.get(name, 0))
         if 0 not in self.first_steps.values():
-            raise ConfigError("nothing learns from the first step on; freeze less, or begin earlier", "training.groups")
+            raise ConfigError(
+                "nothing learns from the first step on; freeze less, or lower from_step", "training.groups"
+            )
         last = max(self.first_steps.values())
         if every and steps is not None and last >= steps:
             most = max((steps - 1) // max(self._above[name] for name in self.first_steps if name in self._above), 0)
-            reason = f"what is lowest would learn from step {last} on, and there are {steps}"
+            reason = f"the lowest part would learn from step {last} on, but there are {steps} steps"
             way_out = f"set it to at most {most}" if most else "train longer"
-            raise ConfigError(f"{reason}; {way_out}, or freeze what is lowest", "training.unfreezing.every")
+            raise ConfigError(f"{reason}; {way_out}, or freeze the lowest part", "training.unfreezing.every")
         self._resting = [*self._modules_in_eval(module)]
         self.rest()
 
     def _of(self, name: str) -> ParameterGroupConfig:
-        """Returns the group of a parameter, one that changes nothing where it is in none."""
+        """Returns the group of a parameter; a group that changes nothing if no group names it."""
         return self.configs[self.group_of[name]] if name in self.group_of else _UNCHANGED
 
     @property
@@ -194,7 +200,7 @@ class ParameterGroups:
         return frozenset(name for name, number in self.group_of.items() if self.configs[number].frozen)
 
     def _modules_in_eval(self, module: nn.Module) -> Iterator[nn.Module]:
-        """Yields the modules of which nothing learns, and something is in a group of mode eval."""
+        """Yields the modules without learning parameters that have a parameter in a group of mode eval."""
         resting = {name for name, number in self.group_of.items() if self.configs[number].mode == "eval"}
         for prefix, inner in module.named_modules():
             own = dict(inner.named_parameters(prefix))
@@ -202,22 +208,22 @@ class ParameterGroups:
                 yield inner
 
     def rest(self) -> None:
-        """Puts what is in mode eval into evaluation mode, after the whole task was put into training."""
+        """Puts the modules of mode eval into evaluation mode, after the whole task was put into training mode."""
         for module in self._resting:
             module.eval()
 
     def drop_gradients(self, module: nn.Module, step: int) -> None:
-        """Drops the gradients of what does not learn in update ``step`` yet, so that neither clipping nor an optimizer
-        sees them. They are computed all the same: ranks that began without them could not begin with them later."""
+        """Drops the gradients of parameters that do not learn in update ``step`` yet, so that clipping and the
+        optimizer ignore them. They are computed nevertheless, since ranks cannot add a parameter's gradient later."""
         if step < max(self.first_steps.values(), default=0):
             for name, parameter in module.named_parameters():
                 if self.first_steps.get(name, 0) > step:
                     parameter.grad = None
 
     def divide(self, optimizer: torch.optim.Optimizer, module: nn.Module, kind: str) -> None:
-        """Divides the groups of a new optimizer, so that each parameter has the rate and the decay of its own.
+        """Divides the groups of a new optimizer, so that each parameter has its rate and decay.
 
-        kind: that of the optimizer. Raises ConfigError, which names it, where it has no rate or no decay by group.
+        kind: of the optimizer, for messages. Raises ConfigError if its groups have no rate or no decay.
         """
         if all((config.rate, config.layer_decay, config.decay) == (1.0, 1.0, None) for config in self.configs):
             return
@@ -238,17 +244,17 @@ class ParameterGroups:
                     divided[-1]["weight_decay"] = decay
         if isinstance(optimizer, torch.optim.LBFGS):
             way_out = "drop rate, layer_decay and decay, or set another optimizer"
-            raise ConfigError(f"an optimizer {kind} has one group alone; {way_out}", "training.groups")
+            raise ConfigError(f"an optimizer {kind} has only one group; {way_out}", "training.groups")
         optimizer.param_groups[:] = divided
 
     def _settings(self, name: str) -> tuple[float, float | None]:
-        """Returns the factor of the rate of a parameter, and its weight decay, None for the optimizer's."""
+        """Returns the factor of a parameter's learning rate, and its weight decay; None for the optimizer's decay."""
         config = self._of(name)
         return config.rate * config.layer_decay ** self._above.get(name, 0), config.decay
 
 
 def _with_role(role: str, roles: Mapping[str, frozenset[str]], number: int) -> frozenset[str]:
-    """Returns the parameters that have a role, which may be a range of layers. Raises ConfigError where none has."""
+    """Returns the parameters with a role, which may be a range of layers. Raises ConfigError if no parameter has it."""
     match = _RANGE.fullmatch(role)
     first, last = map(int, match.groups()) if match else (0, -1)
     members: set[str] = set()
@@ -256,14 +262,14 @@ def _with_role(role: str, roles: Mapping[str, frozenset[str]], number: int) -> f
         if single not in roles:
             layers = [name for name in roles if name.startswith("layer ")]
             names = sorted(roles.keys() - layers) + ([f"layer 1 to layer {len(layers)}"] if layers else [])
-            reason = f"no parameter that is trained has the role {single!r}; there are: {', '.join(names)}"
+            reason = f"no trained parameter has the role {single!r}; the roles are: {', '.join(names)}"
             raise ConfigError(reason, f"training.groups.{number}.parameters")
         members |= roles[single]
     return frozenset(members)
 
 
 def _require(group: Mapping[str, Any], name: str, kind: str) -> None:
-    """Raises ConfigError where the groups of an optimizer have no such number."""
+    """Raises ConfigError if the groups of an optimizer have no such field."""
     if name not in group:
         what, fields = ("learning rate", "rate and layer_decay") if name == "lr" else ("weight decay", "decay")
         reason = f"an optimizer {kind} has no {what} for each of its groups; drop {fields}, or set another optimizer"

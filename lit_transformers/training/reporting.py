@@ -16,8 +16,8 @@ __all__ = ["Progress", "ProgressReporter", "Report"]
 
 
 class Progress(NamedTuple):
-    """The progress of a run. ``seconds_left`` is an estimate for this phase, None where there is none;
-    ``examples_per_second`` of training so far, None of data whose speed is not shown by examples."""
+    """The progress of a run. ``seconds_left`` is an estimate for this phase; None if unknown. ``examples_per_second``
+    is the mean of training so far; None for data whose speed is not shown in examples."""
 
     step: int
     steps: int
@@ -34,8 +34,8 @@ Report = Callable[[Progress], None]
 class ProgressReporter(Callback):
     """Reports the progress of training every so many seconds, and the beginning of an evaluation after it.
 
-    loss: the name of the loss in what a training step returns. examples: number of examples of an update; None where
-    it is not known.
+    loss: the name of the loss in the output of a training step. examples: the number of examples of an update; None if
+    unknown.
     """
 
     def __init__(

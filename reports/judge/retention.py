@@ -1,9 +1,9 @@
-"""What the networks of a study forget: what they could do before, measured again after the runs of each arm.
+"""Measures forgetting: the score of an arm's networks on another task, before and after its runs.
 
-The difference is paired: each run is compared with the weights that its arm starts from, which seeds may share. Where
-the study states a limit, an arm gets a verdict only if the interval of what it loses lies within the limit. So an arm
-that truly loses more gets a verdict in at most 2.5 % of studies, and an arm that loses nothing may need more seeds. An
-arm that is judged by several limits has to keep all of them, for which no correction is needed (intersection-union).
+The difference is paired: each run is compared with the weights that its arm starts from, which seeds may share. If the
+study states a limit, an arm gets a verdict only if the whole interval of its loss is within the limit. An arm that
+truly loses more gets a verdict in at most 2.5 % of studies; an arm that loses nothing may need more seeds. An arm with
+several limits must keep all of them, which needs no correction (intersection-union test).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["Forgetting", "beyond_limit", "forgetting", "forgetting_of"]
 
 @dataclass(frozen=True)
 class Forgetting:
-    """What an arm can do before and after its runs, as means over seeds, and the paired difference, after minus before.
+    """The means over seeds of an arm's score before and after its runs, and the paired difference, after minus before.
 
-    missing: the seeds of which a measurement is missing, with the reasons; then the numbers are of the other seeds,
-    and None without any.
+    missing: the seeds without a measurement, with the reasons. The numbers are of the other seeds; None if there are
+    none.
     """
 
     retention: PlannedRetention
@@ -38,21 +38,22 @@ class Forgetting:
 
     @property
     def lost(self) -> float:
-        """By how much it gets worse, negative where it gets better; not a number where nothing was measured."""
+        """The loss, after against before: positive if the score gets worse, negative if it gets better; NaN if
+        unmeasured."""
         if self.difference is None:
             return math.nan
         return self.difference.difference * (1 if self.retention.metric.goal == "minimize" else -1)
 
     @property
     def interval(self) -> ConfidenceInterval:
-        """The interval of ``lost``; without any width of a single seed, or of seeds that all lose the same."""
+        """The interval of ``lost``; its width is 0 for a single seed, or if all seeds lose the same."""
         around = self.difference.interval if self.difference else None
         half = (around.high - around.low) / 2 if around else 0.0
         return ConfidenceInterval(self.lost - half, self.lost + half)
 
     @property
     def reason(self) -> str | None:
-        """Why the arm gets no verdict, in a line; None where it keeps the limit, or there is none."""
+        """The reason that the arm gets no verdict, in a line; None if it keeps the limit, or has none."""
         limit, what = self.retention.limit, f"{self.retention.name} after {self.arm}"
         if limit is None:
             return None
@@ -64,11 +65,11 @@ class Forgetting:
         text = f"{what} is worse by {self.lost:.3g} ({low:.3g} to {high:.3g}), and the limit is {limit.size:g}"
         if self.lost > limit.size:
             return f"forgets too much: {text}"
-        return f"may forget too much: {text}; more seeds may show that it keeps it"
+        return f"may forget too much: {text}; more seeds may show that it keeps the limit"
 
 
 def forgetting(study: Study) -> Iterator[Forgetting]:
-    """Yields what each arm forgets of all that the study measures, over all seeds."""
+    """Yields the forgetting of each arm in each measurement of the study, over all seeds."""
     for retention in study.plan.retention:
         for arm in study.arm_names:
             if arm in retention.arms:
@@ -78,7 +79,8 @@ def forgetting(study: Study) -> Iterator[Forgetting]:
 def forgetting_of(
     study: Study, retention: PlannedRetention, arm: str, seeds: Collection[int] | None = None, level: float = LEVEL
 ) -> Forgetting:
-    """Returns what an arm forgets. seeds: those that count; None for all. level: that of the interval."""
+    """Returns the forgetting of an arm. seeds: the seeds to use; None for all. level: the confidence of the
+    interval."""
     pairs, missing = [], dict[str, list[str]]()
     for planned in retention.arms[arm]:
         if seeds is not None and planned.seed not in seeds:
@@ -97,7 +99,7 @@ def forgetting_of(
 
 
 def beyond_limit(study: Study, arms: Iterable[str], seeds: Collection[int], level: float = LEVEL) -> str | None:
-    """Returns why these arms get no verdict: which of them forgets more than a limit, or may; None where none does."""
+    """Returns the reason that these arms get no verdict, if one of them forgets, or may forget, more than a limit."""
     for retention in study.plan.retention:
         for arm in (name for name in arms if name in retention.arms):
             if retention.limit and (reason := forgetting_of(study, retention, arm, seeds, level).reason):

@@ -1,4 +1,4 @@
-"""The table of what networks forget: what they could do before, measured again after the runs of each arm."""
+"""The table of forgetting: scores of another task, before and after the runs of each arm."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["forgetting_table"]
 
 DECIMALS = 4
 METHOD = (
-    "Before: with the weights that the first stage of an arm starts from. After: with those of its finished runs. The "
+    "Before: the weights that the first stage of an arm starts from. After: the weights of its finished runs. The "
     "interval is over seeds."
 )
-LIMIT = "An arm gets a verdict only where the interval of what it loses lies within the limit."
+LIMIT = "An arm gets a verdict only if the interval of its loss lies within the limit."
 
 
 def forgetting_table(study: Study) -> Table:
-    """Returns a table of what the networks of each arm can do before and after its runs, and of what they lose."""
+    """Returns the table of each arm's scores before and after its runs, and their difference."""
     lines = [*forgetting(study)]
     has_limit = any(one.limit for one in study.plan.retention)
     columns = (
         Column(study.plan.labels.heading("Arm")),
-        Column("What is measured"),
+        Column("Measurement"),
         Column("Before", "number", decimals=DECIMALS),
         Column("After", "number", decimals=DECIMALS),
         Column("Difference", "number", decimals=DECIMALS),
@@ -32,12 +32,12 @@ def forgetting_table(study: Study) -> Table:
         *([Column("May get worse by"), Column("Within the limit")] if has_limit else []),
     )
     rows = tuple((*_measured(study, one), *(_limit(one) if has_limit else ())) for one in lines)
-    title = "Forgetting: what networks can do before and after"
+    title = "Forgetting: scores before and after the runs"
     return Table("forgetting", title, columns, rows, tuple(_notes(study, lines)))
 
 
 def _measured(study: Study, one: Forgetting) -> tuple[Cell, ...]:
-    """Returns the cells of what an arm can do before and after its runs, or of why that is not known."""
+    """Returns the cells of an arm's scores before and after its runs, or the reason that they are missing."""
     arm, what = Cell(one.arm, label=study.plan.labels.in_column(one.arm)), Cell(one.retention.name)
     if one.difference is None:
         return arm, what, Cell(missing=one.missing), *[Cell()] * 3
@@ -46,7 +46,7 @@ def _measured(study: Study, one: Forgetting) -> tuple[Cell, ...]:
 
 
 def _limit(one: Forgetting) -> tuple[Cell, Cell]:
-    """Returns the limit of what an arm may forget, and whether the arm keeps it."""
+    """Returns the limit of an arm's loss, and whether the arm keeps it."""
     limit = one.retention.limit
     if limit is None:
         return Cell("no limit"), Cell()
@@ -54,7 +54,7 @@ def _limit(one: Forgetting) -> tuple[Cell, Cell]:
 
 
 def _notes(study: Study, lines: Sequence[Forgetting]) -> Iterator[str]:
-    """Yields what the numbers are, the limits with their reasons, and what is missing."""
+    """Yields the notes: the metric of each measurement, the limits with their reasons, and missing seeds."""
     label = study.plan.labels.alone
     for retention in study.plan.retention:
         better = "less" if retention.metric.goal == "minimize" else "more"

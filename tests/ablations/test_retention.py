@@ -117,11 +117,11 @@ def test_checkpoints_are_spare_of_what_has_measured_and_of_stages_only_once_they
     [
         (
             {"retention": {"x": replace(RETRIEVAL, metric=Metric("val/bpb"))}},
-            r"study forgetting: retention\.x\.metric\.goal: nothing says whether less or more of val/bpb is better",
+            r"study forgetting: retention\.x\.metric\.goal: it is unknown whether less or more of val/bpb is better",
         ),
         (
             {"arms": {"alone": {}, "other": {"training.batch": 8}}, "baseline": RunConfig()},
-            r"retention\.retrieval: no arm starts from weights, so that there is nothing to forget",
+            r"retention\.retrieval: no arm starts from weights, so there is nothing to forget",
         ),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_limit_is_a_number_with_a_reason_and_a_metric_is_compared_by_its_diffe
     with pytest.raises(ConfigError, match=r"margin\.reason: a margin says in a line"):
         replace(RETRIEVAL, limit=Margin(0.05))
     for metric in (replace(METRIC, margin=Margin(0.1, "why")), replace(METRIC, compare="ratio")):
-        with pytest.raises(ConfigError, match=r"metric: is compared by its difference .* set limit"):
+        with pytest.raises(ConfigError, match=r"metric: is compared by its difference, .* set limit"):
             replace(RETRIEVAL, metric=metric)
 
 

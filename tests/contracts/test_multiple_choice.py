@@ -154,9 +154,15 @@ def test_a_row_that_is_too_long_loses_the_end_of_its_longer_text(tmp_path: Path)
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"question": "q", "choices": ["a", "b"], "answer": "C"}, r"jsonl:3: the answer 'C' is none of 2 choices"),
-        ({"question": "q", "choices": ["a", "b"], "answer": -1}, r"jsonl:3: the answer '-1' is none of 2 choices"),
-        ({"question": "q", "choices": ["a"], "answer": 0}, r"jsonl:3: 1 choices, and an example has 2 to 3"),
+        (
+            {"question": "q", "choices": ["a", "b"], "answer": "C"},
+            r"jsonl:3: the answer 'C' names none of the 2 choices",
+        ),
+        (
+            {"question": "q", "choices": ["a", "b"], "answer": -1},
+            r"jsonl:3: the answer '-1' names none of the 2 choices",
+        ),
+        ({"question": "q", "choices": ["a"], "answer": 0}, r"jsonl:3: 1 choices, but an example has 2 to 3"),
         ({"question": "q", "choices": ["a", "b"]}, r"jsonl:3: no 'answer'"),
     ],
 )
@@ -202,5 +208,7 @@ def test_the_paragraph_of_a_question_is_among_those_of_its_split(tmp_path: Path)
             contexts[split] |= {*rows}
         assert len({example.label for example in examples}) == 3
     assert not contexts["train"] & contexts["validation"]
-    with pytest.raises(DataError, match=r"data.source.choices: \w+ has \d+ paragraphs for 20 choices"):
+    with pytest.raises(
+        DataError, match=r"data.source.choices: the split \w+ has \d+ paragraphs, too few for 20 choices"
+    ):
         squad_data(squad(tmp_path, 29), choices=20).prepare_data()

@@ -66,7 +66,7 @@ def test_of_a_row_that_is_too_long_the_prompt_loses_its_beginning_and_then_the_a
 
 
 def test_a_separator_that_leaves_no_room_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^data.separator: 17 symbols, which leave no room in rows of 32"):
+    with pytest.raises(DataError, match=r"^data.separator: 17 symbols leave no room in rows of 32"):
         next(iter(data_of(tmp_path, separator="-" * 17).train_dataloader()))
 
 

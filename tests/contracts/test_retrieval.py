@@ -243,8 +243,8 @@ def test_questions_of_a_paragraph_of_squad_share_a_split_and_their_passage(tmp_p
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"answers": [{"text": "amber", "answer_start": 5}]}, "'amber' does not stand at character 5 of its paragraph"),
-        ({"question": None}, r"data\[0\].paragraphs\[0\].qas\[0\]: no question as SQuAD has it"),
+        ({"answers": [{"text": "amber", "answer_start": 5}]}, "'amber' is not at character 5 of its paragraph"),
+        ({"question": None}, r"data\[0\].paragraphs\[0\].qas\[0\]: no field question of SQuAD's layout"),
     ],
 )
 def test_a_file_that_is_not_as_squad_has_it_is_named_with_the_place(

@@ -74,7 +74,7 @@ def test_multiword_tokens_and_empty_nodes_of_conllu_are_no_words(tmp_path: Path)
     folder = written(tmp_path, {"train.conllu": TREES, "dev.conllu": TREES.replace("1 000", "2 000")})
     sentences = read(folder)
     assert pairs(sentences) == [[("do", "AUX"), ("n't", "PART"), ("1 000", "VERB")]] and sentences.scheme is None
-    assert sentences.reading_messages() == ["4 multiword tokens and empty nodes omitted, which are no words"]
+    assert sentences.reading_messages() == ["4 multiword tokens and empty nodes omitted, since they are not words"]
     assert [tag for _, tag in pairs(read(folder, label="FEATS"))[0]] == ["_", "_", "Mood=Imp"]
     named = "# global.columns = FORM SENSE\na\tx\n\n"
     plus = written(tmp_path / "plus", {"train.tsv": named, "dev.tsv": named.replace("x", "y")})
@@ -94,7 +94,7 @@ def test_splits_are_files_by_name_or_a_hash_of_the_words(tmp_path: Path) -> None
         DataError, match=r"no sentence in the split 'validation' .*; correct data.source.validation_file"
     ):
         read(folder, train_files=("a.conllu",), validation_files=("none",))
-    with pytest.raises(ConfigError, match="train_files and validation_files are both needed"):
+    with pytest.raises(ConfigError, match="train_files and validation_files are needed together"):
         ConllConfig(path="x", train_files=("a",))
 
 
@@ -112,10 +112,10 @@ FAULTS: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
         r"train.conllu:4: no column 'UPO'; .*UPOS",
     ),
     "empty word": ({"train.conll": "\tO\n"}, {}, r"train.conll:1: the column of the word is empty"),
-    "no words": ({"train.conllu": "# x\n1-2\tab\n\n"}, {}, r"train.conllu:3: ends a sentence of no words; correct"),
-    "no number": ({"train.conllu": "x\tab\n\n"}, {}, r"train.conllu:1: 'x' is no number of a word of CoNLL-U"),
+    "no words": ({"train.conllu": "# x\n1-2\tab\n\n"}, {}, r"train.conllu:3: ends a sentence without words; correct"),
+    "no number": ({"train.conllu": "x\tab\n\n"}, {}, r"train.conllu:1: 'x' is not an ID of CoNLL-U"),
     "empty": ({"train.conll": ""}, {}, r"no sentence in the split 'train' .*; correct data.source.path"),
-    "label": ({}, {"labels": ("O", "B-name")}, r"train.conll:2: the tag 'B-place' is none of data.source.labels; "),
+    "label": ({}, {"labels": ("O", "B-name")}, r"train.conll:2: the tag 'B-place' is not in data.source.labels; "),
     "broken": (
         {"train.conll": "a\tB-x\nb\tI-x\n# c\nd\tI-y\n"},
         {},
@@ -126,7 +126,11 @@ FAULTS: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
         {},
         r"dev.conll.xz:1: the tag I-name at the beginning of a sentence",
     ),
-    "scheme": ({}, {"scheme": "IOBES", "label": 1}, r"train.conll:1: the tag 'In' begins with none of I-, B-, E-, S-"),
+    "scheme": (
+        {},
+        {"scheme": "IOBES", "label": 1},
+        r"train.conll:1: the tag 'In' begins with no prefix of IOBES, I-, B-, E-, S-",
+    ),
     "one tag": ({"train.conll": "a\tO\n", "dev.conll.xz": "a\tO\n"}, {}, r"every word has the tag 'O'; correct"),
 }
 

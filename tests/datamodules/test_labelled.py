@@ -366,7 +366,7 @@ def broken_lines() -> Iterator[tuple[str, str]]:
     yield '{"label": "neg", "body": "x"}', r"made.train.jsonl:2: no text in the field 'text'"
     yield '{"label": "neg", "text": "\\ud800"}', r"made.train.jsonl:2: 'text' is not text that UTF-8 can write"
     yield '{"label": 1, "text": "x"}', r"made.train.jsonl:2: no text in the field 'label'"
-    yield '{"label": "fair", "text": "x"}', r"made.train.jsonl:2: the label 'fair' is none of data.source.labels"
+    yield '{"label": "fair", "text": "x"}', r"made.train.jsonl:2: the label 'fair' is not in data.source.labels"
 
 
 @pytest.mark.parametrize(("line", "message"), [*broken_lines()])

@@ -61,11 +61,11 @@ def test_all_texts_of_training_are_read_without_labels_but_those_that_are_held_o
     texts = texts_of(corpus)
     assert {*texts["train"], *texts["validation"]} == {*TRAINING, repeated[2]} - {TRAINING[7]}
     assert texts["train"] and texts["validation"] and not texts["test"]
-    assert corpus.messages == ["3 texts of training left out, for they are held out too"]
+    assert corpus.messages == ["3 training texts omitted, since they are also held out"]
     rows = RowDataConfig(
         source=LabelledTrainingConfig(labelled=data, validation=0.2), tokenizer=WordsConfig(), length=16
     )
-    assert "3 texts of training left out, for they are held out too" in rows.build().reading_messages()
+    assert "3 training texts omitted, since they are also held out" in rows.build().reading_messages()
 
 
 def test_what_other_labelled_data_hold_out_is_left_out_too(tmp_path: Path) -> None:
@@ -86,7 +86,9 @@ def test_of_few_examples_the_texts_of_these_are_read(tmp_path: Path) -> None:
 
 
 def test_examples_that_are_no_texts_are_refused_in_a_line() -> None:
-    with pytest.raises(DataError, match=r"data\.source\.labelled: the examples of listops are no texts; name others"):
+    with pytest.raises(
+        DataError, match=r"data\.source\.labelled: the examples of listops are not texts; name other data"
+    ):
         LabelledTrainingConfig(labelled=ListOpsConfig()).build()
 
 

@@ -132,12 +132,14 @@ def test_floors_of_a_task_are_those_of_its_source() -> None:
 
 def test_sources_of_different_symbols_are_refused_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIT_CACHE", str(tmp_path))
-    with pytest.raises(DataError, match=r"data\.sources\.other: its symbols .* those of large; give all sources one"):
+    with pytest.raises(
+        DataError, match=r"data\.sources\.other: its symbols .* the symbols of large; give all sources one"
+    ):
         mixed(sources={"large": LARGE, "other": {"kind": "needle", "train": 9}}).training()
     for name in ("mean", "two words", "_hidden"):
         with pytest.raises(ConfigError, match=f"{name!r} cannot be the name of a source; use another word"):
             mixed(sources={name: LARGE})
-    with pytest.raises(ConfigError, match="sources has no source; set"):
+    with pytest.raises(ConfigError, match="sources is empty; set"):
         mixed(sources={})
 
 

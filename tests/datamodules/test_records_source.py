@@ -180,7 +180,7 @@ def test_a_tokenizer_is_learned_from_the_texts_of_training_without_their_labels(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("label,text\nugly,x\n", r"train.csv:2: the label 'ugly' is none of data.source.labels; there are: bad, good"),
+        ("label,text\nugly,x\n", r"train.csv:2: the label 'ugly' is not in data.source.labels; there are: bad, good"),
         ("label,txt\nbad,x\n", r"train.csv:2: no 'text'; did you mean txt\?"),
         ("label,text\nbad\n", r"train.csv:2 \(1 columns, and the header has 2\): no 'text'"),
     ],
@@ -197,5 +197,5 @@ def test_splits_that_are_not_there_and_labels_that_are_none_are_one_line(tmp_pat
         DataError, match=r"no example in the split 'validation'; correct data.source.path or data.source.splits"
     ):
         labelled(tmp_path).build()
-    with pytest.raises(ConfigError, match="labels are 2 different ones or more"):
+    with pytest.raises(ConfigError, match="labels need 2 or more different classes"):
         LabelledRecordsConfig(path="none", labels=("a", "a"))

@@ -123,7 +123,7 @@ def trained_further(checkpoint: Path, steps: int) -> Task:
 
 def test_training_further_from_a_run_that_has_ended_needs_its_optimizer(ended_runs: Path) -> None:
     ended, kept = ended_runs / "ended" / CHECKPOINT, ended_runs / "kept" / CHECKPOINT
-    reason = f"{ended}: holds no state of the optimizer, for its run has ended; train again with training.keep_optimize"
+    reason = f"{ended}: holds no state of the optimizer, since its run has ended; train again with training.keep"
     with pytest.raises(ConfigError, match=re.escape(reason)):
         trained_further(ended, 6)
     trained_further(ended, 4)

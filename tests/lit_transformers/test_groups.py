@@ -171,22 +171,22 @@ def test_a_group_has_a_decay_of_its_own_for_matrices_alone() -> None:
     [
         (
             [{"parameters": ["layer 4"], "rate": 2.0}],
-            r"training\.groups\.0\.parameters: no parameter that is trained has the role 'layer 4'; there are: biases, "
+            r"training\.groups\.0\.parameters: no trained parameter has the role 'layer 4'; the roles are: biases, "
             r"down, embeddings, feedforwards, heads, heads\.label, key, layers, mixers, network, norms, output, query, "
             r"up, value, layer 1 to layer 3$",
         ),
-        ([{"parameters": ["softmax"], "rate": 2.0}], "no parameter that is trained has the role 'softmax'"),
+        ([{"parameters": ["softmax"], "rate": 2.0}], "no trained parameter has the role 'softmax'"),
         ([{"parameters": ["layers 3-1"], "rate": 2.0}], "has the role 'layers 3-1'"),
         ([{"parameters": ["layers 2-9999999999"], "rate": 2.0}], "has the role 'layer 4'"),
         (
             [{"parameters": ["layer 1"], "rate": 2.0}, {"parameters": ["layers"]}],
-            r"groups\.0: .* to a later group",
+            r"groups\.0: .* to later groups",
         ),
         (
             [{"parameters": ["network", "heads"], "frozen": True}],
             r"training\.groups: nothing learns from the first step",
         ),
-        ([{"parameters": [], "rate": 2.0}], r"set training\.groups\.0\.parameters to their"),
+        ([{"parameters": [], "rate": 2.0}], r"set training\.groups\.0\.parameters to roles"),
         ([{"parameters": ["network", "heads"], "from_step": 1}], "nothing learns from the first step"),
         ([{"parameters": ["heads"], "rate": 0.0}], r"rate of 0 nothing learns; set training\.groups\.0\.frozen"),
         (
@@ -194,7 +194,7 @@ def test_a_group_has_a_decay_of_its_own_for_matrices_alone() -> None:
             "frozen parameters have no rate, no decay and no first step",
         ),
         ([{"parameters": ["heads"], "mode": "eval"}], "mode eval is for frozen parameters"),
-        ([{"parameters": ["heads"], "from_step": 6}], "learns from step 6 on, and there are 6"),
+        ([{"parameters": ["heads"], "from_step": 6}], "learns from step 6 on, but there are 6 steps"),
     ],
 )
 def test_groups_of_nothing_or_without_effect_are_refused(groups: Groups, message: str) -> None:
@@ -300,7 +300,8 @@ def test_layers_thaw_from_the_top_and_each_moves_at_its_rate(tmp_path: Path) -> 
 
 def test_unfreezing_that_would_never_reach_the_lowest_layer_is_refused_with_the_longest_interval() -> None:
     late = (
-        r"unfreezing\.every: what is lowest would learn from step 8 on, and there are 6; set it to at most 1, or freeze"
+        r"unfreezing\.every: the lowest part would learn from step 8 on, but there are 6 steps; set it to at most 1, "
+        "or freeze"
     )
     with pytest.raises(ConfigError, match=late):
         describe(NUMBERS.override({"training.unfreezing": {"every": 2}}))
@@ -463,7 +464,7 @@ def test_what_sharded_ranks_cannot_restore_is_refused() -> None:
     late = ParameterGroupConfig(parameters=("layer 1",), from_step=1)
     settings: dict[str, Any] = {"groups": (late,), "strategy": "fsdp", "devices": 2}
     assert TrainingConfig(**settings).optimizer.zero_moments
-    message = "those of other before from_step or unfreezing are unknown; set strategy to ddp"
+    message = "but other has none before from_step or unfreezing; set strategy to ddp"
     for later in (settings, settings | {"groups": (), "unfreezing": UnfreezingConfig(every=1)}):
         with pytest.raises(ConfigError, match=message):
             TrainingConfig(optimizer=OtherConfig(), **later)

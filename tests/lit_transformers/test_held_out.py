@@ -69,12 +69,12 @@ def test_the_gate_tells_texts_that_an_earlier_stage_has_read_whole_or_as_a_line(
 ) -> None:
     """Short texts, which anybody may have written, do not count."""
     (gate,) = held_out_gates(config(labelled, files(tmp_path, "short one")))
-    assert gate.passed and gate.detail == "none of 2 texts of validation and test was read by an earlier stage"
+    assert gate.passed and gate.detail == "no earlier stage was trained on any of 2 texts of validation and test"
     for further in ("AND here is one of the test.", "A title\nand here is one of the test\nthe end"):
         (gate,) = held_out_gates(config(labelled, files(tmp_path, further)))
         assert not gate.passed
         assert gate.detail.startswith(
-            "1 of 2 texts of validation and test stand in the training texts of start.network.run.data, such as "
+            "1 of 2 texts of validation and test are among the training texts of start.network.run.data, such as "
             "'and here is one of the test'; read them by a source of kind labelled_training"
         )
         assert "\n" not in gate.detail

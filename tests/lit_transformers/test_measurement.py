@@ -172,7 +172,7 @@ def test_nats_are_shown_next_to_an_accuracy_and_the_other_way_round_unless_a_stu
     assert shown(also=[Metric("val/sequence_accuracy")]) == [("val/sequence_accuracy", "maximize")]
     for also, message in (
         ([Metric("val/bpb")], r"also\.0: in arm all: .* there is no val/bpb"),
-        ([Metric("val/nats", goal="maximize")], r"also\.0: in arm all: of val/nats less is better"),
+        ([Metric("val/nats", goal="maximize")], r"also\.0: in arm all: less of val/nats is better"),
         ([Metric("val/accuracy")], r"also\.0: val/accuracy is shown already; name each metric once"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -195,13 +195,15 @@ def test_the_goal_of_a_study_is_that_which_its_objective_states(small_run: RunCo
     other = {"minimize": "maximize", "maximize": "minimize"}[goal]
     study = Ablation(**STUDY, **MEMORY, baseline=small_run, metric=Metric(metric))
     assert make_plan("study", study, Request()).plan.goal == goal
-    with pytest.raises(ConfigError, match=f"metric.goal: of {metric} (less|more) is better; set goal='{goal}'"):
+    with pytest.raises(ConfigError, match=f"metric.goal: (less|more) of {metric} is better; set goal='{goal}'"):
         make_plan("study", replace(study, metric=Metric(metric, goal=other)), Request())
 
 
 def test_a_metric_of_which_nothing_states_the_goal_needs_one_from_the_study(tmp_path: Path) -> None:
     study = Ablation(**STUDY, baseline=NET, design="explicit", arms=WIDTHS, metric=Metric("val/acc"))
-    with pytest.raises(ConfigError, match=r"metric\.goal: nothing says whether less or more of val/acc is better; set"):
+    with pytest.raises(
+        ConfigError, match=r"metric\.goal: it is unknown whether less or more of val/acc is better; set"
+    ):
         make_plan("study", study, Request())
     stated = replace(study, metric=Metric("val/acc", goal="minimize"))  # nothing is guessed from the name
     assert make_plan("study", stated, Request()).plan.goal == "minimize"

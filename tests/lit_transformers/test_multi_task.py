@@ -346,12 +346,12 @@ def test_one_task_starts_from_its_head_among_several(trained: Path, corpora: Pat
             "network": str(trained),
             "heads": "network",
         },
-        r"start\.head: is none of the tasks of start\.heads; did you mean topic": {
+        r"start\.head: is not a task of start\.heads; did you mean topic": {
             "network": str(trained),
             "heads": "network",
             "head": "topics",
         },
-        r"head is 'topic', and heads start anew; set start\.heads": {"network": str(trained), "head": "topic"},
+        r"head is 'topic', but heads start anew; set start\.heads": {"network": str(trained), "head": "topic"},
     }
     for reason, start in refusals.items():
         with pytest.raises(ConfigError, match=reason):

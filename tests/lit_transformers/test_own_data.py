@@ -83,7 +83,7 @@ def test_words_and_questions_have_their_objectives(tmp_path: Path) -> None:
         ("classify", [{"a": "x", "label": "y"}], {}, r"which column is the text\? Name one by --text: a, label"),
         ("classify", reviews(), {"label": "Rewiew"}, r"no column 'Rewiew'.*Review.*\(set --label\)"),
         ("classify", reviews(8)[::2], {}, "has 1 different labels in 4 records; name another column by --label"),
-        ("score", reviews(), {}, "holds what is no number .*--classify"),
+        ("score", reviews(), {}, "holds a label that is not a number .*--classify"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_said_with_the_option_that_mends_it(

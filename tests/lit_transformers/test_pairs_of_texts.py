@@ -138,8 +138,8 @@ def test_a_text_has_any_number_of_classes_from_a_cell_or_a_list(folder: Path, tm
 @pytest.mark.parametrize(
     ("row", "fields", "message"),
     [
-        ("x\ty\tfar\t\t1", {}, r"train.tsv:2: the label 'far' is none of data.source.labels; "),
-        ("x\ty\tnear\t\tmuch", {}, r"train.tsv:2: the label 'much' is no number; correct it, or name the classes"),
+        ("x\ty\tfar\t\t1", {}, r"train.tsv:2: the label 'far' is not in data.source.labels; "),
+        ("x\ty\tnear\t\tmuch", {}, r"train.tsv:2: the label 'much' is not a number; correct it, or name the classes"),
         ("x\ty\tnear\t\tnan", {}, r"train.tsv:2: the label 'nan' is not finite"),
         ("x\t\tnear\t\t1", {}, r"train.tsv:2: 'b' is empty; correct it, or set data.source.incomplete"),
         ("x\ty\tnear\t\t1", {"second": "c"}, r"train.tsv:2: no 'c'; "),
@@ -155,11 +155,14 @@ def test_a_line_that_lacks_something_is_named(tmp_path: Path, row: str, fields: 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"balanced": True}, "balanced and subset choose some examples of training, and all are read; set examples"),
-        ({"balanced": True, "examples": 10}, "as many of each of 3 classes; set examples to a multiple"),
+        ({"balanced": True}, "balanced and subset choose among training examples, but all are read; set examples"),
+        ({"balanced": True, "examples": 10}, "equal numbers of 3 classes; set examples to a multiple"),
         ({"columns": {"label": "numbers"}}, "columns: 'label' cannot be the name of a further column"),
-        ({"labels": "numbers", "divided_by": ","}, "divided_by divides classes, and labels are numbers"),
-        ({"labels": "numbers", "balanced": True, "examples": 9}, "these labels are not one class each"),
+        ({"labels": "numbers", "divided_by": ","}, "divided_by divides classes, but labels are numbers"),
+        (
+            {"labels": "numbers", "balanced": True, "examples": 9},
+            "one class for each example, but these labels are not",
+        ),
     ],
 )
 def test_fields_that_contradict_each_other_are_refused(folder: Path, fields: dict[str, Any], message: str) -> None:
@@ -194,7 +197,7 @@ def test_few_examples_are_nested_balanced_and_chosen_by_the_seed_where_that_is_a
         assert chosen(0, **by_seed) == few
         assert {*chosen(3, **by_seed)} < {*chosen(3, **(by_seed | {"examples": 18}))}
     assert [*classes(examples=9, balanced=True).values()] == [3, 3, 3]
-    with pytest.raises(DataError, match=r"have the label 'same', and balanced ones need 40 of each; set .* at most"):
+    with pytest.raises(DataError, match=r"have the label 'same', but balanced needs 40 of each; set .* at most"):
         classes(examples=120, balanced=True)
 
 
@@ -348,7 +351,7 @@ def test_lines_that_lack_a_text_or_hold_unknown_symbols_alone_are_counted(folder
     assert [result["label"] is None for result in results] == [True, False, False]
     messages = list(predictor.messages())
     assert "empty, and left so: 1" in messages
-    assert "a text of unknown symbols alone, of which nothing is read: 1 (line 2)" in messages
+    assert "lines with a text of unknown symbols only: 1 (line 2)" in messages
     for form, line, message in (
         ("text", "good film", "line 1: has another form; give two texts with a tab between them"),
         ("json", '{"first": "good film"}', "line 1: has no field 'second'; give "),

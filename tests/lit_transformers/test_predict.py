@@ -151,7 +151,7 @@ def test_what_predicts_nothing_of_texts_is_refused_in_a_line(tmp_path: Path) -> 
     lists = {"model": ENCODER, "task": "classification", "data": {"kind": "labelled", "source": "listops"}}
     for plain, message in (
         (language, "its task is causal_lm; generate, translate and summarize write"),
-        (lists, "was trained on listops, which are no texts"),
+        (lists, "was trained on listops, which are not texts"),
     ):
         checkpoint, _ = saved(RunConfig.from_dict(plain), tmp_path)
         with pytest.raises(ConfigError, match=message):
@@ -236,7 +236,9 @@ def test_passages_of_a_file_are_ordered_as_an_evaluation_orders_them(tmp_path: P
         assert [entry["score"] for entry in result["passages"]] == pytest.approx([scores[t] for t in best], abs=1e-5)
         lines = [entry["line"] for entry in result["passages"] if entry["passage"] == TEXTS[0]]
         assert lines in ([1, 6], [1], []), "equal passages stand in the order of the file"
-    with pytest.raises(ConfigError, match=r"^--passages: a run of retrieval finds the passages of a file; name it"):
+    with pytest.raises(
+        ConfigError, match=r"^--passages: a run of retrieval searches the passages of a file; name the file"
+    ):
         of(checkpoint)
     (tmp_path / "empty.txt").write_text("\n \n")
     with pytest.raises(DataError, match=r"empty.txt: holds no passage; write one in every line"):

@@ -370,8 +370,8 @@ def test_other_weights_layers_and_texts_have_features_of_their_own(
 def test_features_of_what_is_not_frozen_are_refused(pretrained: Path, questions: str, tmp_path: Path) -> None:
     config = downstream(questions, pretrained)
     for changes, message in (
-        ({}, "the network learns, so that"),
-        ({"training.groups": [{"parameters": ["layer 1"], "frozen": True}]}, "the network learns, so that"),
+        ({}, "the network learns, which changes"),
+        ({"training.groups": [{"parameters": ["layer 1"], "frozen": True}]}, "the network learns, which changes"),
         ({"training.groups": [{"parameters": ["network"], "frozen": True}], "model.dropout": 0.1}, "in training mode"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -132,7 +132,7 @@ def test_costs_at_growing_lengths_begin_with_the_cost_of_the_run(
 @pytest.mark.slow
 def test_a_text_is_not_written_on_and_the_error_says_what_writes(tmp_path: Path) -> None:
     fit(SHORT.override({"training.steps": 1}), tmp_path)
-    with pytest.raises(ConfigError, match="task: a seq2seq writes of a source; give it lines with: translate"):
+    with pytest.raises(ConfigError, match="task: a seq2seq writes from a source; give it lines with: translate"):
         list(write(tmp_path / CHECKPOINT, "", 3, sampling=None))  # type: ignore[arg-type]
 
 

@@ -78,7 +78,7 @@ def test_a_path_is_the_file_of_all_parts_and_weights_is_the_former_name() -> Non
     assert RunConfig.from_dict(old.to_dict()) == old
     with pytest.raises(ConfigError, match="no field 'weights'; it is called start"):
         RunConfig(weights="bert")  # type: ignore[call-arg]
-    with pytest.raises(ConfigError, match="heads start from the source of the network, and there is none"):
+    with pytest.raises(ConfigError, match="heads start from the source of the network, but network has none"):
         RunConfig.from_dict({"start": {"heads": "network"}})
 
 

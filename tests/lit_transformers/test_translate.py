@@ -128,7 +128,7 @@ def test_or_they_are_refused_by_number_and_come_out_empty(checkpoint: Path) -> N
 
 def test_unknown_symbols_are_counted(checkpoint: Path) -> None:
     outputs, messages = translate(checkpoint, ["red mauve two", "mauve"])
-    alone = "a text of unknown symbols alone, of which nothing is read: 1 (line 2)"
+    alone = "lines with a text of unknown symbols only: 1 (line 2)"
     assert len(outputs) == 2 and messages == ["lines: 2", "unknown symbols: 2 of 4", alone]
 
 

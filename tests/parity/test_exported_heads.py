@@ -157,6 +157,6 @@ def test_a_head_that_computes_something_else_is_omitted_by_name(
         CASES["bert"][1](), tmp_path, {"kind": "classification"} | task, ClassLabels(count=len(LABELS))
     )
     exported = export_weights(checkpoint, tmp_path / "exported")
-    assert f"head label: omitted, for BertForSequenceClassification computes another one; train with {way_out} " in (
+    assert f"head label: omitted, for BertForSequenceClassification computes another head; train with {way_out} " in (
         "\n".join(exported.notes)
     )

@@ -134,7 +134,7 @@ def test_what_may_lie_beyond_the_limit_is_not_within_it(tmp_path: Path) -> None:
     one = comparison(load_study(tmp_path, "xl_recurrence"))
     assert one.verdict is None and one.reason is not None
     assert one.reason.startswith(f"may forget too much: retrieval after {ON} is worse by 0.0295 (")
-    assert one.reason.endswith("and the limit is 0.05; more seeds may show that it keeps it")
+    assert one.reason.endswith("and the limit is 0.05; more seeds may show that it keeps the limit")
 
 
 def test_less_of_a_loss_is_better_and_a_gain_is_no_loss(tmp_path: Path) -> None:
