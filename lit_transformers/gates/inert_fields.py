@@ -138,6 +138,7 @@ def observe(config: ComparedRun, sizes: dict[int, int], length: int, depth: int)
     training = config.training.override({"groups": (), "unfreezing": None})
     with seeded():
         task = objective.build(model, data, training)
+        objective.teach_probe(task)
         optimizer, schedule = training.learn(task)
         trace: list[Tensor] = []
         for _ in range(batches):

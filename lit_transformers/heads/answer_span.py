@@ -23,7 +23,8 @@ from lit_transformers.batch import (
     SpanLabels,
 )
 from lit_transformers.config import ConfigError, Plain, Positive
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
+from lit_transformers.heads.head import HeadConfig, HeadLoss, Reads, Representation
+from lit_transformers.heads.teacher import TEACHER, TaughtHead, divergence
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
 from lit_transformers.records.measure import PERCENT, Measure, maximized, minimized
@@ -108,7 +109,7 @@ class ResolvedAnswer(NamedTuple):
         return cls(best.text, best.start, none - best.score, *shares)
 
 
-class AnswerSpan(Head):
+class AnswerSpan(TaughtHead):
     """Nats of the span of each window, and of each question exact match and F1, from 0 to 100, of the best span over
     all its windows.
 
@@ -135,14 +136,14 @@ class AnswerSpan(Head):
         self.longest_answer, self.threshold = config.longest_answer, config.threshold
         self.map = nn.Linear(dim, 2)
 
-    def logits(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b t 2"]:
+    def outputs(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b t 2"]:
         """Returns the logits of the first and the last token of the answer, -inf where neither may be."""
         outputs = full_precision(self.map(reading.hidden))
         return outputs.masked_fill(~answerable(batch)[..., None], float("-inf"))
 
-    def nats(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, " b"]:
+    def nats(self, outputs: Float[Tensor, "b t 2"], batch: LabelledBatch) -> Float[Tensor, " b"]:
         """Returns the mean of both cross entropies of each window, 0 where it has no label."""
-        outputs, (starts, stops) = self.logits(reading, batch), batch.labels.unbind(dim=1)
+        starts, stops = batch.labels.unbind(dim=1)
         lasts = torch.where(stops == IGNORED, IGNORED, stops - 1)
         both = zip(outputs.unbind(dim=-1), (starts, lasts), strict=True)
         first, last = (
@@ -150,18 +151,29 @@ class AnswerSpan(Head):
         )
         return (first + last) / 2
 
+    def divergence(
+        self, outputs: Float[Tensor, "b t 2"], taught: Float[Tensor, "b t 2"], temperature: float
+    ) -> Float[Tensor, " b"]:
+        """Returns the mean over both ends of the answer, as the loss by labels is one."""
+        return divergence(outputs.mT, taught.mT, temperature).mean(dim=1)
+
     def targets(self, batch: LabelledBatch) -> Int[Tensor, ""]:
         return (batch.labels[:, 0] != IGNORED).sum()
 
     def loss(self, reading: Representation, batch: LabelledBatch) -> HeadLoss:
-        return HeadLoss.of(self.nats(reading, batch))
+        outputs, teacher = self.outputs(reading, batch), reading.parts.get(TEACHER)
+        loss = HeadLoss.of(self.nats(outputs, batch))
+        if teacher is None:
+            return loss
+        return HeadLoss(teacher.joined(loss.total, self, outputs, batch.labels[:, 0] != IGNORED), loss.nats.detach())
 
     def sums(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b c"]:
-        nats, labelled = self.nats(reading, batch).double(), (batch.labels[:, 0] != IGNORED).double()
+        nats = self.nats(self.outputs(reading, batch), batch).double()
+        labelled = (batch.labels[:, 0] != IGNORED).double()
         return torch.stack([nats, labelled, *[torch.zeros_like(nats)] * (len(self.columns) - 2)], dim=1)
 
     def kept(self, reading: Representation, batch: LabelledBatch) -> Sequence[WindowAnswer]:
-        spans, real = best_spans(self.logits(reading, batch), self.longest_answer), batch.padding_mask.any(dim=1)
+        spans, real = best_spans(self.outputs(reading, batch), self.longest_answer), batch.padding_mask.any(dim=1)
         table = torch.cat([spans, torch.stack([batch.example, real], dim=1).double()], dim=1).tolist()
         if batch.passages is None and any(row[-1] for row in table):
             reason = "reads the text of answers in passages, which the batches of these data do not have"

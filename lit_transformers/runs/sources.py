@@ -90,13 +90,14 @@ class SameWeightsConfig(WeightSourceConfig, kind="network"):
 
 
 class StartConfig(Config):
-    """The weights that training starts from. Parts without a source are initialised as usual.
+    """The weights that training starts from or learns from. Parts without a source are initialised as usual.
 
-    A bare path is the file of all parts.
+    A bare path is the file of all parts but the teacher.
 
     network: source of the network.
     heads: source of all else that the task has, its heads and further networks; ``network`` for that of the network.
     head: where heads are those of several tasks, the source of data whose head the head of the run starts from.
+    teacher: source of the trained network with its heads that ``task.distillation`` learns from.
     """
 
     short_forms: ClassVar[Sequence[Plain]] = ({"type": "string"},)
@@ -104,6 +105,7 @@ class StartConfig(Config):
     network: WeightSourceConfig | None = None
     heads: WeightSourceConfig | None = None
     head: str | None = None
+    teacher: WeightSourceConfig | None = None
 
     @classmethod
     def spelled_out(cls, plain: Plain) -> Plain:
@@ -114,6 +116,8 @@ class StartConfig(Config):
     def conflicts(self) -> Iterator[str]:
         if isinstance(self.network, SameWeightsConfig):
             yield "network cannot start from the source of the network; set network to a file, an import or a run"
+        if isinstance(self.teacher, SameWeightsConfig):
+            yield "teacher is a trained network with its heads; set teacher to a run, a file or an import"
         if isinstance(self.heads, SameWeightsConfig) and self.network is None:
             yield "heads start from the source of the network, and there is none; set network to another source"
         if self.head is not None and self.heads is None:
@@ -123,5 +127,5 @@ class StartConfig(Config):
         """Returns the sources by the names of the fields that have one; a source that is that of the network is named
         as that."""
         heads = self.network if isinstance(self.heads, SameWeightsConfig) else self.heads
-        parts = {"network": self.network, "heads": heads}
+        parts = {"network": self.network, "heads": heads, "teacher": self.teacher}
         return {part: source for part, source in parts.items() if source is not None}

@@ -41,7 +41,7 @@ def source_runs(config: RunConfig) -> dict[str, RunConfig]:
 def stages_within(config: RunConfig, prefix: str = "") -> Iterator[tuple[str, RunConfig]]:
     """Yields a run and all runs in its config, each with the path that its fields begin with, "" for the run itself."""
     yield prefix, config
-    for part in ("network", "heads"):
+    for part in ("network", "heads", "teacher"):
         source = config.start.get(part)
         if isinstance(source, RunWeightsConfig):
             yield from stages_within(source.run, f"{prefix}start.{part}.run.")
