@@ -105,7 +105,10 @@ def every_layer(output: ModelOutput) -> LayerOutputs:
 
 
 class RowNetwork(Network):
-    """Reads whole rows, which do not depend on each other."""
+    """Reads whole rows, which do not depend on each other. ``apart``: how many of its lowest layers read the two texts
+    of a row apart."""
+
+    apart: int = 0
 
     @abstractmethod
     def read_row(

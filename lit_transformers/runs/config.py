@@ -133,21 +133,21 @@ class RunConfig(Config):
         """Builds the task that the run's own learns from, with random weights: where it teaches outputs, the task that
         it was trained for, and else one that reads its network as it is. description: of the data, which it reads as
         well. Raises ConfigError where outputs are learned of a task without labels."""
-        source, config = self.start.teacher, self.task.override({"evaluation": {}})
-        assert source is not None and isinstance(config, LabelledTaskConfig)
-        config = config.override({"layers": None, "combined_layers": ()})
+        source, own = self.start.teacher, self.task
+        assert source is not None and isinstance(own, LabelledTaskConfig) and own.distillation is not None
+        config: TaskConfig = own.override({"evaluation": {}, "layers": None, "combined_layers": ()})
         if isinstance(source, RunWeightsConfig):
             model, trained = source.run.model, source.run.task
         else:
             weights = read_weights(file_of_source(source, "start.teacher"), whole=False)
             model, trained = weights.model, config if weights.task is None else TaskConfig.from_dict(weights.task)
-        if "outputs" in self.task.learned_of_teacher:
-            if not isinstance(trained, LabelledTaskConfig):
-                reason = f"was trained for {trained.kind}, which predicts no labels"
-                raise ConfigError(f"{reason}; name another, or set task.distillation.logits to 0", "start.teacher")
-            config = trained
+        config = trained if own.distillation.logits else config
+        if not isinstance(config, LabelledTaskConfig):
+            reason = f"was trained for {config.kind}, which predicts no labels"
+            raise ConfigError(f"{reason}; name another, or set task.distillation.logits to 0", "start.teacher")
+        read = own.distillation.read_by_teacher(description)
         try:
-            teacher = config.by_labels_alone().build(model, description, TrainingConfig())
+            teacher = config.by_labels_alone().build(model, read, TrainingConfig())
         except ConfigError as error:
             raise error.under("start.teacher") from None
         assert isinstance(teacher, LabelledTask)

@@ -223,9 +223,8 @@ def load_teacher(teacher: Task, weights: StartingWeights, with_heads: bool) -> N
         if here > there:
             reason = f"rows here have up to {here} tokens, and it knows {there} positions"
             raise ConfigError(f"{weights.place}: {reason}; set data.length lower", "start.teacher")
-    if with_heads and (
-        lacking := sorted(name for name in own_names(teacher.heads).values() if f"heads.{name}" not in tensors)
-    ):
+    names = own_names(teacher.heads).values() if with_heads else ()
+    if lacking := sorted(name for name in names if f"heads.{name}" not in tensors):
         reason = f"lacks heads.{lacking[0]}, whose outputs are to be learned"
         way_out = "name the run that has trained it, or set task.distillation.logits to 0"
         raise ConfigError(f"{weights.place} {reason}; {way_out}", "start.teacher")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lit_transformers.batch import LabelledBatch
+from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription
 from lit_transformers.config import Config, ConfigError, NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from lit_transformers.heads.head import Head, HeadDict, Representation
 from lit_transformers.heads.teacher import TEACHER, TaughtHead, Teacher
@@ -42,17 +43,18 @@ class DistillationConfig(Config):
     - attention times the mean squared difference of attention probabilities, before dropout, over heads, pairs of real
       tokens of a row, and ``layers`` (arXiv:1909.10351, equation 7, which compares scores before their softmax).
 
-    temperature: T. layers: numbers of layers of the student, 0 for the embeddings; None for those in which all of its
-    row sees all, all layers of most networks. teacher_layers: those of the teacher with which these are compared;
+    temperature: T. layers: numbers of layers of the student, 0 for the embeddings; None for all, or those above the
+    layers that read two texts apart. teacher_layers: those of the teacher with which these are compared;
     None for the same numbers, or those at the same share of its depth (arXiv:1909.10351, section 3.1). teacher_width:
     channels of the teacher's layers, to which a learned map then takes those of the student, one map for all layers;
     None where both are compared as they are.
     rows: the rows that the teacher reads: same as the student; contiguous, where padding within a row stands at its end
     instead, as the teacher was trained. Each token is compared with itself.
 
-    The losses, the temperature of 2 and the factors of 1 are those of DeFormer (arXiv:2005.00697, section 3.2). Its code
-    differs: it counts padding in the difference of states, drops outputs of the teacher as of the student, and softens
-    the logits of all positions, those of the question and of padding too, where ours are those of the answers alone.
+    DeFormer (arXiv:2005.00697, section 3.2) has the losses by labels, of logits and of states, each with the factor 1
+    at T = 2. Its code differs: it counts padding in the difference of states, drops outputs of the teacher as of the
+    student, and compares the logits of all positions, those of the question and of padding too; ours are those at which
+    an answer may begin or end.
     """
 
     temperature: PositiveFloat = 2.0
@@ -78,6 +80,11 @@ class DistillationConfig(Config):
             yield "teacher_layers has one layer for each of layers; set layers to as many"
         if self.attention and 0 in (*(self.layers or ()), *(self.teacher_layers or ())):
             yield "embeddings have no attention; drop 0 of layers, or set attention: 0"
+
+    def read_by_teacher(self, data: DataDescription) -> DataDescription:
+        """Returns the description of the rows that a teacher reads, given those of the student."""
+        is_moved = self.rows == "contiguous" and isinstance(data, LabelledDescription)
+        return replace(data, question_width=None) if is_moved else data
 
     @property
     def reads_states(self) -> bool:
@@ -220,12 +227,9 @@ def states(
     with recorded_calls({str(id(mixer)): mixer for mixer, _ in mixers}) as calls:
         rows, read = task.every_layer(network, batch)
     attention = []
-    for number, (mixer, occurrence) in zip(layers, mixers, strict=False):
+    for mixer, later in mixers:
         own = [call for call in calls if call.module is mixer]
-        if occurrence >= len(own) or own[occurrence].inputs[0].size(1) < rows.inputs.size(1):
-            reason = f"layer {number} does not read whole rows, so that tokens of different parts have no attention"
-            raise ConfigError(f"{reason}; drop it of layers, or set attention to 0", f"{PLACE}.layers")
-        attention.append(attention_weights(own[occurrence], rows.inputs.size(1)))
+        attention.append(attention_weights(own[-1 - later], rows.inputs.size(1)))
     chosen = read._replace(layers=tuple(read.layers[layer] for layer in task.combination.layers))
     return States(task.combined(network, batch, chosen), [read.layers[layer] for layer in layers], attention)
 
@@ -279,8 +283,8 @@ def depth_of(network: RowNetwork) -> int:
 
 
 def mixers_of(network: RowNetwork, layers: Sequence[int]) -> list[tuple[QKVMixer, int]]:
-    """Returns the mixer of each of some layers, with the number of lower layers that it is the mixer of as well. Raises
-    ConfigError where a mixer has no attention that could be compared."""
+    """Returns the mixer of each of some layers, with the number of higher layers that it is the mixer of as well.
+    Raises ConfigError where a mixer has no attention that could be compared."""
     steps = [step for stack in network.layers().values() for step in stack]
     place = f"{PLACE}.attention"
     if any(isinstance(module, Reversible) for module in network.modules()):
@@ -292,7 +296,10 @@ def mixers_of(network: RowNetwork, layers: Sequence[int]) -> list[tuple[QKVMixer
         if not isinstance(mixer, QKVMixer):
             reason = f"a {type(mixer).__name__} weighs no keys by heads, so that it has none to compare"
             raise ConfigError(f"{reason}; set it to 0, or drop layer {number} of layers", place)
-        found.append((mixer, steps[: number - 1].count(step)))
+        if number <= network.apart:
+            reason = f"layer {number} reads two texts apart, which have no attention to each other"
+            raise ConfigError(f"{reason}; drop it of layers, or set attention to 0", f"{PLACE}.layers")
+        found.append((mixer, steps[number:].count(step)))
     return found
 
 
@@ -314,7 +321,10 @@ def compared_layers(
     """Returns the numbers of the layers that are compared, of student and teacher. Raises ConfigError where there is
     no such layer, or none of the teacher is at the same share of its depth."""
     depth, teacher_depth = depth_of(student), depth_of(teacher)
-    layers = tuple(range(1, depth + 1)) if config.layers is None else config.layers
+    layers = tuple(range(student.apart + 1, depth + 1)) if config.layers is None else config.layers
+    if not layers:
+        reason = f"all {depth} layers of the student read two texts apart, so that none is above these"
+        raise ConfigError(f"{reason}; name some, or set hidden and attention to 0", f"{PLACE}.layers")
     if config.teacher_layers is not None:
         of_teacher = config.teacher_layers
     elif any(layer * teacher_depth % depth for layer in layers):

@@ -90,7 +90,9 @@ class LabelledTaskConfig(TaskConfig):
             changes |= {"heads": 1} if fields.teacher_width % model.heads else {}
         if (deepest := max(fields.teacher_layers or (0,))) > depth_of(task.network):
             changes["depth"] = deepest
-        teacher = self.by_labels_alone().build(model.override(changes), task.data, TrainingConfig())
+        teacher = self.by_labels_alone().build(
+            model.override(changes), fields.read_by_teacher(task.data), TrainingConfig()
+        )
         assert isinstance(teacher, LabelledTask)
         task.learn_from(teacher)
 

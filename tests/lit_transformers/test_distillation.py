@@ -23,8 +23,9 @@ from lit_transformers.runs import RunConfig, describe, fit, load, run_key
 from lit_transformers.runs.runner import RUNNER
 from lit_transformers.tasks import TaskConfig
 from lit_transformers.tasks.classification import Classification
-from lit_transformers.tasks.distillation import contiguous
+from lit_transformers.tasks.distillation import contiguous, states
 from lit_transformers.tasks.labelled import LabelledTask
+from lit_transformers.tasks.question_answering import QuestionAnswering
 from lit_transformers.training.callbacks import Interrupted
 from lit_transformers.training.config import TrainingConfig
 
@@ -34,22 +35,31 @@ LENGTH = 10
 EXTRA = {"classification": {"pooling": "mean"}, "multi_label": {"pooling": "mean"}, "regression": {"pooling": "mean"}}
 
 
-def task_of(kind: str, model: dict[str, Any], distillation: dict[str, Any] | None) -> LabelledTask:
+def task_of(
+    kind: str, model: dict[str, Any], distillation: dict[str, Any] | None, question_width: int | None = None
+) -> LabelledTask:
     config = TaskConfig.from_dict({"kind": kind, **EXTRA.get(kind, {}), "distillation": distillation})
     vocabulary = Vocabulary(size=23, boundary=0, unit="byte", byte_lengths=None)
     data = cast("LabelledDescription", config.probe_data(vocabulary, LENGTH))
     labels = {"multi_label": ClassSetLabels(count=3), "regression": NumberLabels()}.get(kind, data.labels)
-    task = config.build(ModelConfig.from_dict(model), replace(data, labels=labels), TrainingConfig())
+    data = replace(data, labels=labels, question_width=question_width)
+    task = config.build(ModelConfig.from_dict(model), data, TrainingConfig())
     assert isinstance(task, LabelledTask)
     for parameter in task.double().parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     return task
 
 
-def taught(kind: str, student: dict[str, Any] = SMALL, teacher: dict[str, Any] = SMALL, **fields: Any) -> LabelledTask:
+def taught(
+    kind: str,
+    student: dict[str, Any] = SMALL,
+    teacher: dict[str, Any] = SMALL,
+    question_width: int | None = None,
+    **fields: Any,
+) -> LabelledTask:
     torch.manual_seed(0)
-    task = task_of(kind, student, FACTORS | fields)
-    task.learn_from(task_of(kind, teacher, None))
+    task = task_of(kind, student, FACTORS | fields, question_width)
+    task.learn_from(task_of(kind, teacher, None, None if fields.get("rows") == "contiguous" else question_width))
     return task
 
 
@@ -75,9 +85,8 @@ def by_hand(task: LabelledTask, batch: LabelledBatch) -> Tensor:
     assert fields is not None and task.distillation is not None
     (name, head), t = next(iter(task.heads.items())), fields.temperature
     readings = [one.read(one.network, batch) for one in (task, teacher)]
-    own, wanted = (
-        one.heads[name].outputs(reading, batch) for one, reading in zip((task, teacher), readings, strict=True)
-    )  # type: ignore[operator]
+    heads: list[Any] = [one.heads[name] for one in (task, teacher)]
+    own, wanted = (one.outputs(reading, batch) for one, reading in zip(heads, readings, strict=True))
     targets, of_labels = head.targets(batch), head.loss(readings[0], batch).nats
     divergence = torch.zeros((), dtype=torch.float64)
     for row in range(len(own)):
@@ -107,10 +116,8 @@ def by_hand(task: LabelledTask, batch: LabelledBatch) -> Tensor:
         for row, column in rows.padding_mask.nonzero().tolist():
             difference = (states[row, column] - layers[1][other][row, column]).square().mean()
             loss = loss + fields.hidden * difference / real / len(pairs_of_layers)
-        weights = [
-            attention(one, layer[n - 1], n, rows)
-            for one, layer, n in zip((task, teacher), layers, (number, other), strict=True)
-        ]
+        compared = zip((task, teacher), layers, (number, other), strict=True)
+        weights = [attention(one, layer[n - 1], n, rows) for one, layer, n in compared]
         for row, column in rows.padding_mask.nonzero().tolist():
             keys = rows.padding_mask[row]
             difference = (weights[0][row, :, column, keys] - weights[1][row, :, column, keys]).square().mean()
@@ -153,6 +160,56 @@ def test_a_teacher_of_another_width_and_depth_is_compared_by_a_learned_map() -> 
     torch.testing.assert_close(named.training_step(batch, 0)["loss"], by_hand(named, batch), rtol=1e-10, atol=1e-10)
 
 
+DEFORMER = SMALL | {"kind": "deformer", "depth": 3, "apart": 1, "segments": 2}
+
+
+def test_a_deformer_learns_the_upper_layers_of_its_network_without_a_division() -> None:
+    task = taught("question_answering", DEFORMER, DEFORMER | {"apart": 0})
+    assert task.distillation is not None and task.distillation.layers == (2, 3), "lower layers differ by definition"
+    batch = padded(task)
+    torch.testing.assert_close(task.training_step(batch, 0)["loss"], by_hand(task, batch), rtol=1e-10, atol=1e-10)
+    with pytest.raises(
+        ConfigError, match=r"layers: layer 1 reads two texts apart, which have no attention to each other"
+    ):
+        taught("question_answering", DEFORMER, DEFORMER | {"apart": 0}, layers=(1, 2))
+    with pytest.raises(ConfigError, match=r"layers: all 3 layers of the student read two texts apart, so that none"):
+        taught("question_answering", DEFORMER | {"apart": 3}, DEFORMER | {"apart": 0})
+    lower = taught("question_answering", DEFORMER | {"apart": 3}, DEFORMER, layers=(1, 3), attention=0.0)
+    assert lower.training_step(batch, 0)["loss"] > 0
+
+
+def test_a_block_that_is_several_layers_has_the_attention_of_each() -> None:
+    model = DEFORMER | {"stack": "universal", "depth": 4, "apart": 2, "norm": "pre"}
+    task = taught("question_answering", model, model | {"apart": 0})
+    assert task.distillation is not None and task.distillation.layers == (3, 4)
+    batch = padded(task)
+    own = states(task, task.network, batch, (3, 4), with_attention=True)
+    again = states(task, task.network, batch, (4,), with_attention=True)
+    torch.testing.assert_close(own.attention[1], again.attention[0], rtol=0, atol=0)
+    assert not torch.allclose(own.attention[0], own.attention[1])
+
+
+def test_answers_are_compared_with_themselves_where_the_student_pads_questions_to_one_width() -> None:
+    """The teacher reads [CLS] question [SEP] passage [SEP] in one piece, as it was trained."""
+    encoder = SMALL | {"segments": 2, "depth": 3}
+    task = taught("question_answering", DEFORMER, encoder, question_width=5, rows="contiguous")
+    batch = task.config.random_batch(task.data)
+    real, gap = batch.padding_mask.clone(), [0, 1, 2, 5, 6, 7, 8, 9, 3, 4]
+    real[1, 3:5] = False
+    batch = batch._replace(padding_mask=real, inputs=batch.inputs.masked_fill(~real, 0), padded=True)
+    assert batch.segments is not None and batch.segments[1].tolist() == [0] * 5 + [1] * 5
+    teacher, distillation = teacher_of(task), task.distillation
+    assert distillation is not None and isinstance(teacher, QuestionAnswering)
+    own = teacher.answer_head.outputs(distillation.taught(teacher, batch).reading, batch)
+    row = batch._replace(
+        inputs=batch.inputs[1:, gap], padding_mask=real[1:, gap], segments=batch.segments[1:, gap], marked=None
+    )
+    row = row._replace(segments=row.segments.masked_fill(~row.padding_mask, 0))  # type: ignore[union-attr]
+    alone = teacher.answer_head.outputs(teacher.read(teacher.network, row), row)
+    torch.testing.assert_close(own[1, gap], alone[0], rtol=1e-12, atol=1e-12)
+    assert task.training_step(batch, 0)["loss"].isfinite()
+
+
 def test_the_teacher_drops_nothing_learns_nothing_and_is_no_part_of_the_student() -> None:
     task = taught("classification", SMALL | {"dropout": 0.5}, SMALL | {"dropout": 0.5}).train()
     batch, teacher = padded(task), teacher_of(task)
@@ -179,16 +236,16 @@ def test_tokens_are_compared_with_themselves_where_the_teacher_reads_another_lay
     moved = {name: part.clone() for name, part in rows.items()}
     for part in moved.values():
         part[1] = part[1][..., gap]
-    states = task.distillation.taught(teacher_of(task), batch)
+    read = task.distillation.taught(teacher_of(task), batch)
     alone = taught(kind)
     assert alone.distillation is not None
     expected = alone.distillation.taught(teacher_of(task), batch._replace(**moved))
     real, back = task.rows_read(batch).padding_mask, torch.tensor(gap).argsort()
     second = torch.arange(len(real)) >= len(real) // 2
-    for own, wanted in zip(states.layers, expected.layers, strict=True):
+    for own, wanted in zip(read.layers, expected.layers, strict=True):
         there = torch.where(second[:, None, None], wanted[:, back], wanted)
         torch.testing.assert_close(own[real], there[real], rtol=1e-12, atol=1e-12)
-    for own, wanted in zip(states.attention, expected.attention, strict=True):
+    for own, wanted in zip(read.attention, expected.attention, strict=True):
         there = torch.where(second[:, None, None, None], wanted[:, :, back][..., back], wanted)
         pairs = (real[:, :, None] & real[:, None])[:, None].expand_as(own)
         torch.testing.assert_close(own[pairs], there[pairs], rtol=1e-12, atol=1e-12)
@@ -257,11 +314,8 @@ def test_a_run_that_teaches_is_a_source_of_the_run_that_learns(distilled: Path) 
     assert field == "start.teacher" and not others and teacher.seed == CONFIG.seed
     record = fit(CONFIG, distilled)
     assert record["measured"]["start"]["teacher"]["run"] == run_key(teacher)
-    own = record["cost"]["train_flops"]
-    assert (
-        record["cost"]["chain_train_flops"]
-        == own + fit(teacher, distilled.parent / run_key(teacher))["cost"]["train_flops"]
-    )
+    before = fit(teacher, distilled.parent / run_key(teacher))["cost"]["train_flops"]
+    assert record["cost"]["chain_train_flops"] == record["cost"]["train_flops"] + before
     contents = torch.load(distilled / CHECKPOINT, weights_only=True)
     assert not [name for name in contents["state_dict"] if "teacher" in name]
     assert "distillation.map.weight" in contents["state_dict"], "the map has learned"
@@ -357,7 +411,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"start.teacher": None}, "task.distillation learns from start.teacher, which is null; set start.teacher"),
     ({"task.distillation": None}, "start.teacher teaches nothing; set task.distillation"),
     ({"task.distillation.logits": 0.0, "task.distillation.hidden": 0.0, "task.distillation.attention": 0.0,
-      "task.distillation.teacher_width": None}, r"nothing is learned from the teacher; set task\.distillation\.logits: 1"),
+      "task.distillation.teacher_width": None}, r"nothing is learned from the teacher; set task\.distill"),
     ({"task.distillation.teacher_width": None}, "teacher_width: the layers of the teacher have 16 channels, and those "
      "of the student 8; set it to 16, or hidden to 0"),
     ({"start.teacher.run.model.depth": 3}, r"teacher_layers: none of 3 layers stands where layers \[1, 2\] of 2 do"),
