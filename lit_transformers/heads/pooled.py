@@ -304,8 +304,8 @@ class ClassSetLabel(PooledHead):
         self, outputs: Float[Tensor, "b c"], taught: Float[Tensor, "b c"], temperature: float
     ) -> Float[Tensor, " b"]:
         """Returns the sum over classes: a sigmoid is a softmax over its logit and 0."""
-        pairs = (torch.stack([logits, torch.zeros_like(logits)], dim=-1) for logits in (outputs, taught))
-        return divergence(*pairs, temperature).sum(dim=1)
+        own, expected = (torch.stack([logits, torch.zeros_like(logits)], dim=-1) for logits in (outputs, taught))
+        return divergence(own, expected, temperature).sum(dim=1)
 
     def scores(self, outputs: Float[Tensor, "b c"], labels: Int[Tensor, "b c"]) -> list[Tensor]:
         return [*((labels.clamp(min=0) + 2 * (outputs >= 0).long()).unbind(dim=1))]

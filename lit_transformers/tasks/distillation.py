@@ -83,8 +83,9 @@ class DistillationConfig(Config):
 
     def read_by_teacher(self, data: DataDescription) -> DataDescription:
         """Returns the description of the rows that a teacher reads, given those of the student."""
-        is_moved = self.rows == "contiguous" and isinstance(data, LabelledDescription)
-        return replace(data, question_width=None) if is_moved else data
+        if self.rows == "same" or not isinstance(data, LabelledDescription):
+            return data
+        return replace(data, question_width=None)
 
     @property
     def reads_states(self) -> bool:
@@ -143,12 +144,12 @@ class Distillation(nn.Module):
         self._teacher = (teacher.requires_grad_(False).eval(),)
 
     def teacher_on(self, device: torch.device) -> LabelledTask:
-        """Returns the teacher on a device, in evaluation. Raises ConfigError where there is none."""
+        """Returns the teacher on a device. Raises ConfigError where there is none."""
         if not self._teacher:
             reason = "there is no teacher; name its weights in start.teacher of a run, or call learn_from of the task"
             raise ConfigError(reason, PLACE)
         teacher = self._teacher[0]
-        return (teacher if teacher.device == device else teacher.to(device)).eval()
+        return teacher if teacher.device == device else teacher.to(device)
 
     def reading(self, student: LabelledTask, batch: LabelledBatch) -> Representation:
         """Reads a batch of training by student and teacher. Returns what the student's heads read, with what they learn
@@ -289,7 +290,7 @@ def mixers_of(network: RowNetwork, layers: Sequence[int]) -> list[tuple[QKVMixer
     place = f"{PLACE}.attention"
     if any(isinstance(module, Reversible) for module in network.modules()):
         raise ConfigError("a reversible stack keeps no inputs of its mixers for a gradient; set it to 0", place)
-    found = []
+    mixers = []
     for number in layers:
         step = steps[number - 1]
         mixer = step.mixer if isinstance(step, Block) else step
@@ -299,8 +300,8 @@ def mixers_of(network: RowNetwork, layers: Sequence[int]) -> list[tuple[QKVMixer
         if number <= network.apart:
             reason = f"layer {number} reads two texts apart, which have no attention to each other"
             raise ConfigError(f"{reason}; drop it of layers, or set attention to 0", f"{PLACE}.layers")
-        found.append((mixer, steps[number:].count(step)))
-    return found
+        mixers.append((mixer, steps[number:].count(step)))
+    return mixers
 
 
 def attention_flops(network: RowNetwork, layers: Sequence[int], length: int) -> float:

@@ -12,18 +12,23 @@ import pytest
 import torch
 from forked import Forked
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from datamodules import ListOpsConfig
 from lit_transformers.batch import ClassSetLabels, LabelledBatch, LabelledDescription, NumberLabels, Vocabulary
 from lit_transformers.config import ConfigError
 from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.models import ModelConfig
+from lit_transformers.observable import recorded_calls
 from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig, describe, fit, load, run_key
 from lit_transformers.runs.runner import RUNNER
+from lit_transformers.runs.stages import stages_within
+from lit_transformers.runs.starting_weights import load_teacher, position_tables, read_weights, write_weights
 from lit_transformers.tasks import TaskConfig
 from lit_transformers.tasks.classification import Classification
-from lit_transformers.tasks.distillation import contiguous, states
+from lit_transformers.tasks.distillation import attention_flops, attention_weights, contiguous, mixers_of, states
 from lit_transformers.tasks.labelled import LabelledTask
 from lit_transformers.tasks.question_answering import QuestionAnswering
 from lit_transformers.training.callbacks import Interrupted
@@ -321,12 +326,9 @@ def test_a_run_that_teaches_is_a_source_of_the_run_that_learns(distilled: Path) 
     assert "distillation.map.weight" in contents["state_dict"], "the map has learned"
     longer = CONFIG.override({"start.teacher.run.training.steps": 3})
     assert run_key(longer) != run_key(CONFIG)
+    assert [prefix for prefix, _ in stages_within(CONFIG)] == ["", "start.teacher.run."], "its texts are no secret"
     with pytest.raises(ConfigError, match=r"start\.teacher: its run \w+ is not done yet"):
-        raise_reason(fit(CONFIG, distilled.parent / "elsewhere" / "run"))
-
-
-def raise_reason(record: dict[str, Any]) -> None:
-    raise AssertionError(record["reason"])
+        fit(CONFIG, distilled.parent / "elsewhere" / "run")
 
 
 def test_a_stopped_run_resumes_with_its_teacher_as_if_it_had_not_stopped(
@@ -386,6 +388,57 @@ def test_a_file_teaches_as_its_run_does(distilled: Path) -> None:
     config = CONFIG.override({"start.teacher": str(checkpoint)})
     assert run_key(config) != run_key(CONFIG)
     torch.testing.assert_close(weights(done(config, distilled.parent)), weights(distilled), rtol=0, atol=0)
+
+
+def test_a_teacher_has_nothing_that_starts_anew(distilled: Path, tmp_path: Path) -> None:
+    checkpoint = distilled.parent / run_key(RUNNER.sources(CONFIG)["start.teacher"]) / CHECKPOINT
+    weights = read_weights(checkpoint)
+    shared = "network.tokens.logits.weight"
+    names = [name for name in weights.tensors if name.startswith("network.") and name != shared]
+    tensors = {name: weights.tensors[name] for name in names}
+    path = tmp_path / "weights.safetensors"
+    write_weights(path, weights._replace(tensors=tensors))
+    config = CONFIG.override({"start.teacher": str(path), "training.steps": 1})
+    with pytest.raises(ConfigError, match=r"start\.teacher: .*lacks heads\.label\.map\.1\.bias, .*logits to 0"):
+        fit(config, tmp_path / "refused")
+    assert fit(config.override({"task.distillation.logits": 0.0}), tmp_path / "states")["outcome"] == "finished"
+    teacher = task_of("classification", SMALL | {"positions": "learned"}, None)
+    ((table, dimension),) = position_tables(teacher).items()
+    cut = teacher.state_dict()
+    cut[table] = cut[table].narrow(dimension, 0, 6)
+    with pytest.raises(
+        ConfigError, match=r"start\.teacher: .*rows here have up to 10 tokens, and it knows 6 positions"
+    ):
+        load_teacher(teacher, weights._replace(model=teacher.model_config, tensors=cut), with_heads=True)
+
+
+def test_classes_have_the_numbers_that_they_have_for_the_teacher(tmp_path: Path) -> None:
+    names, data = ["good", "dull"], {"kind": "labelled", "batch_size": 4}
+    (tmp_path / "moods.csv").write_text("\n".join(["label,text", *(f"{names[n % 2]},text {n}" for n in range(60))]))
+    source = {"kind": "labelled_texts", "path": str(tmp_path / "moods.csv"), "splits": "hash", "validation": 0.2}
+    teacher = RunConfig.from_dict(TEACHER | {"data": data | {"source": source | {"labels": names}}})
+    own = {"data": data | {"source": source | {"labels": names[::-1]}}, "start.teacher": {"run": teacher.to_dict()}}
+    config = CONFIG.override(own)
+    assert config.build_data().trained_symbols().labels == names
+    other = RunConfig.from_dict(TEACHER | {"model": SMALL, "data": data | {"source": source | {"labels": names[::-1]}}})
+    with pytest.raises(ConfigError, match=r"start\.teacher: has other labels than start\.heads, or in another order"):
+        config.override({"start.heads": {"run": other.to_dict()}}).build_data()
+    of_states = config.override({"task.distillation.logits": 0.0, "start.heads": {"run": other.to_dict()}})
+    assert of_states.build_data().trained_symbols().labels == names[::-1]
+
+
+def test_the_attention_of_a_layer_is_counted_and_nothing_of_it_is_dropped() -> None:
+    model = SMALL | {"mixer": {"kind": "attention", "dropout": 0.5}}
+    task = taught("classification", model, model).train()
+    batch = padded(task)
+    first = [states(one, one.network, batch, (1,), with_attention=True).attention[0] for one in (task, task.eval())]
+    torch.testing.assert_close(first[0], first[1], rtol=0, atol=0)
+    mixer, _ = mixers_of(task.network, (1,))[0]
+    with recorded_calls({"mixer": mixer}) as calls:
+        task.read(task.network, batch)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        attention_weights(calls[0], LENGTH)
+    assert counter.get_total_flops() == 2 * attention_flops(task.network, (1,), LENGTH), "of two rows"
 
 
 def test_the_teacher_costs_a_forward_pass() -> None:
