@@ -34,7 +34,8 @@ class Example(NamedTuple):
     for one text. words: the number of the word of each symbol, from 1, and 0 for other symbols; None if no label is of
     words. passage: the text that contains the answer; None for other examples. choices: the rows of its choices, each
     as three places: of its first symbol, of the first symbol of its second text, and after its last symbol; None if the
-    example is one row.
+    example is one row. first: the number of symbols of the first text, if padding stands between both texts; None
+    without such padding.
     """
 
     symbols: npt.NDArray[np.int64]
@@ -45,6 +46,7 @@ class Example(NamedTuple):
     words: npt.NDArray[np.int64] | None = None
     passage: Passage | None = None
     choices: tuple[tuple[int, int, int], ...] | None = None
+    first: int | None = None
 
     @property
     def labels(self) -> dict[str, Any]:

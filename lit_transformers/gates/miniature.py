@@ -14,7 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription, PairDescription, Vocabulary
-from lit_transformers.config import ConfigError, Cycle, Dropout, Groups, HeadWidth, Length, Memory, TableLength, Width
+from lit_transformers.config import (
+    ConfigError,
+    Cycle,
+    Dropout,
+    Groups,
+    HeadWidth,
+    Length,
+    LowerLayers,
+    Memory,
+    TableLength,
+    Width,
+)
 from lit_transformers.maps import AdapterWeights
 from lit_transformers.models.model import ModelConfig
 
@@ -106,6 +117,8 @@ def shrink(
     if not keeps_depth(config):
         shallow = {path: min(layers, depth) for path, layers in config.depths().items()}
         shallow |= {path: min(value, depth) for path, value in config.leaves_with(Groups)}
+        deepest = max(config.depths().values(), default=0)
+        shallow |= {path: min(lower, depth - (lower < deepest)) for path, lower in config.leaves_with(LowerLayers)}
     return first_that_builds(config, [narrow | short | shallow, narrow | short, narrow | shallow, narrow], length)
 
 

@@ -21,9 +21,11 @@ from lit_transformers.batch import (
     LabelledDescription,
     Passage,
     SpanLabels,
+    row_lengths,
 )
 from lit_transformers.config import ConfigError, Plain, Positive
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
+from lit_transformers.heads.head import HeadConfig, HeadLoss, Reads, Representation
+from lit_transformers.heads.teacher import TEACHER, TaughtHead, divergence
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
 from lit_transformers.records.measure import PERCENT, Measure, maximized, minimized
@@ -115,7 +117,7 @@ class ResolvedAnswer(NamedTuple):
         return cls(best.text, best.start, none - best.score, *shares)
 
 
-class AnswerSpan(Head):
+class AnswerSpan(TaughtHead):
     """Predicts the span of each window, and scores the best span over all windows of a question.
 
     Nats are per window. ``exact_match`` and ``f1``, from 0 to 100, score the answer, which may be no answer;
@@ -142,14 +144,14 @@ class AnswerSpan(Head):
         self.longest_answer, self.threshold = config.longest_answer, config.threshold
         self.map = nn.Linear(dim, 2)
 
-    def logits(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b t 2"]:
+    def outputs(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b t 2"]:
         """Returns the logits of the first and the last token of the answer; -inf at tokens that no answer may have."""
         outputs = full_precision(self.map(reading.hidden))
         return outputs.masked_fill(~answerable(batch)[..., None], float("-inf"))
 
-    def nats(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, " b"]:
+    def nats(self, outputs: Float[Tensor, "b t 2"], batch: LabelledBatch) -> Float[Tensor, " b"]:
         """Returns the mean of both cross entropies of each window; 0 for a window without a label."""
-        outputs, (starts, stops) = self.logits(reading, batch), batch.labels.unbind(dim=1)
+        starts, stops = batch.labels.unbind(dim=1)
         lasts = torch.where(stops == IGNORED, IGNORED, stops - 1)
         both = zip(outputs.unbind(dim=-1), (starts, lasts), strict=True)
         first, last = (
@@ -157,18 +159,29 @@ class AnswerSpan(Head):
         )
         return (first + last) / 2
 
+    def divergence(
+        self, outputs: Float[Tensor, "b t 2"], taught: Float[Tensor, "b t 2"], temperature: float
+    ) -> Float[Tensor, " b"]:
+        """Returns the mean over both ends of the answer, as the loss by labels is one."""
+        return divergence(outputs.mT, taught.mT, temperature).mean(dim=1)
+
     def targets(self, batch: LabelledBatch) -> Int[Tensor, ""]:
         return (batch.labels[:, 0] != IGNORED).sum()
 
     def loss(self, reading: Representation, batch: LabelledBatch) -> HeadLoss:
-        return HeadLoss.of(self.nats(reading, batch))
+        outputs, teacher = self.outputs(reading, batch), reading.parts.get(TEACHER)
+        loss = HeadLoss.of(self.nats(outputs, batch))
+        if teacher is None:
+            return loss
+        return HeadLoss(teacher.joined(loss.total, self, outputs, batch.labels[:, 0] != IGNORED), loss.nats.detach())
 
     def sums(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b c"]:
-        nats, labelled = self.nats(reading, batch).double(), (batch.labels[:, 0] != IGNORED).double()
+        nats = self.nats(self.outputs(reading, batch), batch).double()
+        labelled = (batch.labels[:, 0] != IGNORED).double()
         return torch.stack([nats, labelled, *[torch.zeros_like(nats)] * (len(self.columns) - 2)], dim=1)
 
     def kept(self, reading: Representation, batch: LabelledBatch) -> Sequence[WindowAnswer]:
-        spans, real = best_spans(self.logits(reading, batch), self.longest_answer), batch.padding_mask.any(dim=1)
+        spans, real = best_spans(self.outputs(reading, batch), self.longest_answer), batch.padding_mask.any(dim=1)
         table = torch.cat([spans, torch.stack([batch.example, real], dim=1).double()], dim=1).tolist()
         if batch.passages is None and any(row[-1] for row in table):
             reason = "reads the text of answers in passages, which the batches of these data do not have"
@@ -215,7 +228,7 @@ def answerable(batch: LabelledBatch) -> Bool[Tensor, "b t"]:
     """Returns a mask of the tokens that an answer may begin or end with: [CLS], and the passage without its [SEP]."""
     assert batch.segments is not None
     places = torch.arange(batch.inputs.size(1), device=batch.inputs.device)
-    is_last = places == batch.padding_mask.sum(dim=1, keepdim=True) - 1
+    is_last = places == row_lengths(batch.padding_mask)[:, None] - 1
     return ((batch.segments == 1) & ~is_last) | (places == 0)
 
 

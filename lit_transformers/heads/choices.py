@@ -12,8 +12,9 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import LABEL, ChoiceLabels, DataDescription, LabelledBatch, LabelledDescription
 from lit_transformers.config import Dropout, Fraction
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
+from lit_transformers.heads.head import HeadConfig, HeadLoss, Reads, Representation
 from lit_transformers.heads.pooling import FixedPooling, pooled
+from lit_transformers.heads.teacher import TEACHER, TaughtHead, divergence
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
 from lit_transformers.records.measure import Measure, maximized, minimized
@@ -39,7 +40,7 @@ class ChoiceScoresConfig(HeadConfig, kind="choice_scores"):
         return maximized("accuracy", per="example") | minimized("nats", per="example")
 
 
-class ChoiceScores(Head):
+class ChoiceScores(TaughtHead):
     """Measures accuracy and nats per example. An example is right if the score of its right choice is higher than every
     other score."""
 
@@ -53,7 +54,7 @@ class ChoiceScores(Head):
     def targets(self, batch: LabelledBatch) -> Int[Tensor, ""]:
         return batch.padding_mask.flatten(1).any(dim=1).sum()
 
-    def scores(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b c"]:
+    def outputs(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b c"]:
         """Returns the score of each choice; -inf in the columns beyond the choices of an example."""
         vectors = pooled(reading.hidden.flatten(0, 1), batch.padding_mask.flatten(0, 1), self.pooling)
         scores = full_precision(self.map(vectors))[:, 0].unflatten(0, batch.inputs.shape[:2])
@@ -66,11 +67,21 @@ class ChoiceScores(Head):
         """Returns the loss of each example in nats; 0 for padding."""
         return F.cross_entropy(scores, batch.labels, reduction="none")
 
+    def divergence(
+        self, outputs: Float[Tensor, "b c"], taught: Float[Tensor, "b c"], temperature: float
+    ) -> Float[Tensor, " b"]:
+        return divergence(outputs, taught, temperature)
+
     def loss(self, reading: Representation, batch: LabelledBatch) -> HeadLoss:
-        return HeadLoss.of(self.nats(self.scores(reading, batch), batch))
+        outputs, teacher = self.outputs(reading, batch), reading.parts.get(TEACHER)
+        loss = HeadLoss.of(self.nats(outputs, batch))
+        if teacher is None:
+            return loss
+        is_example = batch.padding_mask.flatten(1).any(dim=1)
+        return HeadLoss(teacher.joined(loss.total, self, outputs, is_example), loss.nats.detach())
 
     def sums(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b 4"]:
-        scores = self.scores(reading, batch)
+        scores = self.outputs(reading, batch)
         own = scores.gather(1, batch.labels.clamp(min=0)[:, None])
         correct = (~(scores < own)).sum(dim=1) == 1
         real = batch.padding_mask.flatten(1).any(dim=1)

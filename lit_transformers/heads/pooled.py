@@ -26,8 +26,9 @@ from lit_transformers.batch import (
     labels_in,
 )
 from lit_transformers.config import ConfigError, Dropout, Fraction, PositiveFloat
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
+from lit_transformers.heads.head import HeadConfig, HeadLoss, Reads, Representation
 from lit_transformers.heads.pooling import PiecePooling, Pooled, Pooling, cut_rows
+from lit_transformers.heads.teacher import TEACHER, TaughtHead, divergence
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
 from lit_transformers.records.measure import Measure, maximized, minimized
@@ -74,19 +75,7 @@ class PooledHeadConfig(HeadConfig):
         raise NotImplementedError
 
 
-TEACHER = "teacher"
-"""The part of a reading in training that holds a ``Teacher``, where there is one."""
-
-
-class Teacher(NamedTuple):
-    """What heads are to predict besides labels: the outputs (b, o) of each head, and the factor of the mean squared
-    difference from them."""
-
-    outputs: Mapping[PooledHead, Tensor]
-    weight: float
-
-
-class PooledHead(Head):
+class PooledHead(TaughtHead):
     """One vector of each row, a hidden map where there is one, dropout, and a linear layer. data: the description of
     labelled sequences.
 
@@ -152,8 +141,7 @@ class PooledHead(Head):
             return HeadLoss.of(nats)
         total = (nats if weights is None else nats * weights).sum()
         if teacher is not None:
-            distance = (outputs - teacher.outputs[self]).square().mean(dim=1)
-            total = total + teacher.weight * distance.masked_fill(~real, 0.0).sum()
+            total = teacher.joined(total, self, outputs, real)
         return HeadLoss(total, nats.detach().sum())
 
     def loss_weights(self, labels: Tensor) -> Float[Tensor, " b"] | None:
@@ -246,6 +234,11 @@ class ClassLabel(PooledHead):
     def nats(self, outputs: Float[Tensor, "b c"], labels: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
         return F.cross_entropy(outputs, labels, reduction="none", ignore_index=IGNORED)
 
+    def divergence(
+        self, outputs: Float[Tensor, "b c"], taught: Float[Tensor, "b c"], temperature: float
+    ) -> Float[Tensor, " b"]:
+        return divergence(outputs, taught, temperature)
+
     def loss_weights(self, labels: Int[Tensor, " b"]) -> Float[Tensor, " b"] | None:
         return None if self.class_weights is None else self.class_weights[labels.clamp(min=0)]
 
@@ -306,6 +299,13 @@ class ClassSetLabel(PooledHead):
     def nats(self, outputs: Float[Tensor, "b c"], labels: Int[Tensor, "b c"]) -> Float[Tensor, " b"]:
         losses = F.binary_cross_entropy_with_logits(outputs, labels.clamp(min=0).to(outputs.dtype), reduction="none")
         return losses.sum(dim=1)
+
+    def divergence(
+        self, outputs: Float[Tensor, "b c"], taught: Float[Tensor, "b c"], temperature: float
+    ) -> Float[Tensor, " b"]:
+        """Returns the sum over classes: a sigmoid is a softmax over its logit and 0."""
+        own, expected = (torch.stack([logits, torch.zeros_like(logits)], dim=-1) for logits in (outputs, taught))
+        return divergence(own, expected, temperature).sum(dim=1)
 
     def scores(self, outputs: Float[Tensor, "b c"], labels: Int[Tensor, "b c"]) -> list[Tensor]:
         return [*((labels.clamp(min=0) + 2 * (outputs >= 0).long()).unbind(dim=1))]
@@ -370,6 +370,12 @@ class NumberLabel(PooledHead):
 
     def nats(self, outputs: Float[Tensor, "b 1"], labels: Tensor) -> Float[Tensor, " b"]:
         return (outputs[:, 0] - labels).square() / 2
+
+    def divergence(
+        self, outputs: Float[Tensor, "b 1"], taught: Float[Tensor, "b 1"], temperature: float
+    ) -> Float[Tensor, " b"]:
+        """Returns that of two normal distributions of variance 1: half the squared difference of their means."""
+        return ((outputs - taught)[:, 0] / temperature).square() / 2
 
     def scores(self, outputs: Float[Tensor, "b 1"], labels: Tensor) -> list[Tensor]:
         return [(outputs[:, 0] - labels).double().square(), labels, outputs[:, 0]]

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from lit_transformers.batch import IGNORED, LABEL, DataDescription, LabelledBatch, LabelledDescription, WordTagLabels
 from lit_transformers.config import Dropout, Fraction
 from lit_transformers.entities import EntityRules, entities_of_words
-from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
+from lit_transformers.heads.head import HeadConfig, HeadLoss, Reads, Representation
+from lit_transformers.heads.teacher import TEACHER, TaughtHead, divergence
 from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
 from lit_transformers.records.measure import Measure, maximized, minimized
@@ -54,7 +55,7 @@ class TaggedWords(NamedTuple):
     probabilities: tuple[tuple[float, ...] | None, ...]
 
 
-class TagLabel(Head):
+class TagLabel(TaughtHead):
     """Measures nats and accuracy per word and, if the tags spell entities, precision, recall and F1 of entities.
 
     A word that was cut from its row has no prediction: it counts as wrong, as the tag O, and with the nats of a uniform
@@ -86,7 +87,7 @@ class TagLabel(Head):
         self.rules = None if labels.scheme is None else EntityRules(labels.names, labels.scheme)
         self.map = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(dim, self.tags))
 
-    def logits(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b w c"]:
+    def outputs(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b w c"]:
         """Returns the logits of the tags of each word; the logits of words without a token are arbitrary."""
         vectors = word_vectors(reading.hidden, words_in(batch), self.word)
         return full_precision(self.map(vectors))
@@ -97,14 +98,27 @@ class TagLabel(Head):
         nats = -logits.log_softmax(dim=-1).gather(2, tags.clamp(min=0)[..., None])[..., 0]
         return nats.masked_fill(~has_token | (tags == IGNORED), 0.0)
 
+    def divergence(
+        self, outputs: Float[Tensor, "b w c"], taught: Float[Tensor, "b w c"], temperature: float
+    ) -> Float[Tensor, "b w"]:
+        return divergence(outputs, taught, temperature)
+
+    def counted(self, batch: LabelledBatch) -> Bool[Tensor, "b w"]:
+        """Returns the words that have a tag and a token."""
+        return (batch.labels[..., 0] != IGNORED) & words_in(batch).any(dim=2)
+
     def targets(self, batch: LabelledBatch) -> Int[Tensor, ""]:
-        return ((batch.labels[..., 0] != IGNORED) & words_in(batch).any(dim=2)).sum()
+        return self.counted(batch).sum()
 
     def loss(self, reading: Representation, batch: LabelledBatch) -> HeadLoss:
-        return HeadLoss.of(self.nats(self.logits(reading, batch), batch))
+        outputs, teacher = self.outputs(reading, batch), reading.parts.get(TEACHER)
+        loss = HeadLoss.of(self.nats(outputs, batch))
+        if teacher is None:
+            return loss
+        return HeadLoss(teacher.joined(loss.total, self, outputs, self.counted(batch)), loss.nats.detach())
 
     def sums(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b 11"]:
-        logits, tags = self.logits(reading, batch), batch.labels[..., 0]
+        logits, tags = self.outputs(reading, batch), batch.labels[..., 0]
         has_token, is_word = words_in(batch).any(dim=2), tags != IGNORED
         is_cut = is_word & ~has_token
         nats = self.nats(logits, batch).double() + is_cut * math.log(self.tags)

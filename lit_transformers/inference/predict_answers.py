@@ -50,7 +50,7 @@ class AnswerPredictor(Predictor):
         question, passage = symbols
         ranges = self.windows.ranges(len(question), len(passage), "the question")
         windows = (self.windows.row(question, passage, window) for window in ranges)
-        return [self.row_of(window.symbols, window.second) for window in windows]
+        return [self.row_of(window.symbols, window.second, window.first) for window in windows]
 
     def predictions(
         self,
@@ -65,7 +65,7 @@ class AnswerPredictor(Predictor):
         batch = LabelledBatch(
             rows, padding_mask, numbers.to(rows.device), None, numbers, None, padded=padded, segments=segments
         )
-        logits = self.head.logits(self.task.evaluation_reading(batch), batch)
+        logits = self.head.outputs(self.task.evaluation_reading(batch), batch)
         yield from best_spans(logits, self.head.longest_answer).tolist()
 
     def prediction(self, texts: tuple[str, ...], outputs: Sequence[Sequence[float]]) -> Mapping[str, Any]:

@@ -23,9 +23,10 @@ from lit_transformers.runs.sources import (
     StartSeed,
     WeightSourceConfig,
 )
-from lit_transformers.runs.starting_weights import symbols_of_file
+from lit_transformers.runs.starting_weights import read_weights, symbols_of_file
 from lit_transformers.runs.trained_symbols import tokenizers_for
 from lit_transformers.tasks import CausalLMConfig, Task, TaskConfig
+from lit_transformers.tasks.labelled import LabelledTask, LabelledTaskConfig
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.groups import with_groups
 from lit_transformers.training.training_flops import RowLength, flops_without_gradients
@@ -55,7 +56,8 @@ class RunConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "task", self.task.of_data(self.data.summaries))
-        runs = {"network": self.start.network, "heads": self.start.heads}
+        parts = ("network", "heads", "teacher")
+        runs = {part: self.start.get(part) for part in parts}
         seeded: dict[str, Any] = {
             name: source.seeded(self) for name, source in runs.items() if isinstance(source, RunWeightsConfig)
         }
@@ -75,6 +77,10 @@ class RunConfig(Config):
                 "training.strategy fsdp cannot measure another network than it trains: "
                 "empty task.evaluation, or set training.strategy to ddp"
             )
+        if self.start.teacher is not None and not self.task.learned_of_teacher:
+            yield "start.teacher teaches nothing; set task.distillation to what is learned, or drop start.teacher"
+        if self.start.teacher is None and self.task.learned_of_teacher:
+            yield "task.distillation learns from start.teacher, which is null; set start.teacher to a run or a file"
         if self.training.devices > 1:
             yield from (f"data.{reason}" for reason in self.data.rank_conflicts(self.training.devices))
         if self.data.describes is not self.task.reads:
@@ -123,6 +129,30 @@ class RunConfig(Config):
             _ = task.groups
         return task
 
+    def build_teacher(self, description: DataDescription) -> LabelledTask:
+        """Builds the task that the run's own learns from, with random weights: where it teaches outputs, the task that
+        it was trained for, and else one that reads its network as it is. description: of the data, which it reads as
+        well. Raises ConfigError where outputs are learned of a task without labels."""
+        source, own = self.start.teacher, self.task
+        assert source is not None and isinstance(own, LabelledTaskConfig) and own.distillation is not None
+        config: TaskConfig = own.override({"evaluation": {}, "layers": None, "combined_layers": ()})
+        if isinstance(source, RunWeightsConfig):
+            model, trained = source.run.model, source.run.task
+        else:
+            weights = read_weights(file_of_source(source, "start.teacher"), whole=False)
+            model, trained = weights.model, config if weights.task is None else TaskConfig.from_dict(weights.task)
+        config = trained if own.distillation.logits else config
+        if not isinstance(config, LabelledTaskConfig):
+            reason = f"was trained for {config.kind}, which predicts no labels"
+            raise ConfigError(f"{reason}; name another, or set task.distillation.logits to 0", "start.teacher")
+        read = own.distillation.read_by_teacher(description)
+        try:
+            teacher = config.by_labels_alone().build(model, read, TrainingConfig())
+        except ConfigError as error:
+            raise error.under("start.teacher") from None
+        assert isinstance(teacher, LabelledTask)
+        return teacher
+
     def _starting_symbols(self) -> TrainedSymbols | None:
         """Returns what the symbols stand for of the weights that training starts from; None where there are none, or
         they do not say. Raises ConfigError where sources differ in that."""
@@ -133,13 +163,20 @@ class RunConfig(Config):
                 known[part] = symbols
         if not known:
             return None
-        first = next(iter(known.values()))
-        if not all(symbols.stand_for_those_of(first) for symbols in known.values()):
-            reason = "was trained with another tokenizer than start.network; start both from runs that share one"
-            raise ConfigError(reason, "start.heads")
-        of_heads = known.get("heads", TrainedSymbols())
-        labels = self._starting_labels(of_heads) if "heads" in known else None
-        return first._replace(labels=labels, columns=of_heads.columns)
+        (of_first, first), *others = known.items()
+        for part, symbols in others:
+            if not symbols.stand_for_those_of(first):
+                reason = f"was trained with another tokenizer than start.{of_first}; name weights that share one"
+                raise ConfigError(reason, f"start.{part}")
+        labels, columns = None, None
+        if "heads" in known:
+            labels, columns = self._starting_labels(known["heads"]), known["heads"].columns
+        if "teacher" in known and "outputs" in self.task.learned_of_teacher:
+            taught = known["teacher"]
+            if labels is not None and taught.labels is not None and labels != taught.labels:
+                raise ConfigError("has other labels than start.heads, or in another order", "start.teacher")
+            labels, columns = labels or taught.labels, columns or taught.columns
+        return first._replace(labels=labels, columns=columns)
 
     def _starting_labels(self, trained: TrainedSymbols) -> Plain:
         """Returns the class names of the heads that training starts from. Raises ConfigError if ``start.head`` is
@@ -206,7 +243,8 @@ class Description(NamedTuple):
     ``frozen_parameters`` learn nothing; ``flops_per_token`` is for a forward pass in training, and
     ``train_flops_per_token`` for a step: three times as many, without those that are saved where groups are frozen
     (``lit_transformers/training/training_flops.py``), and without the forward pass of a network whose features are
-    cached. Evaluations, and the one pass that fills the cache, are not included. ``tokens`` are
+    cached. A third of the forward pass of a teacher is part of both, for it has no
+    backward pass. Evaluations, and the one pass that fills the cache, are not included. ``tokens`` are
     planned: rows are counted as their data plan them."""
 
     parameters: int
@@ -230,6 +268,7 @@ def describe(config: RunConfig, data: Data | None = None) -> Description:
     with paths_within(config):
         cost = config.task.cost(config.model, description)
         frozen, saved = frozen_and_saved(config, description, cost)
+    cost = cost._replace(flops_per_token=cost.flops_per_token + flops_of_teacher(config, description))
     tokens = config.training.steps * config.tokens_per_step
     train_flops_per_token = 3 * cost.flops_per_token - saved
     return Description(
@@ -264,6 +303,25 @@ def frozen_and_saved(config: RunConfig, data: DataDescription, cost: ModelCost) 
         return frozen, saved / length
 
     return shapes_or_values(lambda: config.measured_task.build(config.model, data, config.training), measured)[1]
+
+
+def flops_of_teacher(config: RunConfig, data: DataDescription) -> float:
+    """Returns the FLOPs for each token by which a teacher adds to those of a forward pass in training; 0 without one.
+    Raises ConfigError where the task of the run cannot be compared with it."""
+    if config.start.teacher is None:
+        return 0.0
+    _, length = config.task.counted_lengths(data)
+
+    def taught() -> Task:
+        task = config.measured_task.build(config.model, data, config.training)
+        assert isinstance(task, LabelledTask)
+        alone[:] = [task.other_flops(length)]
+        task.learn_from(config.build_teacher(data))
+        return task
+
+    alone: list[float] = []
+    with_teacher = shapes_or_values(taught, lambda task: task.other_flops(length))[1]
+    return (with_teacher - alone[0]) / length
 
 
 def spent(description: Description, config: RunConfig, steps: int, tokens: int) -> dict[str, Plain]:

@@ -40,6 +40,7 @@ def rehearse(config: RunConfig, data: Data | None = None) -> None:
     description = data.description
     with seeded():
         task = small_task(config, description)
+        config.task.teach_probe(task)
         try:
             task.training_step(config.task.random_batch(shortened(description, description.length)), 0)
             names = measured_names(config, task, config.data.measured_length or description.length)
@@ -58,6 +59,8 @@ def rehearse_start(config: RunConfig, task: Task) -> None:
     ConfigError if they do not fit."""
     sources = {}
     for part, source in config.start.sources().items():
+        if part == "teacher":  # a run's description compares it with the task
+            continue
         place = f"start.{part}.{source.kind}"
         if isinstance(source, RunWeightsConfig):
             trained, model = small_task(source.run, source.run.build_data().description), source.run.model

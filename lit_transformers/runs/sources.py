@@ -90,13 +90,14 @@ class SameWeightsConfig(WeightSourceConfig, kind="network"):
 
 
 class StartConfig(Config):
-    """The weights that training starts from. Parts without a source are initialised as usual.
+    """The weights that training starts from or learns from. Parts without a source are initialised as usual.
 
-    A path without fields is the file of all parts.
+    A path without fields is the file of all parts except the teacher.
 
     network: the source of the network.
     heads: the source of all other parts, heads and further networks; ``network`` for the source of the network.
     head: if heads are from a run of several tasks, the data source whose head the run's head starts from.
+    teacher: the source of the trained network with its heads that ``task.distillation`` learns from.
     """
 
     short_forms: ClassVar[Sequence[Plain]] = ({"type": "string"},)
@@ -104,6 +105,7 @@ class StartConfig(Config):
     network: WeightSourceConfig | None = None
     heads: WeightSourceConfig | None = None
     head: str | None = None
+    teacher: WeightSourceConfig | None = None
 
     @classmethod
     def spelled_out(cls, plain: Plain) -> Plain:
@@ -114,6 +116,8 @@ class StartConfig(Config):
     def conflicts(self) -> Iterator[str]:
         if isinstance(self.network, SameWeightsConfig):
             yield "network cannot start from the source of the network; set network to a file, an import or a run"
+        if isinstance(self.teacher, SameWeightsConfig):
+            yield "teacher is a trained network with its heads; set teacher to a run, a file or an import"
         if isinstance(self.heads, SameWeightsConfig) and self.network is None:
             yield "heads start from the source of the network, but network has none; set network to another source"
         if self.head is not None and self.heads is None:
@@ -123,5 +127,5 @@ class StartConfig(Config):
         """Returns the sources, by the names of their fields. ``network`` as the source of heads is replaced by the
         source of the network."""
         heads = self.network if isinstance(self.heads, SameWeightsConfig) else self.heads
-        parts = {"network": self.network, "heads": heads}
+        parts = {"network": self.network, "heads": heads, "teacher": self.teacher}
         return {part: source for part, source in parts.items() if source is not None}

@@ -42,7 +42,7 @@ def stages_within(config: RunConfig, prefix: str = "") -> Iterator[tuple[str, Ru
     """Yields a run and all runs in its config, each with the prefix of the paths of its fields; "" for the run
     itself."""
     yield prefix, config
-    for part in ("network", "heads"):
+    for part in ("network", "heads", "teacher"):
         source = config.start.get(part)
         if isinstance(source, RunWeightsConfig):
             yield from stages_within(source.run, f"{prefix}start.{part}.run.")

@@ -48,6 +48,7 @@ __all__ = [
     "differences",
     "digest_of",
     "fingerprint",
+    "load_teacher",
     "locate_weights",
     "own_names",
     "read_weights",
@@ -74,7 +75,8 @@ class StartingWeights(NamedTuple):
     those of a run. tensors: the weights by their names in a task, each distinct one at least once. fields: those of the
     config.json that they came with, or the numbers of their symbols alone, by the names of such fields. symbols: what
     symbols and labels stand for; None where it is not known. place: where they are from, for messages. notes: a line
-    for each part that was not in what they were made of. licences: of what they were made of, by its name."""
+    for each part that was not in what they were made of. licences: of what they were made of, by its name. task: the
+    objective that they were trained for, as plain data; None where it is not known."""
 
     model: ModelConfig
     architecture: str
@@ -84,6 +86,7 @@ class StartingWeights(NamedTuple):
     place: str = ""
     notes: tuple[str, ...] = ()
     licences: Mapping[str, str] = MappingProxyType({})
+    task: Plain = None
 
 
 def locate_weights(path: str, field: str) -> Path:
@@ -115,8 +118,8 @@ def read_weights(path: Path, whole: bool = True) -> StartingWeights:
         if whole and warning is not None and is_first_rank():
             print(warning, file=sys.stderr, flush=True)
         symbols = symbols_of_checkpoint(contents, str(path))
-        licences = contents[HEADER].get(LICENCES, {})
-        return StartingWeights(model, "", tensors, symbols=symbols, place=str(path), licences=licences)
+        licences, task = contents[HEADER].get(LICENCES, {}), contents[HEADER]["config"].get("task")
+        return StartingWeights(model, "", tensors, symbols=symbols, place=str(path), licences=licences, task=task)
     try:
         with safe_open(path, "pt") as file:
             header = json.loads((file.metadata() or {})[HEADER])
@@ -211,6 +214,23 @@ def start_from(task: Task, sources: Mapping[str, StartingWeights], head: str | N
     return [*notes, *(f"{part} starts anew" for part in anew), *resized, *left_out]
 
 
+def load_teacher(teacher: Task, weights: StartingWeights, with_heads: bool) -> None:
+    """Copies weights into a teacher. with_heads: whether its heads are read. Raises ConfigError, which names the first
+    part, where weights that it needs are not there, for a teacher has nothing that starts anew."""
+    tensors = teacher.current_names(weights.tensors)
+    for name, dimension in position_tables(teacher).items():
+        here, there = teacher.state_dict()[name].size(dimension), tensors[name].size(dimension)
+        if here > there:
+            reason = f"rows here have up to {here} tokens, and it knows {there} positions"
+            raise ConfigError(f"{weights.place}: {reason}; set data.length lower", "start.teacher")
+    names = own_names(teacher.heads).values() if with_heads else ()
+    if lacking := sorted(name for name in names if f"heads.{name}" not in tensors):
+        reason = f"lacks heads.{lacking[0]}, whose outputs are to be learned"
+        way_out = "name the run that has trained it, or set task.distillation.logits to 0"
+        raise ConfigError(f"{weights.place} {reason}; {way_out}", "start.teacher")
+    start_from(teacher, {"network": weights, **({"heads": weights} if with_heads else {})})
+
+
 def of_head(weights: StartingWeights, task: Task, head: str) -> StartingWeights:
     """Returns weights in which the heads of one source have the names of the heads of a task. Raises ConfigError for an
     unknown head."""
@@ -293,8 +313,10 @@ def require_same_network(there: ModelConfig, here: ModelConfig, place: str) -> N
     """Raises ConfigError, which names the fields, where weights are those of a network that computes something else.
 
     Fields may differ whose role says that they do not change what trained weights compute: dropout, what fresh weights
-    are drawn by, and lengths of tables, which shapes show. So may what is added to the network of the weights.
+    are drawn by, and lengths of tables, which shapes show. So may what is added to the network of the weights, and in
+    which order a family reads through the weights of another (``ModelConfig.origin``).
     """
+    there, here = there.origin(), here.origin()
     free = {path for model in (there, here) for role in FREE for path, _ in model.leaves_with(role)}
     added = additions(there, here)
     unequal = [

@@ -28,10 +28,11 @@ from lit_transformers.runs.document_losses import write_documents, write_outputs
 from lit_transformers.runs.features import cached_features
 from lit_transformers.runs.metrics import stopping_goal
 from lit_transformers.runs.observe import observe
-from lit_transformers.runs.starting_weights import LICENCES, read_weights, start_from
+from lit_transformers.runs.starting_weights import LICENCES, load_teacher, read_weights, start_from
 from lit_transformers.runs.trained_symbols import unknown_lines
 from lit_transformers.runs.weight_reuse import offer, take_over, takes_over
 from lit_transformers.tasks import Task
+from lit_transformers.tasks.labelled import LabelledTask
 from lit_transformers.training.arithmetic import arithmetic
 from lit_transformers.training.averaging import Averager
 from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck, TokensRead
@@ -157,8 +158,15 @@ def starting_task(config: RunConfig, data: Data, starts: Mapping[str, Path]) -> 
         task = config.build_task(data)
     files = {path: read_weights(path) for path in dict.fromkeys(starts.values())}
     lines = []
-    if starts:
-        lines = start_from(task, {part: files[path] for part, path in starts.items()}, config.start.head)
+    sources = {part: files[path] for part, path in starts.items() if part != "teacher"}
+    if sources:
+        lines = start_from(task, sources, config.start.head)
+    if "teacher" in starts:
+        assert isinstance(task, LabelledTask)
+        with torch.random.fork_rng(devices=[]):
+            teacher = config.build_teacher(data.description)
+        load_teacher(teacher, files[starts["teacher"]], "outputs" in config.task.learned_of_teacher)
+        task.learn_from(teacher)
     if is_first_rank():
         for line in (*lines, *(line for path in files for line in reading_lines(data, path))):
             print(line, flush=True)

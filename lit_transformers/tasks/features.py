@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lit_transformers.batch import LabelledBatch
+from lit_transformers.batch import LabelledBatch, row_lengths
 from lit_transformers.config import ConfigError, Plain
 
 __all__ = ["META", "FeatureTable", "FeatureWriter", "row_keys", "weights_digest"]
@@ -34,7 +34,7 @@ def weights_digest(module: nn.Module) -> str:
 
 class KeyedRow(NamedTuple):
     """A row of a batch: the hash of the symbols, marks and segments that a network reads, its number in the batch, and
-    the number of its real tokens."""
+    the number of its tokens up to the last real one."""
 
     key: bytes
     number: int
@@ -45,7 +45,7 @@ def row_keys(batch: LabelledBatch) -> Iterator[KeyedRow]:
     """Yields the rows of a batch, except rows of padding alone. The host waits for the device."""
     parts = [part for part in (batch.inputs, batch.marked, batch.segments) if part is not None]
     stacked = torch.stack([part.long() for part in parts], dim=1).cpu().numpy()
-    for number, tokens in enumerate(batch.padding_mask.sum(dim=1).tolist()):
+    for number, tokens in enumerate(row_lengths(batch.padding_mask).tolist()):
         if tokens:
             content = np.ascontiguousarray(stacked[number, :, :tokens])
             yield KeyedRow(hashlib.blake2b(content.tobytes(), digest_size=KEY_BYTES).digest(), number, tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Bool, Int
@@ -24,6 +24,7 @@ from lit_transformers.heads.pooled import ClassLabel
 from lit_transformers.heads.pooling import cut_rows, joined_rows
 from lit_transformers.models.capabilities import LayerOutputs, RowModelConfig, RowNetwork, require
 from lit_transformers.models.model import ModelConfig
+from lit_transformers.tasks.distillation import Distillation, DistillationConfig, depth_of
 from lit_transformers.tasks.features import FeatureTable
 from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
@@ -42,6 +43,7 @@ class LabelledTaskConfig(TaskConfig):
     layer_combination: how these are combined. concatenation, by which heads read vectors that many times as wide; the
     mean or the max of each channel (arXiv:1905.05583, section 5.3.2); scalar_mix, the mean weighted by a softmax of one
     learned number a layer, times another one (ELMo, arXiv:1802.05365, equation 1).
+    distillation: what it also learns from a trained network, ``start.teacher``; None: the labels alone.
     """
 
     reads: ClassVar[type[DataDescription]] = LabelledDescription
@@ -50,6 +52,7 @@ class LabelledTaskConfig(TaskConfig):
     layers: Positive | None = None
     combined_layers: tuple[int, ...] = ()
     layer_combination: LayerCombination = "concatenation"
+    distillation: DistillationConfig | None = None
 
     def conflicts(self) -> Iterator[str]:
         if (self.layers is not None or self.combined_layers) and self.evaluation:
@@ -62,7 +65,36 @@ class LabelledTaskConfig(TaskConfig):
     def fewest_layers(self) -> int:
         """Returns as many layers as those that are combined need, counted from below and from above, to be others."""
         below, above = max((0, *self.combined_layers)), -min((0, *self.combined_layers))
-        return max(self.layers or 1, below + above)
+        compared = () if self.distillation is None else self.distillation.layers or ()
+        return max(self.layers or 1, below + above, *compared)
+
+    @property
+    def learned_of_teacher(self) -> frozenset[str]:
+        fields = self.distillation
+        if fields is None:
+            return frozenset()
+        return frozenset({"outputs"} if fields.logits else {}) | ({"states"} if fields.reads_states else frozenset())
+
+    def by_labels_alone(self) -> Self:
+        """Returns the config of an objective that learns from no teacher."""
+        return self if self.distillation is None else self.override({"distillation": None})
+
+    def teach_probe(self, task: Task) -> None:
+        """Gives a task of a probe a teacher of its own family, whose weights are random."""
+        fields = self.distillation
+        if fields is None or not isinstance(task, LabelledTask):
+            return
+        model, changes = task.model_config, dict[str, int]()
+        if fields.teacher_width is not None:
+            changes["dim"] = fields.teacher_width
+            changes |= {"heads": 1} if fields.teacher_width % model.heads else {}
+        if (deepest := max(fields.teacher_layers or (0,))) > depth_of(task.network):
+            changes["depth"] = deepest
+        teacher = self.by_labels_alone().build(
+            model.override(changes), fields.read_by_teacher(task.data), TrainingConfig()
+        )
+        assert isinstance(teacher, LabelledTask)
+        task.learn_from(teacher)
 
     def numbered_layers(self, count: int) -> tuple[int, ...]:
         """Returns the combined layers of a network of ``count`` layers by their numbers from below, the embeddings
@@ -88,7 +120,7 @@ class LabelledTaskConfig(TaskConfig):
         columns = {name: kind.random(2, length) for name, kind in described.columns.items()}
         marked = torch.arange(length) == torch.randint(length, (*shape[:-1], 1))
         real, rows = torch.ones_like(marked), torch.arange(2)
-        segments = random_segments(inputs) if described.segments > 1 else None
+        segments = random_segments(inputs, described.question_width) if described.segments > 1 else None
         words = words_of_two(2, length) if described.of_words else None
         return LabelledBatch(
             inputs, real, labels, marked, rows, None, columns, padded=False, segments=segments, words=words
@@ -121,6 +153,24 @@ class LabelledTask(Task):
             self.network.keep_layers(max(layers))
         for parameter in self.network.prediction_only():
             parameter.requires_grad_(False)
+        with torch.random.fork_rng(devices=[]):  # heads start alike, whether or not there is a map
+            fields = config.distillation
+            self.distillation = None if fields is None else Distillation(fields, model.dim)
+
+    def learn_from(self, teacher: LabelledTask) -> None:
+        """Takes a trained task as the teacher of a distillation. Raises ConfigError where this one learns from none, or
+        cannot be compared with it."""
+        if self.distillation is None:
+            raise ConfigError("learns from no teacher; set task.distillation", "task")
+        self.distillation.accept(self, teacher)
+
+    def training_reading(self, batch: LabelledBatch) -> Representation:
+        if self.distillation is None:
+            return self.read(self.network, batch)
+        return self.distillation.reading(self, batch)
+
+    def other_flops(self, length: int) -> float:
+        return 0 if self.distillation is None else self.distillation.flops(self, length)
 
     def unused(self) -> list[nn.Parameter]:
         return [*super().unused(), *self.network.prediction_only()]
@@ -147,6 +197,11 @@ class LabelledTask(Task):
             read = self.chosen_layers(network, rows)
         else:
             read = LayerOutputs(cached.to(self.dtype).chunk(len(self.combination.layers), dim=-1), {})
+        return self.combined(network, batch, read)
+
+    def combined(self, network: RowNetwork, batch: LabelledBatch, read: LayerOutputs) -> Representation:
+        """Returns what heads read of a batch, given what a network made of ``rows_read``: the layers that are combined
+        alone."""
         hidden = self.combination(read.layers)
         if self.data.pieces > 1:
             hidden = joined_rows(hidden, len(batch.inputs))[:, : batch.inputs.size(1)]
@@ -155,6 +210,11 @@ class LabelledTask(Task):
     def rows_read(self, batch: LabelledBatch) -> LabelledBatch:
         """Returns the rows that the network reads of a batch: its own, or their pieces."""
         return batch if self.data.pieces == 1 else in_pieces(batch, self.data.length)
+
+    def every_layer(self, network: RowNetwork, batch: LabelledBatch) -> tuple[LabelledBatch, LayerOutputs]:
+        """Runs a network on ``rows_read`` of a batch, and returns these and the outputs of all layers."""
+        rows = self.rows_read(batch)
+        return rows, network.read_layers(rows.inputs, needed_mask(rows), marks(rows), rows.segments)
 
     def chosen_layers(self, network: RowNetwork, rows: LabelledBatch) -> LayerOutputs:
         """Runs a network on rows of one piece each, and returns the layers that are combined."""
@@ -186,11 +246,6 @@ def in_pieces(batch: LabelledBatch, length: int) -> LabelledBatch:
     return batch._replace(inputs=inputs, padding_mask=real, marked=marked, segments=segments, padded=padded)
 
 
-def depth_of(network: RowNetwork) -> int:
-    """Returns the number of layers of a network, those of all its stacks together."""
-    return sum(map(len, network.layers().values()))
-
-
 def marks(batch: LabelledBatch) -> Bool[Tensor, "b t"]:
     """Returns the tokens that the data mark, or else the first token of each row (arXiv:2004.05150, section 3.2)."""
     if batch.marked is not None:
@@ -200,10 +255,13 @@ def marks(batch: LabelledBatch) -> Bool[Tensor, "b t"]:
     return first & batch.padding_mask
 
 
-def random_segments(inputs: Int[Tensor, "*n t"]) -> Int[Tensor, "*n t"]:
-    """Returns segments of rows of two texts, of which the second begins at a random token."""
-    length = inputs.size(-1)
-    return (torch.arange(length) > torch.randint(length - 1, (*inputs.shape[:-1], 1))).long()
+def random_segments(inputs: Int[Tensor, "*n t"], question_width: int | None = None) -> Int[Tensor, "*n t"]:
+    """Returns segments of rows of two texts, of which the second begins at a random token, or behind as many as the
+    first one always has, where rows are longer."""
+    length, shape = inputs.size(-1), (*inputs.shape[:-1], 1)
+    is_fixed = question_width is not None and question_width < length
+    last = torch.full(shape, question_width - 1) if is_fixed else torch.randint(length - 1, shape)
+    return (torch.arange(length) > last).long()
 
 
 def words_of_two(rows: int, length: int) -> Int[Tensor, "b t"]:

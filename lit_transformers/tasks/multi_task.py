@@ -68,6 +68,8 @@ class MultiTaskConfig(LabelledTaskConfig, kind="multi_task"):
         yield from super().conflicts()
         if self.heads:
             yield "heads would learn from all batches, but each batch belongs to one task; move heads into one of tasks"
+        if self.distillation is not None:
+            yield "several tasks learn from no teacher; drop distillation, and distil each task by itself"
         for name, task in self.tasks.items():
             if task.reads is not LabelledDescription:
                 yield f"tasks.{name} is {task.kind}, which does not learn from labels; set tasks.{name} to another one"
@@ -76,6 +78,8 @@ class MultiTaskConfig(LabelledTaskConfig, kind="multi_task"):
             elif isinstance(task, LabelledTaskConfig) and (task.layers is not None or task.combined_layers):
                 field = "combined_layers" if task.layers is None else "layers"
                 yield f"tasks.{name} shares the layers of the network; drop tasks.{name}.{field}, and set {field}"
+            elif isinstance(task, LabelledTaskConfig) and task.distillation is not None:
+                yield f"tasks.{name} shares the network with other tasks; drop tasks.{name}.distillation"
             elif isinstance(task, PooledTaskConfig) and task.self_distillation is not None:
                 yield f"tasks.{name} shares the network with other tasks; drop tasks.{name}.self_distillation"
 

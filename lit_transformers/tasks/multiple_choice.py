@@ -14,7 +14,7 @@ from lit_transformers.config import Dropout, Fraction
 from lit_transformers.heads.choices import ChoiceScores, ChoiceScoresConfig
 from lit_transformers.heads.head import HeadConfig, Representation
 from lit_transformers.heads.pooling import FixedPooling
-from lit_transformers.models.capabilities import RowNetwork
+from lit_transformers.models.capabilities import LayerOutputs, RowNetwork
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.labelled import LabelledTask, LabelledTaskConfig
 from lit_transformers.tasks.pooled import require_readable
@@ -73,15 +73,17 @@ class MultipleChoice(LabelledTask):
         """The head that scores choices."""
         return cast("ChoiceScores", self.heads["choice"])
 
-    def read(self, network: RowNetwork, batch: LabelledBatch) -> Representation:
-        """Runs a network on the rows of all choices. ``hidden`` is (b, c, t, d), for c choices of t tokens."""
-        rows = {name: getattr(batch, name) for name in ("inputs", "padding_mask", "marked", "segments")}
-        apart: dict[str, Any] = {name: None if part is None else part.flatten(0, 1) for name, part in rows.items()}
-        reading = super().read(network, batch._replace(**apart))
+    def rows_read(self, batch: LabelledBatch) -> LabelledBatch:
+        """Returns the rows of all choices."""
+        return super().rows_read(rows_of_choices(batch))
+
+    def combined(self, network: RowNetwork, batch: LabelledBatch, read: LayerOutputs) -> Representation:
+        """Returns what heads read, of which hidden is (b, c, t, d)."""
+        reading = super().combined(network, rows_of_choices(batch), read)
         return reading._replace(hidden=reading.hidden.unflatten(0, batch.inputs.shape[:2]))
 
     def evaluation_output(self, batch: LabelledBatch) -> Float[Tensor, "b c"]:
-        return self.choice_head.scores(self.evaluation_reading(batch), batch)
+        return self.choice_head.outputs(self.evaluation_reading(batch), batch)
 
     def predict_step(self, batch: LabelledBatch, batch_index: int) -> list[ChoiceProbabilities]:
         """Returns the probabilities of the choices of each example; rows of padding are omitted."""
@@ -91,3 +93,10 @@ class MultipleChoice(LabelledTask):
             ChoiceProbabilities(document, tuple(probabilities[:count]))
             for document, count, probabilities in zip(*(row.tolist() for row in rows), strict=True)
         ]
+
+
+def rows_of_choices(batch: LabelledBatch) -> LabelledBatch:
+    """Returns a batch in which each choice of an example is a row."""
+    rows = {name: getattr(batch, name) for name in ("inputs", "padding_mask", "marked", "segments")}
+    apart: dict[str, Any] = {name: None if part is None else part.flatten(0, 1) for name, part in rows.items()}
+    return batch._replace(**apart)

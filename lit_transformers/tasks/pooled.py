@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, Self, cast
 
 import torch
 from jaxtyping import Float
@@ -14,8 +14,9 @@ from lit_transformers.activations import Activation
 from lit_transformers.batch import LABEL, DataDescription, LabelledBatch, LabelledDescription, Vocabulary
 from lit_transformers.config import ConfigError, Dropout, Fraction
 from lit_transformers.heads.head import HeadConfig, Representation
-from lit_transformers.heads.pooled import TEACHER, PooledHead, PooledHeadConfig, Teacher
+from lit_transformers.heads.pooled import PooledHead, PooledHeadConfig
 from lit_transformers.heads.pooling import PiecePooling, Pooling
+from lit_transformers.heads.teacher import TEACHER, TaughtHead, Teacher
 from lit_transformers.models.capabilities import RowModelConfig, require
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.labelled import LabelledTask, LabelledTaskConfig
@@ -44,6 +45,15 @@ class PooledTaskConfig(LabelledTaskConfig):
     piece_pooling: PiecePooling = "mean"
     self_distillation: SelfDistillationConfig | None = None
     column: str = LABEL
+
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
+        if self.self_distillation is not None and self.distillation is not None:
+            yield "self_distillation is another teacher than that of distillation; drop one of them"
+
+    def by_labels_alone(self) -> Self:
+        alone = super().by_labels_alone()
+        return alone if alone.self_distillation is None else alone.override({"self_distillation": None})
 
     def head(self) -> PooledHeadConfig:
         """Returns the head that predicts the label."""
@@ -103,8 +113,9 @@ class PooledTask(LabelledTask):
         self.add_heads()
 
     def training_reading(self, batch: LabelledBatch) -> Representation:
-        parts = {} if (teacher := self.teacher(batch)) is None else {TEACHER: teacher}
-        return self.read(self.network, batch)._replace(parts=parts)
+        teacher = self.teacher(batch)
+        reading = super().training_reading(batch)
+        return reading if teacher is None else reading._replace(parts={TEACHER: teacher})
 
     def teacher(self, batch: LabelledBatch) -> Teacher | None:
         """Returns what the mean of the last weights makes of a batch; None without self-distillation, and in the first
@@ -118,16 +129,16 @@ class PooledTask(LabelledTask):
         with torch.no_grad(), self.past.averaged(self):
             self.eval()
             reading = self.read(self.network, batch)
-            heads = [head for head in self.trained_heads.values() if isinstance(head, PooledHead)]
+            heads = [head for head in self.trained_heads.values() if isinstance(head, TaughtHead)]
             outputs = {head: head.outputs(reading, batch) for head in heads}
         self.train(was_training)
         return Teacher(outputs, self.config.self_distillation.weight)
 
     def other_flops(self, length: int) -> float:
-        """Returns those of the teacher's pass, a third of them: it has no backward pass, which takes twice as many."""
+        """Returns those of a teacher's pass, a third of them: it has no backward pass, which takes twice as many."""
         if self.past is None:
-            return 0
-        of_heads = sum(head.flops(length) for head in self.trained_heads.values() if isinstance(head, PooledHead))
+            return super().other_flops(length)
+        of_heads = sum(head.flops(length) for head in self.trained_heads.values() if isinstance(head, TaughtHead))
         return (self.network.flops(length) - self.network.softmax_flops(length) + of_heads) / 3
 
     def updated(self) -> None:

@@ -84,7 +84,7 @@ class QuestionAnswering(LabelledTask):
         return cast("AnswerSpan", self.heads["answer"])
 
     def evaluation_output(self, batch: LabelledBatch) -> Float[Tensor, "b t 2"]:
-        return self.answer_head.logits(self.evaluation_reading(batch), batch)
+        return self.answer_head.outputs(self.evaluation_reading(batch), batch)
 
     def predict_step(self, batch: LabelledBatch, batch_index: int) -> Sequence[WindowAnswer]:
         """Returns the best span of every window; ``ResolvedAnswer.of`` those of a question is its answer."""

@@ -72,7 +72,7 @@ class Tagging(LabelledTask):
         return cast("TagLabel", self.heads["label"])
 
     def evaluation_output(self, batch: LabelledBatch) -> Float[Tensor, "b w c"]:
-        return self.label_head.logits(self.evaluation_reading(batch), batch)
+        return self.label_head.outputs(self.evaluation_reading(batch), batch)
 
     def predict_step(self, batch: LabelledBatch, batch_index: int) -> list[TaggedWords]:
         """Returns the probabilities of the tags of every word of each example; rows of padding are omitted."""

@@ -136,6 +136,16 @@ class TaskConfig(Config):
         """Returns the smallest number of layers of a network that the task can read."""
         return 1
 
+    @property
+    def learned_of_teacher(self) -> frozenset[str]:
+        """Hook: what it learns from the teacher that ``start.teacher`` of a run names: "outputs" of its heads, "states"
+        of its network. Nothing by default."""
+        return frozenset()
+
+    def teach_probe(self, task: Task) -> None:
+        """Hook: gives a task of this config, which a probe has built, what it learns from besides data. Nothing by
+        default."""
+
     def require_packages(self) -> None:
         """Hook: raises ConfigError where a package is missing that measuring needs. Nothing by default."""
 

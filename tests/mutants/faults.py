@@ -6,6 +6,7 @@ from tests.mutants.fault import Fault
 
 __all__ = ["FAULTS"]
 
+DISTILLATION = "tests/lit_transformers/test_distillation.py::test_"
 EXECUTORS = "tests/encodings/test_executors.py::test_"
 FLEX = "tests/encodings/test_flex.py::test_"
 ORACLE = "tests/encodings/test_against_oracle.py::test_"
@@ -4485,8 +4486,8 @@ EXCHANGE_FAULTS = (
         "stages",
         "the labels of a source are taken over without its heads",
         "lit_transformers/runs/config.py",
-        'known.get("heads", TrainedSymbols())',
-        "first",
+        "labels, columns = None, None",
+        "labels, columns = first.labels, first.columns",
         (f"{START}heads_that_start_anew_have_labels_of_their_own",),
     ),
     Fault(
@@ -7381,6 +7382,102 @@ FAULTS = (
         "            self.eval()\n",
         "",
         ("tests/lit_transformers/test_self_distillation.py::test_the_teacher_drops_nothing",),
+    ),
+    Fault(
+        "distillation",
+        "the teacher of a distillation drops what its student drops",
+        "lit_transformers/tasks/distillation.py",
+        "self._teacher = (teacher.requires_grad_(False).eval(),)",
+        "self._teacher = (teacher.requires_grad_(False).train(),)",
+        (f"{DISTILLATION}the_teacher_drops_nothing_learns_nothing_and_is_no_part_of_the_student",),
+    ),
+    Fault(
+        "distillation",
+        "a teacher learns",
+        "lit_transformers/tasks/distillation.py",
+        "self._teacher = (teacher.requires_grad_(False).eval(),)",
+        "self._teacher = nn.ModuleList([teacher.eval()])",
+        (f"{DISTILLATION}the_teacher_drops_nothing_learns_nothing_and_is_no_part_of_the_student",),
+    ),
+    Fault(
+        "distillation",
+        "the temperature of a distillation is not squared",
+        "lit_transformers/heads/teacher.py",
+        "distance = self.temperature**2 * head",
+        "distance = self.temperature * head",
+        (f"{DISTILLATION}the_loss_is_the_formula",),
+    ),
+    Fault(
+        "distillation",
+        "the student is the expectation of its teacher",
+        "lit_transformers/heads/teacher.py",
+        "for part in (taught, logits))",
+        "for part in (logits, taught))",
+        (f"{DISTILLATION}the_loss_is_the_formula",),
+    ),
+    Fault(
+        "distillation",
+        "padding counts in the states that are compared",
+        "lit_transformers/tasks/distillation.py",
+        "return mean.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)",
+        "return mean.mean()",
+        (f"{DISTILLATION}the_loss_is_the_formula",),
+    ),
+    Fault(
+        "distillation",
+        "tokens are compared with those that stand at their places in the teacher's row",
+        "lit_transformers/tasks/distillation.py",
+        "return batch._replace(**moved), order.argsort(dim=-1)",
+        "return batch._replace(**moved), order",
+        (f"{DISTILLATION}tokens_are_compared_with_themselves_where_the_teacher_reads_another_layout",),
+    ),
+    Fault(
+        "distillation",
+        "layers that read texts apart learn the states of those that do not",
+        "lit_transformers/tasks/distillation.py",
+        "layers = tuple(range(student.apart + 1, depth + 1))",
+        "layers = tuple(range(1, depth + 1))",
+        (f"{DISTILLATION}a_deformer_learns_the_upper_layers_of_its_network_without_a_division",),
+    ),
+    Fault(
+        "distillation",
+        "the attention that is compared is dropped",
+        "lit_transformers/tasks/distillation.py",
+        "was_training, mixer.training = mixer.training, False",
+        "was_training = mixer.training",
+        (f"{DISTILLATION}the_attention_of_a_layer_is_counted_and_nothing_of_it_is_dropped",),
+    ),
+    Fault(
+        "distillation",
+        "a head that starts anew teaches",
+        "lit_transformers/runs/starting_weights.py",
+        "names = own_names(teacher.heads).values() if with_heads else ()",
+        "names = ()",
+        (f"{DISTILLATION}a_teacher_has_nothing_that_starts_anew",),
+    ),
+    Fault(
+        "distillation",
+        "what a teacher costs is not counted",
+        "lit_transformers/tasks/distillation.py",
+        "return total + self.teacher_flops(length) / 3",
+        "return total",
+        (f"{DISTILLATION}the_teacher_costs_a_forward_pass",),
+    ),
+    Fault(
+        "distillation",
+        "a student numbers classes as it likes",
+        "lit_transformers/runs/config.py",
+        'if "teacher" in known and "outputs" in self.task.learned_of_teacher:',
+        "if False:",
+        (f"{DISTILLATION}classes_have_the_numbers_that_they_have_for_the_teacher",),
+    ),
+    Fault(
+        "distillation",
+        "the texts of a run that teaches may be held out",
+        "lit_transformers/runs/stages.py",
+        'for part in ("network", "heads", "teacher"):',
+        'for part in ("network", "heads"):',
+        (f"{DISTILLATION}a_run_that_teaches_is_a_source_of_the_run_that_learns",),
     ),
     Fault(
         "retrieval",
