@@ -366,7 +366,7 @@ def test_a_deformer_answers_new_questions_as_it_answers_those_of_the_data(cached
     ]
     assert [prediction["answer"] or "" for prediction in predicted] == [output["hypothesis"] for output in outputs]
     assert len({output["hypothesis"] for output in outputs}) > 1
-    with pytest.raises(ValueError, match=r"line 1: the question: has 21 symbols, which with \[CLS\] "):
+    with pytest.raises(ValueError, match=r"line 1: the question: has 22 symbols, which with \[CLS\] "):
         [*predictor_of(tmp_path / "run" / "checkpoint.ckpt", LineOptions()).write([b"who has how many cats?\tada"])]
 
 
