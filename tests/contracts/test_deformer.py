@@ -14,12 +14,14 @@ from torch import Tensor
 
 from lit_transformers.batch import (
     DataDescription,
+    LabelledBatch,
     LabelledDescription,
     MixedDescription,
     RetrievalDescription,
     RowDescription,
     SpanLabels,
     Vocabulary,
+    row_lengths,
 )
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import XLConfig
@@ -27,6 +29,8 @@ from lit_transformers.encodings.positions import LearnedConfig, PositionsConfig,
 from lit_transformers.exchange.transfer import export_weights
 from lit_transformers.gates import gates
 from lit_transformers.gates.miniature import miniature
+from lit_transformers.heads.answer_span import answerable
+from lit_transformers.heads.pooling import pooled
 from lit_transformers.mixer import Context, Mode
 from lit_transformers.mixers import AdaptiveSpanConfig, AttentionConfig
 from lit_transformers.models import DeFormerConfig, EncoderConfig, ModelConfig
@@ -36,6 +40,7 @@ from lit_transformers.models.two_texts import Division
 from lit_transformers.runs.starting_weights import StartingWeights, start_from, write_weights
 from lit_transformers.stacks import HaltingConfig, ReversibleConfig, StackConfig, UniversalConfig
 from lit_transformers.tasks import QuestionAnsweringConfig
+from lit_transformers.tasks.features import row_keys
 from lit_transformers.training.config import TrainingConfig
 
 VOCABULARY = Vocabulary(size=30, boundary=0, unit="byte", byte_lengths=None)
@@ -194,6 +199,23 @@ def test_an_encoder_reads_padding_between_texts_as_padding() -> None:
         read, other = encoder.read_row(*batch).hidden, encoder.read_row(*rows(seed=5)).hidden
         assert not torch.equal(*(part[0][~part[1]] for part in (batch[:2], rows(seed=5)[:2])))
         assert largest(read, other, mask) < 1e-12
+
+
+def test_rows_end_at_their_last_real_symbol_whatever_padding_they_hold() -> None:
+    symbols, mask, _, segments = rows()
+    ends = [WIDTH + length for length in PASSAGES]
+    assert row_lengths(mask).tolist() == ends
+    assert row_lengths(mask & False).tolist() == [0, 0, 0]
+    vectors = torch.arange(LENGTH).expand(3, -1)[..., None]
+    assert pooled(vectors, mask, "last")[:, 0].tolist() == [end - 1 for end in ends]
+    numbers = torch.arange(3)
+    batch = LabelledBatch(symbols, mask, torch.zeros(3, 2), None, numbers, None, segments=segments)
+    for row, end in enumerate(ends):
+        assert answerable(batch)[row].nonzero().flatten().tolist() == [0, *range(WIDTH, end - 1)]
+    assert [row.tokens for row in row_keys(batch)] == ends
+    question = batch._replace(padding_mask=mask | (torch.arange(LENGTH) < WIDTH))
+    keys, other_keys = ([row.key for row in row_keys(part)] for part in (batch, question))
+    assert [key == other for key, other in zip(keys, other_keys, strict=True)] == [True, False, False]
 
 
 @torch.no_grad()
