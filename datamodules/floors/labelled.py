@@ -16,7 +16,9 @@ import scipy.special
 from datamodules.core.errors import DataError
 from datamodules.floors.answers import question_floors
 from datamodules.floors.choices import choice_floors
+from datamodules.floors.facts import fact_floors
 from datamodules.floors.tags import tag_floors
+from datamodules.labelled.facts import Facts
 from datamodules.labelled.labelled import LabelledData
 from datamodules.labelled.mixed import MixedData
 from datamodules.labelled.questions import Questions
@@ -87,14 +89,16 @@ class _Predictor(NamedTuple):
 def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, float]:
     """Returns the value of a metric of labels by who knows no text, from the frequencies of classes or the mean number,
     and by a linear model over bags of n-grams: logistic regression or, of numbers, ridge regression. Tags of words have
-    predictors by word (``tag_floors``), questions by their words (``question_floors``), and
-    choices by theirs (``choice_floors``).
+    predictors by word (``tag_floors``), questions by their words (``question_floors``) or by facts (``fact_floors``),
+    and choices by their words (``choice_floors``).
 
     metric: with the column before a colon where that is another than ``label``. They are fitted on this many batches of
     training. Raises DataError for other metrics.
     """
     if isinstance(data.examples, Questions):
         return question_floors(data, metric)
+    if isinstance(data.examples, Facts):
+        return fact_floors(data, data.examples.config, metric, batches)
     column, _, name = metric.rpartition(":")
     column = column or LABEL
     labels = data.description.label_columns[column]
