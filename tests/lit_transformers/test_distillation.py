@@ -390,6 +390,27 @@ def test_a_file_teaches_as_its_run_does(distilled: Path) -> None:
     torch.testing.assert_close(weights(done(config, distilled.parent)), weights(distilled), rtol=0, atol=0)
 
 
+def test_a_deformer_starts_from_the_network_that_teaches_it(tmp_path: Path) -> None:
+    """The full model is fine-tuned first, once: its weights are where the student begins, and what it learns from."""
+    lines = [f"{n % 2},words {n} of one,{'some' if n % 2 else 'no'} words of another" for n in range(40)]
+    (tmp_path / "pairs.csv").write_text("\n".join(["label,text,second", *lines]))
+    source = {"kind": "labelled_texts", "path": str(tmp_path / "pairs.csv"), "splits": "hash", "validation": 0.2}
+    data = {
+        "kind": "labelled",
+        "batch_size": 4,
+        "source": source | {"second": "second", "labels": ["0", "1"], "length": 64},
+    }
+    full = TEACHER | {"model": DEFORMER | {"apart": 0}, "data": data}
+    student: dict[str, Any] = {"model": DEFORMER, "start": {part: {"run": full} for part in ("network", "teacher")}}
+    student["start"]["heads"] = "network"
+    config = RunConfig.from_dict(full | student | {"task": {**TEACHER["task"], "distillation": FACTORS}})
+    sources = RUNNER.sources(config)
+    assert [*sources] == ["start.network", "start.heads", "start.teacher"] and len({*sources.values()}) == 1
+    directory = done(config, tmp_path / "runs")
+    own, taught_by = weights(directory), weights(tmp_path / "runs" / run_key(sources["start.teacher"]))
+    assert own.keys() == taught_by.keys() and any(not torch.equal(own[name], taught_by[name]) for name in own)
+
+
 def test_a_teacher_has_nothing_that_starts_anew(distilled: Path, tmp_path: Path) -> None:
     checkpoint = distilled.parent / run_key(RUNNER.sources(CONFIG)["start.teacher"]) / CHECKPOINT
     weights = read_weights(checkpoint)
@@ -429,10 +450,12 @@ def test_classes_have_the_numbers_that_they_have_for_the_teacher(tmp_path: Path)
 
 def test_the_attention_of_a_layer_is_counted_and_nothing_of_it_is_dropped() -> None:
     model = SMALL | {"mixer": {"kind": "attention", "dropout": 0.5}}
-    task = taught("classification", model, model).train()
+    task = taught("classification", model, model)
     batch = padded(task)
-    first = [states(one, one.network, batch, (1,), with_attention=True).attention[0] for one in (task, task.eval())]
-    torch.testing.assert_close(first[0], first[1], rtol=0, atol=0)
+    in_training, measured = (
+        states(task.train(mode), task.network, batch, (1,), with_attention=True).attention[0] for mode in (True, False)
+    )
+    torch.testing.assert_close(in_training, measured, rtol=0, atol=0)
     mixer, _ = mixers_of(task.network, (1,))[0]
     with recorded_calls({"mixer": mixer}) as calls:
         task.read(task.network, batch)

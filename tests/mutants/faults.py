@@ -4487,8 +4487,8 @@ EXCHANGE_FAULTS = (
         "stages",
         "the labels of a source are taken over without its heads",
         "lit_transformers/runs/config.py",
-        'known.get("heads", TrainedSymbols())',
-        "first",
+        "labels, columns = None, None",
+        "labels, columns = first.labels, first.columns",
         (f"{START}heads_that_start_anew_have_labels_of_their_own",),
     ),
     Fault(
