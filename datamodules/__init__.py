@@ -38,6 +38,7 @@ from datamodules.denoising.parts import (
 )
 from datamodules.labelled.choices import ChoiceRecordsConfig, SquadChoicesConfig
 from datamodules.labelled.conll import ConllConfig
+from datamodules.labelled.facts import FactsConfig
 from datamodules.labelled.labelled import LabelledData, LabelledDataConfig, LabelledEvaluationConfig
 from datamodules.labelled.labelled_records import LabelledRecordsConfig
 from datamodules.labelled.listops import ListOpsConfig
@@ -143,6 +144,7 @@ __all__ = [
     "Example",
     "Examples",
     "ExamplesConfig",
+    "FactsConfig",
     "FilesConfig",
     "GeneratedData",
     "GeneratedDataConfig",
@@ -272,6 +274,7 @@ EXAMPLES = table(
     ListOpsConfig,
     MaskedSumConfig,
     NeedleConfig,
+    FactsConfig,
     ReviewsConfig,
     SentencesConfig,
     LabelledRecordsConfig,

@@ -22,6 +22,7 @@ from lit_transformers.labels import (
     ClassedSpanLabels,
     ClassLabels,
     ClassSetLabels,
+    GroupLabels,
     Labels,
     NumberLabels,
     SpanLabels,
@@ -31,6 +32,7 @@ from lit_transformers.labels import (
 from lit_transformers.trust import import_allowed
 
 __all__ = [
+    "GROUP",
     "IGNORED",
     "LABEL",
     "ChoiceLabels",
@@ -39,6 +41,7 @@ __all__ = [
     "ClassedSpanLabels",
     "DataDescription",
     "Detokenizer",
+    "GroupLabels",
     "LabelledBatch",
     "LabelledDescription",
     "Labels",
@@ -69,6 +72,8 @@ __all__ = [
 
 LABEL = "label"
 """The name of the first column of labels of labelled sequences."""
+GROUP = "group"
+"""The name of the column of the groups of labelled sequences."""
 
 Unit = Literal["byte", "character", "word", "piece"]
 
@@ -186,6 +191,11 @@ class DataDescription(ABC):
         each token, or in its place."""
         return {"targets": TagLabels(count=self.vocabulary.size)}
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Hook: the names of the groups of rows for which every measure is given once more. None by default."""
+        return ()
+
     @final
     def labels_of(self, name: str, kind: type[AnyLabels], reader: str) -> AnyLabels:
         """Returns what a column of labels holds. Raises ConfigError where the data have no column of that name, or one
@@ -259,7 +269,7 @@ class LabelledDescription(DataDescription):
     of that length as ``pieces`` says.
 
     labels   what the labels of the column "label" are: of rows, such as classes, or of tokens or spans
-    columns  what the labels of further columns are, by the names of these
+    columns  what the labels of further columns are, by the names of these; those of GROUP may be groups
     segments how many texts a row may have: 1 or 2
     pieces   how many pieces of ``length`` tokens a row may have, which a network reads one by one. Each begins with the
              boundary, and all but the last are full
@@ -277,10 +287,12 @@ class LabelledDescription(DataDescription):
     question_width: int | None = None
 
     def __post_init__(self) -> None:
-        for name in self.columns:
+        for name, labels in self.columns.items():
             if name == LABEL or not name.isidentifier():
                 reason = f"{name!r} is no name of a further column; name it as Python names things, and not {LABEL!r}"
                 raise ConfigError(reason, "columns")
+            if isinstance(labels, GroupLabels) and name != GROUP:
+                raise ConfigError(f"the column {name!r} holds groups; name it {GROUP!r}", "columns")
 
     @property
     def longest_row(self) -> int:
@@ -293,6 +305,11 @@ class LabelledDescription(DataDescription):
     @property
     def label_columns(self) -> Mapping[str, Labels]:
         return {LABEL: self.labels, **self.columns}
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        labels = self.columns.get(GROUP)
+        return labels.names if isinstance(labels, GroupLabels) else ()
 
     @property
     def of_words(self) -> bool:

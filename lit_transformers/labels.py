@@ -25,6 +25,7 @@ __all__ = [
     "ClassLabels",
     "ClassSetLabels",
     "ClassedSpanLabels",
+    "GroupLabels",
     "Labels",
     "NumberLabels",
     "SpanLabels",
@@ -103,6 +104,36 @@ class ClassLabels(Labels):
 
     def leak(self, rows: Sequence[Symbols], labels: Sequence[int | None]) -> str | None:
         return _place_that_tells(rows, labels)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GroupLabels(Labels):
+    """One of the groups ``names`` of a row (b,), by its number. No head predicts it: every measure is given once more
+    for the rows of each group, under the name of the group."""
+
+    kind = "groups"
+    dtype = torch.long
+
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))  # a file makes lists of tuples
+
+    def random(self, rows: int, length: int) -> Int[Tensor, " b"]:
+        return torch.randint(len(self.names), (rows,))
+
+    def tensor(self, labels: Sequence[int | None], length: int) -> Int[Tensor, " b"]:
+        if None in labels:
+            raise ValueError("an example has no group, and every row needs one")
+        return torch.tensor(labels or [IGNORED])
+
+    def fault(self, column: Tensor, real: Bool[Tensor, "b t"]) -> str | None:
+        misshapen = _misshapen(self, column, (len(real),))
+        return misshapen or _unknown(column, len(self.names)) or _padded(column, real)
+
+    def leak(self, rows: Sequence[Symbols], labels: Sequence[int | None]) -> str | None:
+        return None
 
 
 @final

@@ -16,7 +16,9 @@ import scipy.special
 from datamodules.core.errors import DataError
 from datamodules.floors.answers import question_floors
 from datamodules.floors.choices import choice_floors
+from datamodules.floors.facts import fact_floors
 from datamodules.floors.tags import tag_floors
+from datamodules.labelled.facts import Facts
 from datamodules.labelled.labelled import LabelledData
 from datamodules.labelled.mixed import MixedData
 from datamodules.labelled.questions import Questions
@@ -86,14 +88,16 @@ class _Predictor(NamedTuple):
 
 def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, float]:
     """Returns the value of a metric of labels for two predictors: the frequencies of classes or the mean number, and a
-    linear model over bags of n-grams (logistic regression, or ridge regression for numbers). Tags, questions and
-    choices have other predictors (``tag_floors``, ``question_floors``, ``choice_floors``).
+    linear model over bags of n-grams (logistic regression, or ridge regression for numbers). Tags, questions, facts and
+    choices have other predictors (``tag_floors``, ``question_floors``, ``fact_floors``, ``choice_floors``).
 
     metric: its name, with the column and a colon before it for columns except ``label``. batches: the number of
     training batches to fit on. Raises DataError for other metrics.
     """
     if isinstance(data.examples, Questions):
         return question_floors(data, metric)
+    if isinstance(data.examples, Facts):
+        return fact_floors(data, data.examples.config, metric, batches)
     column, _, name = metric.rpartition(":")
     column = column or LABEL
     labels = data.description.label_columns[column]

@@ -33,7 +33,7 @@ from lit_transformers.config import Fraction, NonNegative, Plain, Positive, cano
 __all__ = ["Questions", "QuestionsConfig"]
 
 MISPLACED = "questions omitted whose answer is not at its place in the passage"
-CONTENT = ("path", "language", "splits", "validation", "test", "split_seed", "misplaced")
+CONTENT = ("path", "language", "splits", "validation", "test", "split_seed", "folds", "misplaced")
 """The fields that decide what is stored."""
 
 
@@ -51,10 +51,15 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
     question_width  tokens of every question with [CLS], [SEP] and the padding behind it, so that all passages begin at
                 one place (for ``deformer``); None where a passage follows its question
     examples    questions of training, chosen at random and the same for all seeds; None for all
-    splits      hash: passages are split by a hash of their texts. folders: by file or folder names (train, dev, test)
+    splits      hash: passages are split by a hash of their texts. folders: by file or folder names (train, dev, test).
+                folds: cross-validation by passage. The passages of each file are dealt in order to ``folds`` folds, so
+                that translations of a passage, which stand in files of one order, are in one fold. Validation reads one
+                fold, which the seed of the data chooses, training all others; over as many seeds every question is
+                validated once
     validation  the fraction of passages for validation, of a split by hash
     test        the fraction of passages for the test, of a split by hash
     split_seed  of the hash
+    folds       number of folds, of a split by folds
     misplaced   a question with an answer that is not in its passage at answer_start: refuse is an error that names it,
                 leave_out omits and counts it
     """
@@ -66,14 +71,17 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
     stride: Positive = 128
     question_width: Annotated[int, Field(ge=3)] | None = None
     examples: Positive | None = None
-    splits: Literal["hash", "folders"] = "hash"
+    splits: Literal["hash", "folders", "folds"] = "hash"
     validation: Fraction = 0.1
     test: Fraction = 0.1
     split_seed: NonNegative = 0
+    folds: Annotated[int, Field(ge=2)] = 5
     misplaced: Literal["refuse", "leave_out"] = "refuse"
 
     def conflicts(self) -> Iterator[str]:
         yield from nothing_left(self.validation, self.test)
+        if self.splits == "folds" and self.tokenizer.learned:
+            yield "tokenizer: learns from passages that other folds validate; set one that is read, or splits to hash"
         if self.stride > self.length - 1 - (self.question_width or 3):
             of_width = f" with questions of {self.question_width}" if self.question_width else ""
             reason = f"windows of {self.length} tokens{of_width} cannot begin {self.stride} symbols apart"
@@ -110,15 +118,17 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
         width = {} if self.question_width is None else {"question width": self.question_width}
         return {"length": self.length, "stride": self.stride, "questions of training": self.examples} | width
 
-    def corpus(self) -> IndexedCorpus:
-        """Returns the corpus of the passages with their questions. Raises DataError, which names the question."""
+    def corpus(self, seed: int = 0) -> IndexedCorpus:
+        """Returns the corpus of the passages with their questions, by the fold that a seed of the data chooses where
+        they are split by folds. Raises DataError, which names the question."""
         counts = Counter[str]()
         files = [file for file in files_of(self.path, is_questions, counts) if self._is_read(file.name)]
         if not files:
             reason = f"no file of JSON or JSON lines with {self.language!r} between dots of its name"
             raise DataError(f"{self.path}: {reason}; correct data.source.language or data.source.path")
-        key = ["questions", {name: self.to_dict()[name] for name in CONTENT}, stamps(files)]
-        texts = (text for path, name in files for text in self._texts(path, name, counts))
+        fold = seed % self.folds if self.splits == "folds" else None
+        key = ["questions", {name: self.to_dict()[name] for name in CONTENT}, fold, stamps(files)]
+        texts = (text for path, name in files for text in self._texts(path, name, fold, counts))
         corpus = index_corpus(key, "", WHOLE, texts, counts)
         for split in ("train", "validation"):
             if not corpus.count(split):
@@ -131,16 +141,21 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
     def _is_read(self, name: str) -> bool:
         return self.language is None or self.language in PurePosixPath(name).name.split(".")
 
-    def _texts(self, path: Path, name: str, counts: Counter[str]) -> Iterator[Text]:
+    def _texts(self, path: Path, name: str, fold: int | None, counts: Counter[str]) -> Iterator[Text]:
         """Yields the passages of a file as they are stored."""
         with damage(path):
             for member in members(path, name, is_questions, counts):
+                numbers: dict[str, int] = {}
                 for row, paragraph in enumerate(paragraphs_in(member, counts)):
                     questions = tuple(self._well_placed(paragraph, counts))
                     if not questions:
                         continue
                     content, says = paragraph._replace(questions=questions).stored(), paragraph.passage.encode()
-                    split = self._split(member.name, paragraph.passage)
+                    if fold is None:
+                        split = self._split(member.name, paragraph.passage)
+                    else:
+                        number = numbers.setdefault(paragraph.passage.strip(), len(numbers))
+                        split = "validation" if number % self.folds == fold else "train"
                     yield Text(member.name, split, BytesIO(content), path, row=row, says=says)
 
     def _well_placed(self, paragraph: Paragraph, counts: Counter[str]) -> Iterator[Question]:
@@ -201,6 +216,11 @@ class Questions(Examples):
         config, tokenizer = self.config, canonical_hash(key_of(self.tokenizer), 32)
         width = [] if config.question_width is None else [config.question_width]
         return canonical_hash([self.content, tokenizer, config.length, config.stride, config.examples, *width], 32)
+
+    def draw(self, seed: int) -> None:
+        if self.config.splits == "folds":
+            self.corpus = self.config.corpus(seed)
+            self.content = self.corpus.fingerprint
 
     def trained_symbols(self) -> TrainedSymbols:
         return TrainedSymbols(self.tokenizer.to_dict())

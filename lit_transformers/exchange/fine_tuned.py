@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -51,9 +52,9 @@ def of_rows(name: str, hidden: str, activation: str, output: str) -> HeadForm:
     return HeadForm(name, (*affine(hidden, "hidden"), *affine(output, "map.1")), fields)
 
 
-def of_tokens(name: str, output: str, ours: str) -> HeadForm:
+def of_tokens(name: str, output: str, ours: str, fields: Mapping[str, Plain] = MappingProxyType({})) -> HeadForm:
     """Returns the form of a head on the vector of each token. ours: the name of its map in our head."""
-    return HeadForm(name, affine(output, ours), {})
+    return HeadForm(name, affine(output, ours), fields)
 
 
 def forms(stem: str, hidden: str, activation: str, output: str = "classifier") -> dict[str, HeadForm]:
@@ -61,7 +62,7 @@ def forms(stem: str, hidden: str, activation: str, output: str = "classifier") -
     ``stem``."""
     rows = of_rows(f"{stem}{SEQUENCE}", hidden, activation, output)
     tags = of_tokens(f"{stem}ForTokenClassification", "classifier", "map.1")
-    answers = of_tokens(f"{stem}ForQuestionAnswering", "qa_outputs", "map")
+    answers = of_tokens(f"{stem}ForQuestionAnswering", "qa_outputs", "map", {"scores": "linear"})
     return {**dict.fromkeys(PROBLEMS, rows), "tag_label": tags, "answer_span": answers}
 
 

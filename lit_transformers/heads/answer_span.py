@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.precision import full_precision
 from lit_transformers.records.measure import PERCENT, Measure, maximized, minimized
 
+SpanScores = Literal["linear", "product"]
 NO_SPAN = -1e9
 """The score of a window without a token of the passage."""
 
@@ -39,6 +40,9 @@ class AnswerSpanConfig(HeadConfig, kind="answer_span"):
     and [CLS], which means that the window holds no answer. The loss of a window is the mean of both cross entropies, in
     nats.
 
+    scores: the logits of a token. linear: a linear map of its vector (section 4.2). product: the product of its vector
+    with a linear map of the vector of [CLS], divided by the square root of the width (arXiv:1804.07726, section 3), so
+    that the answer depends on the question even if the passage was read without it.
     longest_answer: the most tokens of an answer. threshold: predict no answer if the score of no answer exceeds the
     score of the best span by more than this; a score is the sum of two logits (arXiv:1810.04805, section 4.3). None:
     every question has an answer.
@@ -46,6 +50,7 @@ class AnswerSpanConfig(HeadConfig, kind="answer_span"):
 
     reads: ClassVar[Reads] = LabelledDescription
 
+    scores: SpanScores = "linear"
     longest_answer: Positive = 30
     threshold: float | None = None
 
@@ -142,11 +147,16 @@ class AnswerSpan(TaughtHead):
     def __init__(self, config: AnswerSpanConfig, dim: int) -> None:
         super().__init__(config)
         self.longest_answer, self.threshold = config.longest_answer, config.threshold
-        self.map = nn.Linear(dim, 2)
+        self.scores = config.scores
+        self.map = nn.Linear(dim, 2 if config.scores == "linear" else 2 * dim)
 
     def outputs(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b t 2"]:
         """Returns the logits of the first and the last token of the answer; -inf at tokens that no answer may have."""
-        outputs = full_precision(self.map(reading.hidden))
+        if self.scores == "linear":
+            outputs = full_precision(self.map(reading.hidden))
+        else:
+            questions = self.map(reading.hidden[:, 0]).unflatten(-1, (2, -1))
+            outputs = full_precision(reading.hidden @ questions.mT) / math.sqrt(reading.hidden.size(-1))
         return outputs.masked_fill(~answerable(batch)[..., None], float("-inf"))
 
     def nats(self, outputs: Float[Tensor, "b t 2"], batch: LabelledBatch) -> Float[Tensor, " b"]:
@@ -222,6 +232,12 @@ class AnswerSpan(TaughtHead):
             best = best_threshold(columns["margin"], columns[f"span_{name}"], refused)
             results |= {f"best_{name}": best.score, f"best_{name}_threshold": best.threshold}
         return results
+
+    def flops(self, length: int) -> float:
+        """As in ``Head.flops``; of products, the map of one vector and the products of all."""
+        if self.scores == "linear":
+            return super().flops(length)
+        return 2 * self.map.weight.numel() + 4 * length * self.map.in_features
 
 
 def answerable(batch: LabelledBatch) -> Bool[Tensor, "b t"]:

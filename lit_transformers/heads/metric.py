@@ -26,7 +26,7 @@ class HeadsMetric(ExampleMetric):
     name of the head and its tuple. Columns that depend on them are computed after the pass.
 
     ``leading``: columns before the columns of the heads. With leading columns, all heads have columns under their own
-    names.
+    names. ``groups``: columns after the columns of the heads, more than 0 if a document belongs to the group.
 
     heads: by name, the first one first. absent: kinds of heads, by name, whose columns are there and stay 0, so that
     tables of tasks that differ in heads alone have the same columns.
@@ -35,9 +35,12 @@ class HeadsMetric(ExampleMetric):
     kept: list[Tensor]
     leading: ClassVar[Mapping[str, type]] = {}
 
-    def __init__(self, heads: Mapping[str, Head], absent: Mapping[str, type[Head]] | None = None) -> None:
-        """Raises ConfigError where two heads sum columns of one name."""
+    def __init__(
+        self, heads: Mapping[str, Head], absent: Mapping[str, type[Head]] | None = None, groups: Sequence[str] = ()
+    ) -> None:
+        """Raises ConfigError where two heads, or a head and a group, have columns of one name."""
         super().__init__()
+        self.groups = tuple(groups)
         # In a tuple, so that they are no submodules: their weights are the task's.
         self._heads = ({name: head for name, head in heads.items() if head.measured},)
         present = self.heads
@@ -50,8 +53,11 @@ class HeadsMetric(ExampleMetric):
             self.places[name] = slice(len(names), len(names) + len(head.columns))
             names += head.column_names(name) if names else head.columns
             self.kinds += head.columns.values()
+        names += self.groups
+        self.kinds += [int] * len(self.groups)
         if repeated := sorted(name for name in {*names} if names.count(name) > 1):
-            raise ConfigError(f"two heads have a column {repeated[0]}; give one of them another name", "task.heads")
+            owners = "a group and a head" if repeated[0] in self.groups else "two heads"
+            raise ConfigError(f"{owners} have a column {repeated[0]}; give one of them another name", "task.heads")
         self.names = tuple(names)
         self.keeping = tuple(name for name, head in self.heads.items() if head.keeps)
         if self.keeping:
@@ -71,6 +77,13 @@ class HeadsMetric(ExampleMetric):
         for name, values in sums.items():
             columns[..., self.places[name]] = values.double()
         self.add(documents.flatten(), columns.flatten(0, documents.dim() - 1))
+
+    def add_groups(self, documents: Int[Tensor, " n"], groups: Int[Tensor, " n"]) -> None:
+        """Adds the group of each row, by its number, to the document that it belongs to; padding has none."""
+        columns = torch.zeros(len(documents), len(self.names), dtype=torch.float64, device=documents.device)
+        numbers = torch.arange(len(self.groups), device=groups.device)
+        columns[:, len(self.names) - len(self.groups) :] = (groups[:, None] == numbers).double()
+        self.add(documents, columns)
 
     def keep(self, kept: Mapping[str, Sequence[Sequence[Plain]]], device: torch.device) -> None:
         """Stores the outputs of ``Head.kept`` for a batch, by the names of heads, on a device. All ranks must call it
@@ -105,8 +118,14 @@ class HeadsMetric(ExampleMetric):
         return [{"id": number} | self.heads[self.keeping[0]].output(documents[number]) for number in sorted(documents)]
 
     def compute(self) -> dict[str, float]:
-        """Returns the measures of the first head by their names, and those of the others as "head_measure"."""
-        return self.results_of(self.rows())
+        """Returns the measures of the first head by their names, and those of the others as "head_measure"; and all of
+        them for the documents of each group, as "group_measure"."""
+        rows = self.rows()
+        results = self.results_of(rows)
+        for group in self.groups:
+            of_group = self.results_of([row for row in rows if getattr(row, group)])
+            results |= {f"{group}_{name}": value for name, value in of_group.items()}
+        return results
 
     def results_of(self, rows: Sequence[Any]) -> dict[str, float]:
         """Returns the measures of rows; none where they have no token."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription, Passage, SpanLabels, Vocabulary
 from lit_transformers.config import Positive
-from lit_transformers.heads.answer_span import AnswerSpan, AnswerSpanConfig, WindowAnswer
+from lit_transformers.heads.answer_span import AnswerSpan, AnswerSpanConfig, SpanScores, WindowAnswer
 from lit_transformers.heads.head import HeadConfig
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.labelled import LabelledTask, LabelledTaskConfig
@@ -24,16 +24,20 @@ class QuestionAnsweringConfig(LabelledTaskConfig, kind="question_answering"):
     """The first and the last token of the answer in each window of a passage behind its question, or [CLS] where the
     window has none (arXiv:1810.04805, sections 4.2 and 4.3).
 
+    scores: the logits of a token. linear: by its vector alone. product: by its product with a vector of the question,
+    which is made of that of [CLS]; two encoders (``deformer`` with all layers apart) need it.
     longest_answer: tokens of the longest span that is an answer. threshold: a question has no answer where the score of
     none exceeds that of the best span by more than this, a sum of two logits; None: every question has an answer. With
     a threshold, the best one is measured too, which may then be set (``evaluate``, ``predict --threshold``).
     """
 
+    scores: SpanScores = "linear"
     longest_answer: Positive = 30
     threshold: float | None = None
 
     def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
-        return {"answer": AnswerSpanConfig(longest_answer=self.longest_answer, threshold=self.threshold)}
+        config = AnswerSpanConfig(scores=self.scores, longest_answer=self.longest_answer, threshold=self.threshold)
+        return {"answer": config}
 
     def probe_data(self, vocabulary: Vocabulary, length: int) -> DataDescription:
         described = cast("LabelledDescription", super().probe_data(vocabulary, length))

@@ -18,7 +18,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.enums import GradClipAlgorithmType
 from torch import Tensor, nn
 
-from lit_transformers.batch import DataDescription, Vocabulary
+from lit_transformers.batch import GROUP, DataDescription, Vocabulary
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.heads.head import Head, HeadConfig, HeadDict, HeadLoss, Representation
 from lit_transformers.heads.metric import HeadsMetric
@@ -116,7 +116,8 @@ class TaskConfig(Config):
         for number, (head, config) in enumerate(self.all_heads(data).items()):
             named = config.measures(self.data_of(head, data))
             measures |= {f"{head}_{name}" if number else name: of for name, of in named.items()}
-        return measures
+        of_groups = {f"{group}_{name}": of for group in data.groups for name, of in measures.items()}
+        return measures | of_groups
 
     def protocol(self) -> dict[str, Plain]:
         """Hook: returns what a reported number depends on besides the network and the data. Nothing by default."""
@@ -206,9 +207,10 @@ class Task(L.LightningModule, ABC):
         # In a tuple, so that it is not a submodule, for its parameters are the network's; with its buffers' device.
         self._evaluator: tuple[nn.Module, torch.device] | None = None
 
-    def add_heads(self, metric: Callable[[Mapping[str, Head]], HeadsMetric] = HeadsMetric) -> None:
-        """Builds the heads for the network, which is there, and with ``metric`` what they measure. Raises ConfigError
-        where a head cannot predict from it, or cannot be trained as the config says."""
+    def add_heads(self, metric: Callable[[Mapping[str, Head]], HeadsMetric] | None = None) -> None:
+        """Builds the heads for the network, which is there, and with ``metric`` what they measure; None for the
+        measures of the heads, of all rows and of each group of the data. Raises ConfigError where a head cannot predict
+        from it, or cannot be trained as the config says."""
         self.heads = HeadDict()
         for name, config in self.config.all_heads(self.data).items():
             if missing := [part for part in config.parts if part not in self.parts]:
@@ -219,6 +221,7 @@ class Task(L.LightningModule, ABC):
             if not config.weight:  # ranks wait for the gradient of each parameter that requires one
                 self.heads[name].requires_grad_(False)
         self.require_whole_batches(self.training_config.accumulate, "training.accumulate")
+        metric = metric or partial(HeadsMetric, groups=self.data.groups)
         self.metric = metric(dict(self.heads.items()))
         if self.training_config.recompute:
             for network in self.networks():
@@ -318,6 +321,8 @@ class Task(L.LightningModule, ABC):
             padding = ~batch.padding_mask.flatten(1).any(dim=1, keepdim=True)
             sums = {name: values.masked_fill(padding, 0) for name, values in sums.items()}
         self.metric.update(documents, sums)
+        if self.metric.groups:
+            self.metric.add_groups(documents, batch.columns[GROUP])
         if self.metric.keeping:
             kept = {name: heads[name].kept(reading, batch) for name in self.metric.keeping if name in heads}
             self.metric.keep(kept, documents.device)

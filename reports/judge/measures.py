@@ -56,7 +56,8 @@ def measure_of(metric: str, columns: Collection[str] = ()) -> DocumentMeasure | 
 
     The number after ``@`` is a length: only examples of that length count. columns: the names of what is known of each
     document; a metric that is among them is its mean over the documents. A metric of a head, such as
-    ``val/sst2_accuracy``, is computed from the columns of the head, of the documents that it has targets in.
+    ``val/sst2_accuracy``, is computed from the columns of the head, of the documents that it has targets in; one of a
+    group, such as ``val/two_hops_f1``, from the documents of which the column of the group is not 0.
     """
     name, _, length = metric.rpartition("/")[2].partition("@")
     measure = _named(name, columns)
@@ -73,7 +74,11 @@ def _named(name: str, columns: Collection[str]) -> DocumentMeasure | None:
     head = name.removesuffix(max(ends, key=len)) if ends and name not in known else ""
     own = {column.removeprefix(head) for column in columns if column.startswith(head)}
     if not head or not {"nats", "tokens"} <= own:
-        return _mean_of(name) if name in columns else known.get(name)
+        group = next((column for column in columns if name.startswith(f"{column}_")), "")
+        if name in columns or name in known or not group:
+            return _mean_of(name) if name in columns else known.get(name)
+        measure = _named(name.removeprefix(f"{group}_"), [column for column in columns if column != group])
+        return measure and DocumentMeasure(_of_group(measure.sums, group), measure.value, (group, *measure.needs))
     measure = _named(name.removeprefix(head), own - {name.removeprefix(head)})
     if measure is None:
         return None
@@ -89,6 +94,19 @@ def _of_head(sums: Sums, head: str) -> Sums:
         columns = {name: column[there] for name, column in own.items()}
         names = tuple(name for name, is_there in zip(documents.names, there, strict=True) if is_there)
         return sums(as_documents(names, {"bytes": np.zeros(len(names)), **columns}))
+
+    return selected
+
+
+def _of_group(sums: Sums, group: str) -> Sums:
+    """Returns the sums of the documents of a group."""
+
+    def selected(documents: DocumentLosses) -> Array:
+        own = documents.others[group] > 0
+        columns = {name: getattr(documents, name)[own] for name in ("nats", "tokens", "bytes")}
+        columns |= {name: column[own] for name, column in documents.others.items()}
+        names = tuple(name for name, is_there in zip(documents.names, own, strict=True) if is_there)
+        return sums(as_documents(names, columns))
 
     return selected
 

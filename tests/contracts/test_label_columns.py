@@ -26,6 +26,7 @@ from lit_transformers.batch import (
     ClassLabels,
     ClassSetLabels,
     DataDescription,
+    GroupLabels,
     LabelledBatch,
     LabelledDescription,
     Labels,
@@ -152,6 +153,9 @@ def test_a_reader_of_labels_names_the_column_and_the_kind_that_it_needs() -> Non
     for name in (LABEL, "two words"):
         with pytest.raises(ConfigError, match="is no name of a further column"):
             LabelledDescription(vocabulary=VOCABULARY, length=9, labels=SpanLabels(), columns={name: SpanLabels()})
+    with pytest.raises(ConfigError, match="the column 'side' holds groups; name it 'group'"):
+        columns = {"side": GroupLabels(names=("a", "b"))}
+        LabelledDescription(vocabulary=VOCABULARY, length=9, labels=SpanLabels(), columns=columns)
 
 
 REAL = torch.tensor([[True] * 4, [True] * 2 + [False] * 2, [False] * 4])
@@ -163,6 +167,8 @@ WRONG: dict[str, tuple[Labels, Any, str]] = {
     "no number": (NumberLabels(), [0.0, float("nan"), 0.0], "a label is nan"),
     "class set beyond": (ClassSetLabels(count=2), [[0, 1], [2, 0], [IGNORED] * 2], "the label 2"),
     "class set of padding": (ClassSetLabels(count=2), [[0, 1], [1, 0], [0, 0]], "a row of padding has a label"),
+    "group beyond": (GroupLabels(names=("a", "b")), [0, 2, IGNORED], "the label 2"),
+    "group of padding": (GroupLabels(names=("a", "b")), [0, 1, 0], "a row of padding has a label"),
     "tag of padding": (TagLabels(count=2), [[0] * 4, [0] * 4, [IGNORED] * 4], "padding has a tag"),
     "tag that there is not": (TagLabels(count=2), [[0] * 4, [0, -1] + [IGNORED] * 2, [IGNORED] * 4], "the label -1"),
     "span in padding": (SpanLabels(), [[0, 4], [0, 3], [IGNORED] * 2], "the span 0 to 3 in a row of 2 tokens"),

@@ -67,6 +67,7 @@ PARTS: Mapping[str, tuple[dict[str, type[Any]], Sequence[Any]]] = {
             LISTOPS,
             {"kind": "masked_sum", "length": 20, **SIZES},
             {"kind": "needle", "length": 12, "distance": 3, **SIZES},
+            {"kind": "facts", "entities": 3, "questions": 12, **SIZES},
             {"kind": "reviews", "path": "{folder}/labelled", "length": 40},
             {"kind": "labelled_texts", "path": "{folder}/labelled", "labels": ["neg", "pos"]},
             {"kind": "conll", "path": "{folder}/tagged"},

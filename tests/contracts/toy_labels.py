@@ -19,6 +19,7 @@ from lit_transformers.batch import (
     ClassedSpanLabels,
     ClassLabels,
     ClassSetLabels,
+    GroupLabels,
     LabelledDescription,
     NumberLabels,
     SpanLabels,
@@ -32,7 +33,7 @@ from lit_transformers.config import Plain, Positive
 class RisesConfig(SyntheticConfig, kind="rises"):
     """Rows of 8 to ``longest`` of six symbols. Each symbol but the first has a tag, 1 where it is larger than the one
     before; the span is the first longest rise; the label is the last tag. Further columns hold which of the first three
-    symbols occur, the mean symbol, and two spans with the parity of their lengths."""
+    symbols occur, the mean symbol, two spans with the parity of their lengths, and whether the row is long."""
 
     train: Positive = 120
     validation: Positive = 60
@@ -55,6 +56,7 @@ class RisesConfig(SyntheticConfig, kind="rises"):
                 "present": ClassSetLabels(count=3),
                 "mean": NumberLabels(),
                 "halves": ClassedSpanLabels(count=2),
+                "group": GroupLabels(names=("short", "long")),
             },
         )
 
@@ -67,6 +69,7 @@ class RisesConfig(SyntheticConfig, kind="rises"):
             "present": [symbol for symbol in range(3) if symbol in symbols] if chance.random() < 0.9 else None,
             "mean": sum(symbols) / len(symbols),
             "halves": halves(symbols),
+            "group": int(len(symbols) > 9),
         }
         return Example(np.array(symbols, np.int64), tags[-1], columns=columns)
 

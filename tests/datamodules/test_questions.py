@@ -227,6 +227,30 @@ def test_without_its_place_an_answer_is_where_it_occurs_first_and_that_is_counte
     assert len(rows) == 3 and {row.label for row in rows} == {(12, 15)}  # behind "Who?" and [SEP], "It was "
 
 
+def test_over_all_folds_each_question_is_validated_once_and_translations_are_in_one_fold(tmp_path: Path) -> None:
+    lines = many(23)
+    written(tmp_path, lines[::2] + lines[1::2], "texts/x.en.jsonl")
+    german = [line | {"context": line["context"].replace("House", "Hause")} for line in lines]
+    written(tmp_path, german, "texts/x.de.jsonl")
+    source = QuestionsConfig(path=str(tmp_path / "texts"), language=None, splits="folds", folds=4, length=140)
+    validated: list[tuple[str, str]] = []
+    for seed in range(4, 8):
+        examples = source.build()
+        examples.draw(seed)
+        own = {split: {x.passage.text for s, _, x in all_examples(examples) if s == split} for split in SPLITS[:2]}
+        assert not own["train"] & own["validation"] and len(own["train"] | own["validation"]) == 46
+        houses = {text.replace("Hause", "House") for text in own["validation"]}
+        assert len(own["validation"]) == 2 * len(houses) in (10, 12)
+        again = source.build()
+        again.draw(seed - 4)
+        assert again.content == examples.content
+        count = len({*examples.documents("validation").tolist()})
+        validated += [(p.passage, q.text) for p, q in (examples.question("validation", n) for n in range(count))]
+    assert len(validated) == len({*validated}) == 92
+    with pytest.raises(ConfigError, match="tokenizer: learns from passages that other folds validate; set one that is"):
+        source.override({"tokenizer": "wordpiece"})
+
+
 def test_all_questions_on_a_passage_and_all_their_windows_are_in_one_split(tmp_path: Path) -> None:
     lines = many(60)
     shuffled = lines[::2] + lines[1::2]  # the two questions on a passage lie far apart

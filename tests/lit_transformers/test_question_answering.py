@@ -154,6 +154,32 @@ def test_the_loss_is_the_mean_of_both_cross_entropies_over_the_passage_and_the_f
     assert int(task.heads["answer"].targets(batch)) == 2
 
 
+def test_a_product_scores_each_token_by_a_vector_of_the_question() -> None:
+    """Against a loop over tokens. Where the passage is read without its question, the answer still depends on it."""
+    task = built(scores="product")
+    torch.manual_seed(5)
+    batch = task.config.random_batch(DATA)
+    head = task.heads["answer"].requires_grad_(False)
+    with torch.no_grad():
+        reading = task.evaluation_reading(batch)
+    logits = head.outputs(reading, batch)
+    maps = zip(head.map.weight.split(8), head.map.bias.split(8), strict=True)
+    for side, (weight, bias) in enumerate(maps):
+        for row, place in answerable(batch).nonzero().tolist():
+            question = weight @ reading.hidden[row, 0] + bias
+            expected = float(question @ reading.hidden[row, place]) / math.sqrt(8)
+            assert float(logits[row, place, side]) == pytest.approx(expected)
+    assert head.flops(24) == 2 * 16 * 8 + 2 * 24 * 16
+    model = ModelConfig.from_dict(ENCODER | {"kind": "deformer", "apart": 1})
+    others = batch._replace(inputs=torch.where(batch.segments == 0, (batch.inputs + 3) % 23, batch.inputs))
+    for scores, depends in (("linear", False), ("product", True)):
+        torch.manual_seed(0)
+        config = QuestionAnsweringConfig(scores=scores)
+        apart = config.build(model, DATA, TrainingConfig()).double().eval()
+        spans = [best_spans(apart.evaluation_output(own), 30)[0] for own in (batch, others)]
+        assert (not torch.allclose(spans[0][0], spans[1][0])) == depends
+
+
 def windows_of(questions: int, threshold: float | None) -> tuple[list[WindowAnswer], list[dict[str, Any]]]:
     """Windows of questions, in which scores tie across windows, and what follows from them by a slow loop."""
     chance, rows, expected = random.Random(5), [], []

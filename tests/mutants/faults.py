@@ -5267,7 +5267,70 @@ PLANNED_RETENTION = "tests/ablations/test_retention.py::test_"
 HELD_OUT = "tests/lit_transformers/test_held_out.py::test_"
 LABELLED_TRAINING = "tests/datamodules/test_labelled_training.py::test_"
 
+FACTS = "tests/datamodules/test_facts.py::test_"
+MEASURED_GROUPS = "tests/lit_transformers/test_measures_of_groups.py::test_"
+
+FACT_FAULTS = (
+    Fault(
+        "facts",
+        "two hops end after the first",
+        "datamodules/labelled/facts.py",
+        "for relation in question.relations[:-1]:",
+        "for relation in question.relations[:0]:",
+        (f"{FACTS}every_answer_is_the_fact_that_the_hops_of_its_question_lead_to",),
+    ),
+    Fault(
+        "facts",
+        "a fact may lead from an entity to itself",
+        "datamodules/labelled/facts.py",
+        "return other + (other >= entity)",
+        "return other",
+        (f"{FACTS}a_passage_has_each_fact_once_and_different_questions_and_its_symbols_spell_it",),
+    ),
+    Fault(
+        "facts",
+        "a lookup counts answers in place of shares",
+        "datamodules/floors/facts.py",
+        "answered[row.question, fact] / max(held[row.question][fact], 1)",
+        "answered[row.question, fact] / 1",
+        (f"{FACTS}a_lookup_answers_one_hop_and_hardly_two",),
+    ),
+    Fault(
+        "groups",
+        "a measure of a group is of all documents",
+        "lit_transformers/heads/metric.py",
+        "[row for row in rows if getattr(row, group)]",
+        "[row for row in rows if row.tokens]",
+        (f"{MEASURED_GROUPS}padding_belongs_to_no_group",),
+    ),
+    Fault(
+        "groups",
+        "a report measures a group by all documents",
+        "reports/judge/measures.py",
+        "own = documents.others[group] > 0",
+        "own = documents.others[group] >= 0",
+        (f"{MEASURED_GROUPS}each_measure_is_given_once_more_for_the_documents_of_a_group",),
+    ),
+    Fault(
+        "answers",
+        "a product compares tokens with the second token",
+        "lit_transformers/heads/answer_span.py",
+        "self.map(reading.hidden[:, 0])",
+        "self.map(reading.hidden[:, 1])",
+        (f"{ANSWERS}a_product_scores_each_token_by_a_vector_of_the_question",),
+    ),
+    Fault(
+        "answers",
+        "folds are dealt by records",
+        "datamodules/labelled/questions.py",
+        "numbers.setdefault(paragraph.passage.strip(), len(numbers))",
+        "row",
+        (f"{QUESTIONS}over_all_folds_each_question_is_validated_once_and_translations_are_in_one_fold",),
+    ),
+)
+
 FAULTS = (
+    *FACT_FAULTS,
     *EXCHANGE_FAULTS,
     *ROOM_FAULTS,
     *PATTERN_FAULTS,

@@ -1,0 +1,76 @@
+"""What a reader with lower layers apart learns of its teacher (DeFormer, Cao et al. 2020, arXiv:2005.00697, section
+3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ablations.ablation import Ablation, Contrast, Published, PublishedValue, Scale, Source
+from ablations.fine_tuning import FETCH, READER, READER_F1, THREE_PASSES
+from lit_transformers.tasks.distillation import DistillationConfig
+
+TEACHER: Mapping[str, Any] = {"run": READER.to_dict()}
+"""The full network, fine-tuned on the same folds, at every scale as in the demo."""
+
+
+def distilled(**losses: float) -> Mapping[str, Any]:
+    """Returns the overrides of an arm that starts from its teacher and learns from it, with weights of losses."""
+    return {
+        "start.network": TEACHER,
+        "start.heads": "network",
+        "start.teacher": TEACHER,
+        "task.distillation": DistillationConfig(**losses),
+    }
+
+
+ABLATION = Ablation(
+    question="What does a reader with five of six layers apart gain by learning from the full network?",
+    answer=["distillation in place of fine-tuning alone", "distillation in place of none from the teacher's weights"],
+    source=Source("Cao et al. 2020", arxiv="2005.00697", table="2"),
+    baseline=READER.override({"model.apart": 5}),
+    factors={
+        "learning": {
+            "alone": {},
+            "from_teacher": {"start.network": TEACHER, "start.heads": "network"},
+            "distilled": distilled(),
+            "without_labels": distilled(labels=0.0),
+            "without_logits": distilled(logits=0.0),
+            "without_hidden": distilled(hidden=0.0),
+            "with_attention": distilled(attention=1.0),
+        }
+    },
+    design="one_factor",
+    seeds=5,
+    metric=READER_F1,
+    contrasts=[
+        Contrast("the teacher's weights in place of the released ones", "learning=from_teacher", "baseline"),
+        Contrast("distillation in place of fine-tuning alone", "learning=distilled", "baseline"),
+        Contrast(
+            "distillation in place of none from the teacher's weights", "learning=distilled", "learning=from_teacher"
+        ),
+        Contrast("distillation without labels", "learning=without_labels", "learning=distilled"),
+        Contrast("distillation without logits", "learning=without_logits", "learning=distilled"),
+        Contrast("distillation without states", "learning=without_hidden", "learning=distilled"),
+        Contrast("distillation with attention", "learning=with_attention", "learning=distilled"),
+    ],
+    published=Published(
+        protocol="BERT-base with 9 of 12 layers apart on SQuAD 1.1, with logits and states of the full network, each "
+        "with the weight 1; here MiniLM with 5 of 6 layers apart on xquad, cross-validated by passage",
+        metric="F1 on SQuAD 1.1",
+        goal="maximize",
+        cells=[PublishedValue("learning=distilled", 87.00, note="9 of 12 layers apart")],
+        claims=["Both losses by the teacher make up for a part of what is lost; the full network has 88.34."],
+    ),
+    scales={
+        "demo": Scale(
+            leave_out={
+                "learning=without_labels": "the authors have no such arm",
+                "learning=with_attention": "the paper has no such loss",
+            }
+        ),
+        "gpu": Scale(overrides=THREE_PASSES),
+        "paper": Scale(overrides=THREE_PASSES),
+    },
+    preparation=FETCH,
+)
