@@ -175,6 +175,11 @@ class DataDescription(ABC):
         return self.length
 
     @property
+    def padding_last(self) -> bool:
+        """Hook: whether padding stands at the end of a row alone. By default it does."""
+        return True
+
+    @property
     def label_columns(self) -> Mapping[str, Labels]:
         """Hook: what the columns of labels hold, by the names that ``labels_in`` takes. By default the symbol after
         each token, or in its place."""
@@ -257,6 +262,8 @@ class LabelledDescription(DataDescription):
     segments how many texts a row may have: 1 or 2
     pieces   how many pieces of ``length`` tokens a row may have, which a network reads one by one. Each begins with the
              boundary, and all but the last are full
+    question_width  tokens of the first text with its special symbols and the padding behind it, where every second text
+             begins at one place; None where it follows the first one
     """
 
     kind = "labelled"
@@ -266,6 +273,7 @@ class LabelledDescription(DataDescription):
     columns: Mapping[str, Labels] = field(default_factory=dict, hash=False)
     segments: int = 1
     pieces: int = 1
+    question_width: int | None = None
 
     def __post_init__(self) -> None:
         for name in self.columns:
@@ -276,6 +284,10 @@ class LabelledDescription(DataDescription):
     @property
     def longest_row(self) -> int:
         return self.length * self.pieces
+
+    @property
+    def padding_last(self) -> bool:
+        return self.question_width is None
 
     @property
     def label_columns(self) -> Mapping[str, Labels]:
@@ -318,6 +330,16 @@ class MixedDescription(DataDescription):
     def pieces(self) -> int:
         """The most pieces that a text may have."""
         return max(source.pieces for source in self.sources.values())
+
+    @property
+    def padding_last(self) -> bool:
+        return all(source.padding_last for source in self.sources.values())
+
+    @property
+    def question_width(self) -> int | None:
+        """The width of first texts where it is the same in all sources of two texts; else None."""
+        widths = {source.question_width for source in self.sources.values() if source.segments > 1}
+        return widths.pop() if len(widths) == 1 else None
 
     def number_of(self, source: str) -> int:
         """Returns the place of a source among all. Example i of the source is example i S + place of S sources."""
@@ -548,7 +570,8 @@ class LabelledBatch(NamedTuple):
     the last choice.
 
     inputs        (b, t) symbols, the boundary first; 0 where padded
-    padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row
+    padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row, and behind the first
+                  text where ``LabelledDescription.question_width`` says how wide that is
     labels        (b, ...) the column "label", as ``LabelledDescription.labels`` says
     marked        (b, t) True at inputs that the data single out; None where they single out nothing
     example       (b,)   ordinal within its split of the example, or of the document that the row is a window of

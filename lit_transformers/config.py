@@ -56,6 +56,7 @@ __all__ = [
     "Heads",
     "Initial",
     "Length",
+    "LowerLayers",
     "Memory",
     "MissingFileError",
     "NonNegative",
@@ -142,6 +143,10 @@ class Cycle(Role):
 
 class Groups(Role):
     """A number of groups of layers; at most as many as there are layers."""
+
+
+class LowerLayers(Role):
+    """The number of the lowest layers that differ from those above them; 0 for none. A probe has one layer more."""
 
 
 class Segments(Role):

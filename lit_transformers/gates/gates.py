@@ -383,6 +383,7 @@ BIDIRECTIONAL: dict[str, Callable[[Probe], str]] = {
     "predictions in order see the symbols before them": predictions_in_order_see_what_is_before_them,
     "every parameter learns": every_parameter_of_an_encoder_learns,
 }
+DIVIDED = BIDIRECTIONAL
 
 
 PAIRED: dict[str, Callable[[Probe], str]] = {

@@ -14,7 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription, PairDescription, Vocabulary
-from lit_transformers.config import ConfigError, Cycle, Dropout, Groups, HeadWidth, Length, Memory, TableLength, Width
+from lit_transformers.config import (
+    ConfigError,
+    Cycle,
+    Dropout,
+    Groups,
+    HeadWidth,
+    Length,
+    LowerLayers,
+    Memory,
+    TableLength,
+    Width,
+)
 from lit_transformers.maps import AdapterWeights
 from lit_transformers.models.model import ModelConfig
 
@@ -96,13 +107,13 @@ def shrink(
     config: ModelConfig, length: int, changes: Mapping[str, Any], *, depth: int, shorten: Callable[[int], int]
 ) -> ModelConfig:
     """Returns the config of the same model with few channels and with the given changes, and where it can be built so
-    for rows of ``length`` tokens, with at most ``depth`` layers, or as many as show a cycle of them, and with memories
-    shortened."""
+    for rows of ``length`` tokens, with at most ``depth`` layers, or as many as show a cycle of them and one above
+    the lowest that differ, and with memories shortened."""
     narrow = config.widths() | dict(changes)
     short = {path: shorten(value) for path, value in config.leaves_with(Memory) if value}
     shallow: dict[str, int] = {}
-    cycles = [value for _, value in config.leaves_with(Cycle) if value]
-    depth = max(depth, 1 + max(cycles, default=0))
+    lowest = [value for role in (Cycle, LowerLayers) for _, value in config.leaves_with(role) if value]
+    depth = max(depth, 1 + max(lowest, default=0))
     if not keeps_depth(config):
         shallow = {path: min(layers, depth) for path, layers in config.depths().items()}
         shallow |= {path: min(value, depth) for path, value in config.leaves_with(Groups)}

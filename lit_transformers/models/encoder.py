@@ -28,7 +28,7 @@ from lit_transformers.models.capabilities import (
 )
 from lit_transformers.models.model import ModelOutput
 from lit_transformers.named_tuples import with_fields
-from lit_transformers.stacks import StackInput
+from lit_transformers.stacks import StackInput, StackOutput
 
 
 class EncoderConfig(RowModelConfig, kind="encoder"):
@@ -87,6 +87,11 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
         return self.query_stream != "none"
 
     @property
+    def restarts(self) -> bool:
+        """Hook: whether positions begin again with the second segment. By default they do where data say so."""
+        return False
+
+    @property
     def embedding_width(self) -> int:
         """The channels of embeddings, and of what the softmax reads."""
         return self.embedding_dim or self.dim
@@ -118,7 +123,8 @@ class Encoder(RowNetwork):
         super().__init__()
         width = config.embedding_width
         self.tokens = config.tokens.build(data.vocabulary.size, width)
-        self.restarts = isinstance(data, RowDescription) and data.restarts
+        self.padding_last = data.padding_last
+        self.restarts = config.restarts or (isinstance(data, RowDescription) and data.restarts)
         has_encoding = isinstance(config.mixer, EncodedConfig) and config.mixer.encoding is not None
         if self.restarts and (config.positions is None or has_encoding):
             raise ConfigError(
@@ -172,12 +178,17 @@ class Encoder(RowNetwork):
             segments=segments,
             pattern=pattern,
             start=None if self.restarts else 0,
-            padding_last=True,
+            padding_last=self.padding_last,
         )
-        output, extra = self.stack(x, ctx, keep_hidden=keep_layers), x.size(1) - symbols.size(1)
+        output, extra = self.pass_layers(x, ctx, keep_layers), x.size(1) - symbols.size(1)
         layers = tuple(layer[:, extra:] for layer in output.hidden)
         embedded = None if output.entered is None else output.entered[:, extra:]
         return ModelOutput(self.norm(output.y)[:, extra:], None, dict(output.aux), layers, embedded=embedded)
+
+    def pass_layers(self, x: Float[Tensor, "b t e"], ctx: Context, keep_hidden: bool = False) -> StackOutput:
+        """Hook: passes embedded rows through all layers. By default every layer reads the whole row."""
+        output: StackOutput = self.stack(x, ctx, keep_hidden=keep_hidden)
+        return output
 
     def read_row(
         self,
@@ -277,9 +288,11 @@ class Encoder(RowNetwork):
         """As in ``Network.flops``, without an output layer, which belongs to the objective."""
         positions = length + (0 if self.extra is None else self.extra.weight.size(0))
         widen = self.stack.entry.widen
-        return self.stack.flops(positions, remembered, causal=self.causal) + (
-            0 if widen is None else linear_flops(widen, positions)
-        )
+        return self.layer_flops(positions, remembered) + (0 if widen is None else linear_flops(widen, positions))
+
+    def layer_flops(self, length: int, remembered: int) -> int:
+        """Hook: forward FLOPs of all layers for a row of ``length`` tokens. By default each reads the whole row."""
+        return self.stack.flops(length, remembered, causal=self.causal)
 
     def softmax_flops(self, length: int) -> int:
         return 0

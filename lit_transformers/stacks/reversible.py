@@ -16,6 +16,7 @@ from lit_transformers.mixer import Context, MixerOutput, Shape, Tape, detach
 from lit_transformers.named_tuples import with_fields
 from lit_transformers.precision import autocast_of, full_precision
 from lit_transformers.stacks.block import Block, Branch, add_losses
+from lit_transformers.stacks.sequential import Sequential
 from lit_transformers.stacks.stack import MakeBlock, Stack, StackConfig, StackInput, StackOutput
 
 Pair = tuple[Tensor, Tensor]
@@ -77,6 +78,13 @@ class Reversible(Stack):
 
     def steps(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
+
+    def split(self, step: int) -> tuple[Stack, Stack]:
+        reason = "two streams pass between the layers of a reversible stack, of which its output is the mean, so that"
+        raise ConfigError(f"{reason} no layer divides it; set stack: sequential", "stack")
+
+    def without_steps(self) -> Sequential:
+        return Sequential([], self.entry)
 
 
 def mean(pair: Pair, dtype: torch.dtype) -> Float[Tensor, "b t d"]:

@@ -9,11 +9,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lit_transformers.attention.patterns import Ordered
-from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Context, MixerOutput, QueryStream, Shape
 from lit_transformers.named_tuples import with_fields
 from lit_transformers.stacks.block import Block, TwoStreamOutput, add_losses
-from lit_transformers.stacks.stack import MakeBlock, Stack, StackConfig, StackInput, StackOutput
+from lit_transformers.stacks.stack import MakeBlock, Stack, StackConfig, StackInput, StackOutput, require_between
 
 
 class SequentialConfig(StackConfig, kind="sequential"):
@@ -85,8 +84,7 @@ class Sequential(Stack):
 
     def split(self, step: int) -> tuple[Sequential, Sequential]:
         blocks = self.steps()
-        if not 0 < step < len(blocks):
-            raise ConfigError(f"a stack of {len(blocks)} layers cannot be divided after {step} of them", "depth")
+        require_between(step, len(blocks))
         upper = Sequential(blocks[step:], self.entry, self.first + step)
         return Sequential(blocks[:step], self.entry, self.first), upper
 

@@ -139,3 +139,9 @@ class Stack(nn.Module, ABC):
         where a stack has none, which is the default."""
         reason = f"a {type(self).__name__} stack has no part below its layers; set stack: sequential"
         raise ConfigError(reason, "stack")
+
+
+def require_between(step: int, depth: int) -> None:
+    """Raises ConfigError where a stack of ``depth`` layers is to be divided below its first or above its last one."""
+    if not 0 < step < depth:
+        raise ConfigError(f"a stack of {depth} layers cannot be divided after {step} of them", "depth")

@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
 from lit_transformers.config import Config, ConfigError, NonNegativeFloat
 from lit_transformers.encodings.positions import sinusoids
 from lit_transformers.mixer import Context, MixerOutput, Shape
+from lit_transformers.named_tuples import with_fields
 from lit_transformers.observable import Observable
 from lit_transformers.precision import full_precision
 from lit_transformers.stacks.block import Block, add_losses
-from lit_transformers.stacks.stack import MakeBlock, Stack, StackConfig, StackInput, StackOutput
+from lit_transformers.stacks.stack import MakeBlock, Stack, StackConfig, StackInput, StackOutput, require_between
 
 
 class HaltingConfig(Config):
@@ -57,7 +58,8 @@ class UniversalConfig(StackConfig, kind="universal"):
             raise ConfigError("one step leaves nothing to decide; set depth: 2, or halting: null", "stack.halting")
         if entry.widen is not None:
             raise ConfigError("a universal stack reads embeddings as wide as its layers", "embedding_dim")
-        return Universal(self, shape, make(0, 1), entry)
+        block, halting = make(0, 1), self.halting.build(shape.dim) if self.halting else None
+        return Universal(shape, block, entry, self.timestep, halting)
 
 
 class Universal(Stack):
@@ -65,13 +67,21 @@ class Universal(Stack):
 
     A position is still transformed after it has halted, and its neighbours see that, as in the listing; the paper's
     text copies it instead. Only its contribution to the output ends.
+    first: the number of its first step, which is not 0 where it is the upper part of a stack.
     """
 
-    def __init__(self, config: UniversalConfig, shape: Shape, block: Block, entry: StackInput) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        block: Block,
+        entry: StackInput,
+        timestep: bool,
+        halting: Halting | None = None,
+        first: int = 0,
+    ) -> None:
         super().__init__()
-        self.dim, self.depth, self.timestep = shape.dim, shape.depth, config.timestep
-        self.block, self.entry = block, entry
-        self.halting = config.halting.build(shape.dim) if config.halting else None
+        self.shape, self.timestep, self.first = shape, timestep, first
+        self.block, self.entry, self.halting = block, entry, halting
 
     def forward(
         self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None, keep_hidden: bool = False
@@ -79,17 +89,15 @@ class Universal(Stack):
         states: list[Any] = []
         hidden: list[Tensor] = []
         aux: dict[str, Tensor] = {}
-        positions, entered = self.entry.drawn(ctx), x
+        positions, depth = self.entry.drawn(ctx), self.shape.depth
         so_far = None if self.halting is None else HaltingState.nowhere(x)
-        for step in range(self.depth):
-            if self.timestep:
-                x = x + sinusoids(torch.full((1, 1), step + 1, device=x.device), self.dim, x.dtype)
-            before = self.entry(x, positions, step)
-            entered = before if step == 0 else entered
+        x = entered = self.before(x, positions, 0)
+        for step in range(depth):
+            before = self.before(x, positions, step) if step else x
             output: MixerOutput = self.block(before, ctx, None if state is None else state[step])
             x, aux = output.y, add_losses(aux, output.aux)
             if self.halting is not None and so_far is not None:
-                so_far = self.halting(before, x, so_far, step == self.depth - 1)
+                so_far = self.halting(before, x, so_far, step == depth - 1)
             states.append(output.state)
             hidden.append(x)
         if self.halting is not None and so_far is not None:
@@ -98,12 +106,34 @@ class Universal(Stack):
         kept = (tuple(hidden[:-1]), entered) if keep_hidden else ((), None)
         return StackOutput(x, tuple(states), aux, *kept)
 
+    def before(self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "b t"], step: int) -> Float[Tensor, "b t d"]:
+        """Returns what a step reads of the output of the one before it, with the sinusoids of the step."""
+        number = self.first + step
+        if self.timestep:
+            x = x + sinusoids(torch.full((1, 1), number + 1, device=x.device), self.shape.dim, x.dtype)
+        entered: Tensor = self.entry(x, positions, number)
+        return entered
+
     def steps(self) -> Sequence[Block]:
-        return [self.block] * self.depth
+        return [self.block] * self.shape.depth
 
     def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
-        halting = 0 if self.halting is None else 2 * queries * self.dim
-        return self.depth * (self.block.flops(queries, remembered, causal, source) + halting)
+        halting = 0 if self.halting is None else 2 * queries * self.shape.dim
+        return self.shape.depth * (self.block.flops(queries, remembered, causal, source) + halting)
+
+    def split(self, step: int) -> tuple[Universal, Universal]:
+        require_between(step, self.shape.depth)
+        if self.halting is not None:
+            reason = "positions that halt keep what they have added up from step to step, so that no step divides the"
+            raise ConfigError(f"{reason} stack; set halting: null", "stack.halting")
+        return self._steps(self.first, step), self._steps(self.first + step, self.shape.depth - step)
+
+    def without_steps(self) -> Universal:
+        return self._steps(self.first, 0)
+
+    def _steps(self, first: int, depth: int) -> Universal:
+        """Returns a stack of so many of its steps, without halting, from the one of that number on."""
+        return Universal(with_fields(self.shape, depth=depth), self.block, self.entry, self.timestep, None, first)
 
 
 class HaltingState(NamedTuple):
