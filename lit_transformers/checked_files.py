@@ -18,7 +18,7 @@ from torch import Tensor
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import replace_file
 
-__all__ = ["CheckedFile", "CheckedWriter", "Extent", "Precision", "VectorLayout"]
+__all__ = ["NOTHING", "CheckedFile", "CheckedWriter", "Extent", "Precision", "VectorLayout"]
 
 Precision = Literal["float32", "bfloat16", "int8"]
 BLOCK = 1 << 20
@@ -71,15 +71,18 @@ class VectorLayout(NamedTuple):
 class Extent(NamedTuple):
     """How much of a file is certain: its bytes, and the checksum of those behind the last whole block."""
 
-    size: int = 0
-    tail: int = 0
+    size: int
+    tail: int
+
+
+NOTHING = Extent(0, 0)
 
 
 class CheckedWriter:
     """Appends to a file, from its beginning or behind what is certain of it. ``extent``: of all bytes so far, which are
     certain after ``save``. Raises ConfigError where what was certain is damaged or missing."""
 
-    def __init__(self, path: Path, extent: Extent = Extent()) -> None:
+    def __init__(self, path: Path, extent: Extent = NOTHING) -> None:
         self.path, self.extent, self.sums = path, extent, array("I")
         if extent.size:
             self.sums.extend(CheckedFile(path, extent).sums[:-1].tolist())

@@ -114,12 +114,14 @@ class PassageAnswerPredictor(Predictor):
         padded: bool,
         texts: Sequence[tuple[str, ...]],
     ) -> Iterator[Mapping[str, Any]]:
-        width = self.reader.windows.question_width - rows.size(1)
+        width = self.reader.width - rows.size(1)
         questions, mask = F.pad(rows, (0, width)), F.pad(padding_mask, (0, width))
         spans: list[list[FoundSpan]] = [[] for _ in texts]
         windows = self.windows_of(texts)
         while some := [*islice(windows, TOGETHER)]:
-            for indices in batches([self.reader.windows.question_width + window.tokens for _, window in some], self.options.batch_tokens):
+            for indices in batches(
+                [self.reader.width + window.tokens for _, window in some], self.options.batch_tokens
+            ):
                 numbers = torch.tensor([some[index][0] for index in indices], device=rows.device)
                 read = [some[index][1] for index in indices]
                 best = best_spans(self.logits(questions[numbers], mask[numbers], read), self.head.longest_answer)
@@ -158,7 +160,7 @@ class PassageAnswerPredictor(Predictor):
         return self.head.logits(Representation(network, output.hidden, aux=output.aux), batch)
 
     def answer(self, spans: Sequence[FoundSpan]) -> Mapping[str, Any]:
-        """Returns what is written of a question, given the best spans of all windows, those of each passage in order."""
+        """Returns what is written of a question, given the best spans of all windows in their order."""
         number = max(spans, key=lambda span: span.best[0]).window.passage
         passage = self.states.passage(number)
         symbols, offsets = self.tokenizer.encode_with_offsets(passage.text)

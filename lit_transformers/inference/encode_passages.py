@@ -37,11 +37,12 @@ GROUP = 8
 class PassageReader(NamedTuple):
     """A trained network that answers questions, and whose lower layers read passages apart from them.
 
-    made: what the states of passages depend on, by name.
+    width: tokens of a question with [CLS], [SEP] and its padding. made: what the states of passages depend on, by name.
     """
 
     task: QuestionAnswering
     windows: QuestionWindows
+    width: int
     made: dict[str, Plain]
 
     @property
@@ -80,7 +81,7 @@ def passage_reader_of(checkpoint: Path, threshold: float | None = None) -> Passa
     require_apart(task, checkpoint)
     task.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     windows = source.windows(require_tokenizer(TrainedSymbols.of(extra).tokenizer))
-    return PassageReader(task, windows, made_by(task, source, windows))
+    return PassageReader(task, windows, source.question_width, made_by(task, source, windows))
 
 
 def require_apart(task: QuestionAnswering, checkpoint: Path) -> None:
@@ -183,4 +184,3 @@ def write_group(
         writer.add(read.passage, windows)
         number = stop
     writer.save()
-

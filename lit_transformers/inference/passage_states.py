@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from lit_transformers.checked_files import CheckedFile, CheckedWriter, Extent, Precision, VectorLayout
+from lit_transformers.checked_files import NOTHING, CheckedFile, CheckedWriter, Extent, Precision, VectorLayout
 from lit_transformers.config import ConfigError, Plain, canonical_hash
 from lit_transformers.inference.passages import PassageLine
 from lit_transformers.printing.amounts import memory
@@ -171,7 +171,7 @@ class PassageStatesWriter:
             raise ConfigError("another process encodes into it; wait for it", str(folder)) from None
         self.is_finished = (folder / MANIFEST).exists()
         if not self.is_finished and not (folder / UNFINISHED).exists():
-            nothing = Manifest(made, *layout, 0, 0, 0, dict.fromkeys(FILES, Extent()))
+            nothing = Manifest(made, *layout, 0, 0, 0, dict.fromkeys(FILES, NOTHING))
             nothing.write(folder / UNFINISHED)
             for name in FILES:
                 CheckedWriter(folder / name).save()

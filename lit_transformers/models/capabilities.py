@@ -18,6 +18,7 @@ from lit_transformers.models.model import ModelConfig, ModelOutput, Network
 from lit_transformers.stacks import Stack
 
 M = TypeVar("M", bound=ModelConfig)
+TOGETHER = "every layer reads a question and its passage together; set model: deformer with apart: 1 or more"
 
 
 class CausalNetwork(Network):
@@ -142,6 +143,28 @@ class RowNetwork(Network):
         after its own, of a network that is built for rows that are ``ordered``. Raises ConfigError where a family has
         none such, which is the default."""
         raise ConfigError(f"a {type(self).__name__} reads no rows in an order; drop data.attention_masks", "model")
+
+    def lower_states(
+        self, symbols: Int[Tensor, "b p"], padding_mask: Bool[Tensor, "b p"] | None = None
+    ) -> Float[Tensor, "b p d"]:
+        """Hook: returns what the lower layers make of passages, each with the [SEP] that ends it, whatever their
+        questions are. Raises ConfigError where every layer reads both together, which is the default."""
+        raise ConfigError(TOGETHER, "model")
+
+    def lower_part(self) -> nn.Module:
+        """Hook: returns the modules that compute ``lower_states``. Raises ConfigError where there are none."""
+        raise ConfigError(TOGETHER, "model")
+
+    def read_with(
+        self,
+        questions: Int[Tensor, "b w"],
+        padding_mask: Bool[Tensor, "b w"] | None,
+        states: Float[Tensor, "b p d"],
+        states_mask: Bool[Tensor, "b p"] | None = None,
+    ) -> ModelOutput:
+        """Hook: reads questions, each with its [CLS] and [SEP], and passages of which ``lower_states`` are given, as
+        ``read_row`` reads the rows (b, w + p) of both. Raises ConfigError where there are none."""
+        raise ConfigError(TOGETHER, "model")
 
     def predict(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n e"]:
         """Hook: maps hidden vectors to those that the softmax of ``tokens`` reads. By default they are the same."""

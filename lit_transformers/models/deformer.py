@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription, LabelledDescription, MixedDescription, RowDescription
 from lit_transformers.config import ConfigError, LowerLayers, NonNegative
@@ -133,9 +133,9 @@ class DeFormer(Encoder):
     def lower_states(
         self, symbols: Int[Tensor, "b p"], padding_mask: Bool[Tensor, "b p"] | None = None
     ) -> Float[Tensor, "b p d"]:
-        """Returns what the lower layers make of passages, each with the [SEP] that ends it, whatever their questions
-        are. ``padding_mask`` is True at real symbols and False at padding, which is at the end. Raises ConfigError
-        where no layer reads passages apart, or their states depend on the questions before them."""
+        """As in ``RowNetwork.lower_states``. ``padding_mask`` is True at real symbols and False at padding, which is at
+        the end. Raises ConfigError where no layer reads passages apart, or their states depend on the questions before
+        them."""
         lower, _ = self.parts
         if lower is None:
             raise ConfigError("no layer reads a passage apart from its question; set apart: 1 or more", "model.apart")
@@ -146,6 +146,11 @@ class DeFormer(Encoder):
         ctx = Context(positions, self.causal, padding_mask, marked=nothing, segments=segments)
         output: StackOutput = lower(self.embed(symbols, segments), with_fields(ctx, start=start, padding_last=True))
         return output.y
+
+    def lower_part(self) -> nn.Module:
+        lower, _ = self.parts
+        parts = {"tokens": self.tokens, "segments": self.segments, "lower": lower}
+        return nn.ModuleDict({name: part for name, part in parts.items() if part is not None})
 
     def read_with(
         self,
