@@ -64,6 +64,7 @@ __all__ = [
     "labels_in",
     "needed_mask",
     "needed_source_mask",
+    "row_lengths",
 ]
 
 LABEL = "label"
@@ -709,6 +710,11 @@ def needed_mask(batch: Any) -> Bool[Tensor, "b t"] | None:
 def needed_source_mask(batch: PairBatch | RetrievalBatch) -> Bool[Tensor, "b s"] | None:
     """Returns the padding mask that a network needs of the sources: None where every symbol is known to be real."""
     return batch.source_padding_mask if batch.source_padded else None
+
+
+def row_lengths(padding_mask: Bool[Tensor, "b t"]) -> Int[Tensor, " b"]:
+    """Returns the number of tokens of each row up to the last real one; 0 of a row of padding alone."""
+    return (padding_mask * torch.arange(1, padding_mask.size(1) + 1, device=padding_mask.device)).amax(dim=1)
 
 
 def labels_in(batch: Any, name: str) -> Tensor:

@@ -34,7 +34,8 @@ class Example(NamedTuple):
     text; None where there is one text. words: the number of the word of each symbol, from 1, and 0 where it belongs to
     none; None where no label is one of words. passage: the text that an answer is a part of; None where there is none.
     choices: the rows of its choices, each the places of its first symbol, of the first symbol of its second text, and
-    after its last; None where the example is one row.
+    after its last; None where the example is one row. first: how many symbols are of the first text, where padding
+    stands between it and the second one; None where none does.
     """
 
     symbols: npt.NDArray[np.int64]
@@ -45,6 +46,7 @@ class Example(NamedTuple):
     words: npt.NDArray[np.int64] | None = None
     passage: Passage | None = None
     choices: tuple[tuple[int, int, int], ...] | None = None
+    first: int | None = None
 
     @property
     def labels(self) -> dict[str, Any]:

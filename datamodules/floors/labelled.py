@@ -262,10 +262,8 @@ def _shared(batch: LabelledBatch) -> Floats:
     the share of all that both have; the share of the symbols of each that the other has."""
     assert batch.segments is not None
     shares = []
-    for inputs, real, segments in zip(batch.inputs.tolist(), batch.padding_mask, batch.segments, strict=True):
-        length = int(real.sum())
-        second = length - int(segments.sum())
-        texts = inputs[1 : second - 1], inputs[second : length - 1]
+    for inputs, real, segments in zip(batch.inputs, batch.padding_mask, batch.segments, strict=True):
+        texts = inputs[real & (segments == 0)][1:-1].tolist(), inputs[real & (segments == 1)][:-1].tolist()
         one, other = ({*text} for text in texts)
         pairs, other_pairs = ({*pairwise(text)} for text in texts)
         both = len(one & other)

@@ -228,6 +228,7 @@ def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -
             marked[index][[position + 1 for position in row.marked or ()]] = True
             if row.second is not None:
                 segments[index][row.second + 1 : length] = 1
+                padding_mask[index][(row.second if row.first is None else row.first) + 1 : row.second + 1] = False
             if row.words is not None:
                 words[index][1:length] = row.words
     labels = {name: column_of(name, kind, examples, longest) for name, kind in shape.columns.items()}

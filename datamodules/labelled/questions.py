@@ -48,6 +48,8 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
     tokenizer   of the network that is fine-tuned
     length      tokens of the longest row, special symbols included
     stride      symbols of the passage from the beginning of a window to that of the next
+    question_width  tokens of every question with [CLS], [SEP] and the padding behind it, so that all passages begin at
+                one place (for ``deformer``); None where a passage follows its question
     examples    questions of training, chosen at random and the same for all seeds; None for all
     splits      hash: passages are split by a hash of their texts. folders: by file or folder names (train, dev, test)
     validation  the fraction of passages for validation, of a split by hash
@@ -62,6 +64,7 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
     tokenizer: TokenizerConfig = BytesConfig()
     length: Annotated[int, Field(ge=8)] = 384
     stride: Positive = 128
+    question_width: Annotated[int, Field(ge=3)] | None = None
     examples: Positive | None = None
     splits: Literal["hash", "folders"] = "hash"
     validation: Fraction = 0.1
@@ -71,8 +74,10 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
 
     def conflicts(self) -> Iterator[str]:
         yield from nothing_left(self.validation, self.test)
-        if self.stride > self.length - 4:
-            yield f"stride: windows of {self.length} tokens cannot begin {self.stride} symbols apart; make it smaller"
+        if self.stride > self.length - 1 - (self.question_width or 3):
+            of_width = f" with questions of {self.question_width}" if self.question_width else ""
+            reason = f"windows of {self.length} tokens{of_width} cannot begin {self.stride} symbols apart"
+            yield f"stride: {reason}; make it smaller"
 
     @property
     def longest_row(self) -> int:
@@ -92,14 +97,18 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
 
     def described(self, trained: TrainedSymbols) -> LabelledDescription:
         vocabulary = RowSymbols.of(require_tokenizer(trained.tokenizer)).vocabulary
-        return LabelledDescription(vocabulary=vocabulary, length=self.length, labels=SpanLabels(), segments=2)
+        labels, width = SpanLabels(), self.question_width
+        return LabelledDescription(
+            vocabulary=vocabulary, length=self.length, labels=labels, segments=2, question_width=width
+        )
 
     def windows(self, tokenizer: Tokenizer) -> QuestionWindows:
         """Returns how a question and its passage become rows with the symbols of a tokenizer."""
-        return QuestionWindows.of(tokenizer, self.length, self.stride)
+        return QuestionWindows.of(tokenizer, self.length, self.stride, self.question_width)
 
     def protocol(self) -> dict[str, Plain]:
-        return {"length": self.length, "stride": self.stride, "questions of training": self.examples}
+        width = {} if self.question_width is None else {"question width": self.question_width}
+        return {"length": self.length, "stride": self.stride, "questions of training": self.examples} | width
 
     def corpus(self) -> IndexedCorpus:
         """Returns the corpus of the passages with their questions. Raises DataError, which names the question."""
@@ -190,7 +199,8 @@ class Questions(Examples):
     @cached_property
     def fingerprint(self) -> str:  # type: ignore[override]
         config, tokenizer = self.config, canonical_hash(key_of(self.tokenizer), 32)
-        return canonical_hash([self.content, tokenizer, config.length, config.stride, config.examples], 32)
+        width = [] if config.question_width is None else [config.question_width]
+        return canonical_hash([self.content, tokenizer, config.length, config.stride, config.examples, *width], 32)
 
     def trained_symbols(self) -> TrainedSymbols:
         return TrainedSymbols(self.tokenizer.to_dict())
@@ -220,9 +230,8 @@ class Questions(Examples):
         row = self.windows.row(self.tokenizer.encode(question.text.encode()), passage, window)
         texts = tuple(answer.text for answer in question.answers)
         text = Passage(paragraph.passage, row.spans(offsets), texts)
-        return Example(
-            row.symbols.astype(np.int64), row.label(_symbols_of(question, offsets)), second=row.second, passage=text
-        )
+        label = row.label(_symbols_of(question, offsets))
+        return Example(row.symbols, label, second=row.second, passage=text, first=row.first)
 
     def question(self, split: Split, ordinal: int) -> tuple[Paragraph, Question]:
         """Returns a question of a split with its passage."""

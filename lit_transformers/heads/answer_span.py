@@ -21,6 +21,7 @@ from lit_transformers.batch import (
     LabelledDescription,
     Passage,
     SpanLabels,
+    row_lengths,
 )
 from lit_transformers.config import ConfigError, Plain, Positive
 from lit_transformers.heads.head import Head, HeadConfig, HeadLoss, Reads, Representation
@@ -207,7 +208,7 @@ def answerable(batch: LabelledBatch) -> Bool[Tensor, "b t"]:
     """Returns the tokens that an answer may begin or end with: [CLS], and those of the passage without its [SEP]."""
     assert batch.segments is not None
     places = torch.arange(batch.inputs.size(1), device=batch.inputs.device)
-    is_last = places == batch.padding_mask.sum(dim=1, keepdim=True) - 1
+    is_last = places == row_lengths(batch.padding_mask)[:, None] - 1
     return ((batch.segments == 1) & ~is_last) | (places == 0)
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_transformers.batch import row_lengths
 from lit_transformers.precision import full_precision
 
 __all__ = ["FixedPooling", "PiecePooling", "Pooled", "Pooling", "cut_rows", "joined_rows", "pooled"]
@@ -34,7 +35,7 @@ class Pooled(nn.Module):
 
     def forward(self, hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b d"]:
         """Returns one vector (b, d) for each row, zeros for one of padding alone by mean, max and attention.
-        ``padding_mask`` is False at padding, which is at the end of a row."""
+        ``padding_mask`` is False at padding."""
         if self.pooling != "attention":
             return pooled(hidden, padding_mask, self.pooling)
         assert self.query is not None
@@ -51,12 +52,12 @@ class Pooled(nn.Module):
 def pooled(
     hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"], pooling: FixedPooling
 ) -> Float[Tensor, "b d"]:
-    """Returns one vector (b, d) for each row, by a pooling that learns nothing; padding is at the end of a row."""
+    """Returns one vector (b, d) for each row, by a pooling that learns nothing."""
     match pooling:
         case "first":
             return hidden[:, 0]
         case "last":
-            last = (padding_mask.sum(dim=1) - 1).clamp(min=0)
+            last = (row_lengths(padding_mask) - 1).clamp(min=0)
             return hidden[torch.arange(len(hidden), device=hidden.device), last]
         case "mean":
             total = hidden.masked_fill(~padding_mask[..., None], 0.0).sum(dim=1)

@@ -50,7 +50,7 @@ class AnswerPredictor(Predictor):
         question, passage = symbols
         ranges = self.windows.ranges(len(question), len(passage), "the question")
         windows = (self.windows.row(question, passage, window) for window in ranges)
-        return [self.row_of(window.symbols, window.second) for window in windows]
+        return [self.row_of(window.symbols, window.second, window.first) for window in windows]
 
     def predictions(
         self,

@@ -71,7 +71,7 @@ class ChoicePredictor(Predictor):
         rows = [self.rows.row(question, choice) for choice in choices]
         sizes = [number for row, second in rows for number in (len(row), second or 0)]
         packed = np.concatenate([[len(rows)], sizes, *(row for row, _ in rows)])
-        return np.stack([packed, np.zeros_like(packed)], axis=1).astype(np.int64)
+        return np.stack([packed, *[np.zeros_like(packed)] * 2], axis=1).astype(np.int64)
 
     def predictions(
         self,

@@ -75,7 +75,7 @@ class Predictor(LineWriter):
 
     names: of what it predicts, "probabilities" among them if it gives any. temperature: by which the outputs are
     divided before they become probabilities, fitted to examples; None where none was. A row has for each token its
-    symbol, and 1 in the second text, else 0 (t, 2).
+    symbol, 1 in the second text, else 0, and 1 at padding between both, else 0 (t, 3).
     """
 
     def __init__(
@@ -113,23 +113,26 @@ class Predictor(LineWriter):
     def row(self, symbols: Sequence[Symbols]) -> Symbols:
         return self.row_of(*self.rows.row(*symbols))
 
-    def row_of(self, symbols: Symbols, second: int | None) -> Symbols:
-        """Returns a row, given its symbols without the boundary and the place of the second text in them."""
-        row = np.append([self.boundary], symbols)
-        is_second = np.arange(len(row)) > (len(row) if second is None else second)
-        return np.stack([row, is_second], axis=1)
+    def row_of(self, symbols: Symbols, second: int | None, first: int | None = None) -> Symbols:
+        """Returns a row, given its symbols without the boundary and the place of the second text in them. first: how
+        many of them are of the first text, where padding follows it."""
+        row, places = np.append([self.boundary], symbols), np.arange(1 + len(symbols))
+        is_second = places > (len(row) if second is None else second)
+        is_padding = ~is_second & (places > (len(row) if first is None else first))
+        return np.stack([row, is_second, is_padding], axis=1)
 
     @torch.no_grad()
     def outputs(
         self,
-        rows: Int[Tensor, "b t 2"],
+        rows: Int[Tensor, "b t 3"],
         padding_mask: Bool[Tensor, "b t"],
         padded: bool,
         texts: Sequence[tuple[str, ...]],
     ) -> Sequence[Any]:
         torch.manual_seed(0)  # as in an evaluation, for mixers that draw random numbers
         with arithmetic(self.training):
-            symbols, segments = rows.to(self.device).unbind(dim=2)
+            padding_mask, padded = padding_mask & (rows[..., 2] == 0), padded or bool(rows[..., 2].any())
+            symbols, segments, _ = rows.to(self.device).unbind(dim=2)
             return [*self.predictions(symbols, segments, padding_mask.to(self.device), padded, texts)]
 
     def written(self, texts: tuple[str, ...], outputs: Sequence[Any]) -> str:

@@ -8,11 +8,12 @@ from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, NamedTuple, final
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from torch import Tensor
 
 from lit_transformers.attention.executors import Inputs, attend, attend_flops
 from lit_transformers.attention.patterns import BLOCK, Graph
+from lit_transformers.batch import row_lengths
 from lit_transformers.config import Length, NonNegative, Positive, RandomSeed
 from lit_transformers.host import HOST, sent
 from lit_transformers.mixer import Context, Promises, Shape
@@ -85,7 +86,7 @@ class BigBird(QKVMixer):
         if inputs.key_mask is None:
             graph = of_full_rows(self.drawing, length, inputs.k.device)
         else:
-            graph = self.drawing.graph(lengths(inputs.key_mask), length)
+            graph = self.drawing.graph(row_lengths(inputs.key_mask), length)
         return HeadsOutput(attend(graph, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped))
 
     def flops(self, queries: int, remembered: int, causal: bool = False) -> int:
@@ -142,11 +143,6 @@ def of_full_rows(sampler: GraphSampler, length: int, device: torch.device) -> Gr
             for block in blocks
         )
         return replace(graph, edges=sent(graph.edges, device), planned=planned)
-
-
-def lengths(key_mask: Bool[Tensor, "b s"]) -> Int[Tensor, " b"]:
-    """Returns the length of each row up to and including its last real token."""
-    return (key_mask * torch.arange(1, key_mask.size(1) + 1, device=key_mask.device)).amax(dim=1)
 
 
 def shuffled(blocks: int, graphs: int, seed: int, device: torch.device) -> Tensor:

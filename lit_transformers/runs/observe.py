@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_transformers.batch import row_lengths
 from lit_transformers.config import Plain
 from lit_transformers.mixer import Context, map_state
 from lit_transformers.mixers.qkv import QKVMixer
@@ -117,7 +118,9 @@ def attention_summary(call: ModuleCall) -> AttentionSummary | None:
     if length < LEAST or ctx.source is not None:
         return None
     marked = None if ctx.marked is None else ctx.marked[row, :length]
-    row_ctx = Context(ctx.positions[row, :length], ctx.causal, marked=marked, unbroken=ctx.unbroken)
+    real = None if ctx.padding_mask is None else ctx.padding_mask[row, :length]
+    real = None if real is None or bool(real.all()) else real
+    row_ctx = Context(ctx.positions[row, :length], ctx.causal, real, marked=marked, unbroken=ctx.unbroken)
     state = map_state(lambda tensor: tensor[row], rest[0]) if rest else None
     weights, places = weights_by_part(mixer, x[row, :length], row_ctx, state)
     totals, queries, side = weights.sum(dim=-1), weights.size(1), weights.size(2)
@@ -146,12 +149,13 @@ def weights_by_part(
 
 
 def longest_row(x: Float[Tensor, "b t d"], ctx: Context) -> tuple[slice, int]:
-    """Returns the first row with the most real tokens, as a slice, and how many of its tokens are observed."""
+    """Returns the first of the longest rows without their padding at the end, as a slice, and how many of its tokens
+    are observed."""
     if ctx.padding_mask is None:
         return slice(0, 1), min(LONGEST, x.size(1))
-    real = ctx.padding_mask.sum(dim=1)
-    row = int(real.argmax())
-    return slice(row, row + 1), min(LONGEST, int(real[row]))
+    lengths = row_lengths(ctx.padding_mask)
+    row = int(lengths.argmax())
+    return slice(row, row + 1), min(LONGEST, int(lengths[row]))
 
 
 def as_levels(weights: Float[Tensor, "n n"]) -> dict[str, Plain]:

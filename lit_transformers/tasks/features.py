@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lit_transformers.batch import LabelledBatch
+from lit_transformers.batch import LabelledBatch, row_lengths
 from lit_transformers.checked_files import CheckedFile, CheckedWriter, Extent, VectorLayout
 from lit_transformers.config import ConfigError, Plain
 
@@ -33,7 +33,8 @@ def weights_digest(module: nn.Module) -> str:
 
 
 class KeyedRow(NamedTuple):
-    """A row of a batch by what a network reads of it: its key, its number in the batch, and its real tokens."""
+    """A row of a batch by what a network reads of it: its key, its number in the batch, and its tokens up to the last
+    real one."""
 
     key: bytes
     number: int
@@ -44,7 +45,7 @@ def row_keys(batch: LabelledBatch) -> Iterator[KeyedRow]:
     """Yields the rows of a batch, those of padding alone excepted. The host waits for the device to know them."""
     parts = [part for part in (batch.inputs, batch.marked, batch.segments) if part is not None]
     stacked = torch.stack([part.long() for part in parts], dim=1).cpu().numpy()
-    for number, tokens in enumerate(batch.padding_mask.sum(dim=1).tolist()):
+    for number, tokens in enumerate(row_lengths(batch.padding_mask).tolist()):
         if tokens:
             content = np.ascontiguousarray(stacked[number, :, :tokens])
             yield KeyedRow(hashlib.blake2b(content.tobytes(), digest_size=KEY_BYTES).digest(), number, tokens)

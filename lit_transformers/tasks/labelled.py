@@ -88,7 +88,7 @@ class LabelledTaskConfig(TaskConfig):
         columns = {name: kind.random(2, length) for name, kind in described.columns.items()}
         marked = torch.arange(length) == torch.randint(length, (*shape[:-1], 1))
         real, rows = torch.ones_like(marked), torch.arange(2)
-        segments = random_segments(inputs) if described.segments > 1 else None
+        segments = random_segments(inputs, described.question_width) if described.segments > 1 else None
         words = words_of_two(2, length) if described.of_words else None
         return LabelledBatch(
             inputs, real, labels, marked, rows, None, columns, padded=False, segments=segments, words=words
@@ -200,10 +200,12 @@ def marks(batch: LabelledBatch) -> Bool[Tensor, "b t"]:
     return first & batch.padding_mask
 
 
-def random_segments(inputs: Int[Tensor, "*n t"]) -> Int[Tensor, "*n t"]:
-    """Returns segments of rows of two texts, of which the second begins at a random token."""
-    length = inputs.size(-1)
-    return (torch.arange(length) > torch.randint(length - 1, (*inputs.shape[:-1], 1))).long()
+def random_segments(inputs: Int[Tensor, "*n t"], question_width: int | None = None) -> Int[Tensor, "*n t"]:
+    """Returns segments of rows of two texts, of which the second begins at a random token, or where the first is so
+    wide."""
+    length, shape = inputs.size(-1), (*inputs.shape[:-1], 1)
+    last = torch.randint(length - 1, shape) if question_width is None else torch.full(shape, question_width - 1)
+    return (torch.arange(length) > last).long()
 
 
 def words_of_two(rows: int, length: int) -> Int[Tensor, "b t"]:
