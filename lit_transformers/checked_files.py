@@ -46,6 +46,10 @@ class VectorLayout(NamedTuple):
             return self.width * (4 + vectors)
         return self.width * vectors * (4 if self.precision == "float32" else 2)
 
+    def total(self, windows: int, vectors: int) -> int:
+        """Returns the bytes of vectors in all, of as many windows."""
+        return windows * self.size(0) + vectors * (self.size(1) - self.size(0))
+
     def written(self, vectors: Float[Tensor, "t w"]) -> bytes:
         """Returns vectors as bytes."""
         vectors = vectors.detach().float().cpu().contiguous()

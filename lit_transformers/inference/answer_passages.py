@@ -54,7 +54,7 @@ class FoundSpan(NamedTuple):
     """A window that was read for a question, and its best span, a row of ``best_spans``."""
 
     window: PassageWindow
-    best: Sequence[float]
+    columns: Sequence[float]
 
 
 class PassageAnswerPredictor(Predictor):
@@ -161,22 +161,23 @@ class PassageAnswerPredictor(Predictor):
 
     def answer(self, spans: Sequence[FoundSpan]) -> Mapping[str, Any]:
         """Returns what is written of a question, given the best spans of all windows in their order."""
-        number = max(spans, key=lambda span: span.best[0]).window.passage
+        best = max(spans, key=lambda span: span.columns[0])
+        number, score = best.window.passage, best.columns[0]
         passage = self.states.passage(number)
         symbols, offsets = self.tokenizer.encode_with_offsets(passage.text)
         nothing = Passage(passage.text, np.zeros((self.reader.windows.length, 2), np.int64), ())
         windows = []
-        for window, best in spans:
+        for window, columns in spans:
             held = nothing  # spans of other passages have smaller scores
             if window.passage == number:
                 row = self.reader.windows.row(symbols[:0], symbols, window.symbols)
                 held = nothing._replace(spans=row.spans(offsets))
-            windows.append(WindowAnswer.of(number, best, held))
+            windows.append(WindowAnswer.of(number, columns, held))
         answer = ResolvedAnswer.of(windows)
         text = self.head.answered(answer)
         probability = answer.none_probability if text is None else answer.probability
         found = (passage.line, answer.start, answer.start + len(text)) if text is not None else (None, None, None)
-        numbers = (round(answer.score, DIGITS), round(probability, DIGITS))
+        numbers = (round(score, DIGITS), round(probability, DIGITS))
         return dict(zip(NAMES, (text, *found, *numbers), strict=True))
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, final
+from typing import Any, NamedTuple, Self, final, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -81,12 +81,11 @@ class Manifest(NamedTuple):
 
     def lines(self) -> Iterator[str]:
         """Yields sentences on the sizes."""
-        size, passages = self.files[STATES].size, max(self.passages, 1)
         yield f"passages: {self.passages:,}, in {self.windows:,} windows of {self.tokens:,} tokens"
-        yield f"states in {self.precision}: {memory(size)}, {size / passages:,.0f} bytes a passage"
-        if self.precision == "float32":
-            counts = {name: VectorLayout(name, self.width).size(self.tokens) for name in ("bfloat16", "int8")}
-            yield "smaller: " + ", ".join(f"--precision {name}, {memory(size)}" for name, size in counts.items())
+        yield f"states in {self.precision}: {memory(self.files[STATES].size)}"
+        sizes = {name: VectorLayout(name, self.width).total(self.windows, self.tokens) for name in get_args(Precision)}
+        each = (f"{name} {round(size / max(self.passages, 1)):,}" for name, size in sizes.items())
+        yield f"bytes a passage: {', '.join(each)}"
 
     def require(self, own: Mapping[str, Plain], folder: Path) -> None:
         """Raises ConfigError, which names the first difference, where a network with these cannot read the states."""
@@ -171,10 +170,9 @@ class PassageStatesWriter:
             raise ConfigError("another process encodes into it; wait for it", str(folder)) from None
         self.is_finished = (folder / MANIFEST).exists()
         if not self.is_finished and not (folder / UNFINISHED).exists():
-            nothing = Manifest(made, *layout, 0, 0, 0, dict.fromkeys(FILES, NOTHING))
-            nothing.write(folder / UNFINISHED)
             for name in FILES:
                 CheckedWriter(folder / name).save()
+            Manifest(made, *layout, 0, 0, 0, dict.fromkeys(FILES, NOTHING)).write(folder / UNFINISHED)
         self.before = PassageStates(folder, made, MANIFEST if self.is_finished else UNFINISHED)
         self.manifest = self.before.manifest
         if layout.precision != self.manifest.precision:
@@ -202,7 +200,7 @@ class PassageStatesWriter:
     def require_held(self, number: int, passage: PassageLine) -> None:
         """Raises ConfigError where the folder holds another passage with this number."""
         if self.before.passage(number) != passage:
-            reason = f"holds another passage in line {self.before.passage(number).line} than line {passage.line} says"
+            reason = f"holds another passage in the place of line {passage.line}"
             raise ConfigError(f"{reason}; {ANEW}", str(self.folder))
 
     def add(self, passage: PassageLine, windows: Sequence[tuple[range, Float[Tensor, "p d"]]]) -> None:

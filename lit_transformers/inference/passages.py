@@ -25,7 +25,7 @@ from lit_transformers.training.arithmetic import arithmetic
 __all__ = ["PassageFinder", "PassageLine", "passage_finder_of", "passages_in"]
 
 TOGETHER = 1024
-"""The passages that are held as symbols at once."""
+"""The passages whose symbols, or whose vectors in double precision, are held at once."""
 
 
 class PassageLine(NamedTuple):
@@ -108,7 +108,8 @@ class PassageFinder(Predictor):
     def nearest(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Iterator[list[tuple[int, float]]]:
         """Yields the numbers of the most similar passages for each question, with their scores."""
         questions = self.vectors_of(self.task.evaluator(), rows, padding_mask)
-        for scores in (questions.double() @ self.vectors.double().T).float():
+        parts = (questions.double() @ some.double().T for some in self.vectors.split(TOGETHER))
+        for scores in torch.cat([*parts], dim=1).float():
             ordered = scores.sort(descending=True, stable=True)
             yield [*zip(ordered.indices[: self.top].tolist(), ordered.values[: self.top].tolist(), strict=True)]
 

@@ -16,7 +16,7 @@ from datamodules.labelled.stored_texts import StoredText
 from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
 from lit_transformers.inference.lines import LineOptions
-from lit_transformers.inference.passages import PassageFile, passage_finder_of
+from lit_transformers.inference.passages import passage_finder_of, passages_in
 from lit_transformers.inference.predict import predictor_of
 from lit_transformers.inference.predictor import NOT_CALIBRATED, LineFormat, Predictor
 from lit_transformers.runs import RunConfig
@@ -225,7 +225,7 @@ def test_passages_of_a_file_are_ordered_as_an_evaluation_orders_them(tmp_path: P
         for vector in task.predict_step(batch, 0):
             of_texts = passages if vector.question is None else questions
             of_texts[vector.passage] = torch.tensor(vector.vector)
-    finder = passage_finder_of(checkpoint, PassageFile(file, 4), LineOptions())
+    finder = passage_finder_of(checkpoint, [*passages_in(file)], LineOptions(), top=4)
     results = predicted(finder, *(f"{text.split()[0]} film" for text in TEXTS), "")  # type: ignore[arg-type]
     assert results.pop() == {"passages": None}
     numbers = dict(zip(data.passages("validation"), TEXTS, strict=True))  # type: ignore[attr-defined]
@@ -240,8 +240,8 @@ def test_passages_of_a_file_are_ordered_as_an_evaluation_orders_them(tmp_path: P
         of(checkpoint)
     (tmp_path / "empty.txt").write_text("\n \n")
     with pytest.raises(DataError, match=r"empty.txt: holds no passage; write one in every line"):
-        passage_finder_of(checkpoint, PassageFile(tmp_path / "empty.txt"), LineOptions())
+        [*passages_in(tmp_path / "empty.txt")]
     (tmp_path / "other").mkdir()
     other, _ = saved(over_texts(tmp_path, "classification"), tmp_path / "other")
     with pytest.raises(ConfigError, match=r"^--passages: a run of the task classification searches no passages"):
-        passage_finder_of(other, PassageFile(file), LineOptions())
+        passage_finder_of(other, [*passages_in(file)], LineOptions())
