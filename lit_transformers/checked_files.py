@@ -63,13 +63,13 @@ class VectorLayout(NamedTuple):
 
     def read(self, content: npt.NDArray[np.uint8], vectors: int) -> Float[Tensor, "t w"]:
         """Returns the vectors of ``written`` in float32."""
-        content, shape = torch.from_numpy(np.array(content)), (vectors, self.width)
+        numbers, shape = torch.from_numpy(np.array(content)), (vectors, self.width)
         if self.precision == "float32":
-            return content.view(torch.float32).view(shape)
+            return numbers.view(torch.float32).view(shape)
         if self.precision == "bfloat16":
-            return content.view(torch.bfloat16).view(shape).float()
-        scales = content[: 4 * self.width].view(torch.float32)
-        return content[4 * self.width :].view(torch.int8).view(shape) * scales
+            return numbers.view(torch.bfloat16).view(shape).float()
+        scales = numbers[: 4 * self.width].view(torch.float32)
+        return numbers[4 * self.width :].view(torch.int8).view(shape) * scales
 
 
 class Extent(NamedTuple):
@@ -152,7 +152,7 @@ class CheckedFile:
 
     def _check(self, block: int) -> None:
         begin, end = block * BLOCK, min((block + 1) * BLOCK, self.size)
-        if zlib.crc32(self.content[begin:end]) != self.sums[block]:
+        if zlib.crc32(self.content[begin:end].data) != self.sums[block]:
             reason = f"is a damaged cache: a byte from {begin:,} to {end:,} has changed since it was written"
             raise ConfigError(f"{reason}; {REMEDY}", str(self.path))
         self.checked[block] = True

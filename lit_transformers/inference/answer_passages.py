@@ -133,13 +133,13 @@ class PassageAnswerPredictor(Predictor):
     def windows_of(self, texts: Sequence[tuple[str, ...]]) -> Iterator[tuple[int, PassageWindow]]:
         """Yields the number of each question with each window that is read for it."""
         searched = [question for question, *named in texts if not named]
-        found = iter(self.finder.nearest_of(searched) if self.finder and searched else ())
+        nearest = iter(self.finder.nearest_of(searched) if self.finder and searched else ())
         for number, (_, *named) in enumerate(texts):
             passages: Sequence[int] = range(len(self.states))
             if named:
                 passages = [self.states.number_of(int(line)) or 0 for line in named]
             elif self.finder:
-                passages = sorted(passage for passage, _ in next(found))
+                passages = sorted(passage for passage, _ in next(nearest))
             for passage in passages:
                 yield from ((number, window) for window in self.states.windows_of(passage))
 
@@ -176,9 +176,9 @@ class PassageAnswerPredictor(Predictor):
         answer = ResolvedAnswer.of(windows)
         text = self.head.answered(answer)
         probability = answer.none_probability if text is None else answer.probability
-        found = (passage.line, answer.start, answer.start + len(text)) if text is not None else (None, None, None)
+        places = (passage.line, answer.start, answer.start + len(text)) if text is not None else (None, None, None)
         numbers = (round(score, DIGITS), round(probability, DIGITS))
-        return dict(zip(NAMES, (text, *found, *numbers), strict=True))
+        return dict(zip(NAMES, (text, *places, *numbers), strict=True))
 
 
 def passage_answer_predictor_of(
@@ -197,7 +197,7 @@ def passage_answer_predictor_of(
     None for all of them. threshold: of no answer, in place of that of its task.
     """
     reader = passage_reader_of(checkpoint, threshold)
-    states = PassageStates(passages, reader.made)
+    states = PassageStates(passages, reader.dependencies)
     finder = None
     if retriever is not None:
         finder = passage_finder_of(retriever, StoredPassages(states), options, top=top, place="--retriever")

@@ -37,13 +37,14 @@ GROUP = 8
 class PassageReader(NamedTuple):
     """A trained network that answers questions, and whose lower layers read passages apart from them.
 
-    width: tokens of a question with [CLS], [SEP] and its padding. made: what the states of passages depend on, by name.
+    width: tokens of a question with [CLS], [SEP] and its padding. dependencies: what the states of passages depend on,
+    by name.
     """
 
     task: QuestionAnswering
     windows: QuestionWindows
     width: int
-    made: dict[str, Plain]
+    dependencies: dict[str, Plain]
 
     @property
     def network(self) -> RowNetwork:
@@ -81,7 +82,7 @@ def passage_reader_of(checkpoint: Path, threshold: float | None = None) -> Passa
     require_apart(task, checkpoint)
     task.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     windows = source.windows(require_tokenizer(TrainedSymbols.of(extra).tokenizer))
-    return PassageReader(task, windows, source.question_width, made_by(task, source, windows))
+    return PassageReader(task, windows, source.question_width, dependencies_of(task, source, windows))
 
 
 def require_apart(task: QuestionAnswering, checkpoint: Path) -> None:
@@ -95,7 +96,7 @@ def require_apart(task: QuestionAnswering, checkpoint: Path) -> None:
         raise ConfigError(error.reason, f"{checkpoint}: {error.path}") from None
 
 
-def made_by(task: QuestionAnswering, source: QuestionsConfig, windows: QuestionWindows) -> dict[str, Plain]:
+def dependencies_of(task: QuestionAnswering, source: QuestionsConfig, windows: QuestionWindows) -> dict[str, Plain]:
     """Returns what states of passages depend on, by name."""
     model = task.model_config.override(task.config.evaluation)
     return {
@@ -134,7 +135,7 @@ def encode_passages(
     """
     reader = passage_reader_of(checkpoint)
     layout = VectorLayout(precision, reader.task.model_config.dim)
-    with PassageStatesWriter(folder, reader.made, layout) as writer:
+    with PassageStatesWriter(folder, reader.dependencies, layout) as writer:
         held, group = writer.passages, list[EncodedPassage]()
         number = -1
         for number, passage in enumerate(passages_in(passages)):

@@ -31,7 +31,7 @@ MANIFEST, UNFINISHED, LOCK = "manifest.json", "unfinished.json", "lock"
 FORMAT = 1
 ANEW = "encode the passages anew into another folder"
 HIDDEN = {"tokenizer": "another tokenizer", "weights": "other weights of the lower layers"}
-"""What made states without a value that a message could give."""
+"""What states depend on without a value that a message could give."""
 
 
 class PassageWindow(NamedTuple):
@@ -48,10 +48,10 @@ class PassageWindow(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What a folder holds. made: by which weights, tokenizer and windows, by name. files: how much of
+    """What a folder holds. dependencies: by which weights, tokenizer and windows, by name. files: how much of
     each file is certain."""
 
-    made: Mapping[str, Plain]
+    dependencies: Mapping[str, Plain]
     precision: Precision
     width: int
     passages: int
@@ -90,8 +90,8 @@ class Manifest(NamedTuple):
     def require(self, own: Mapping[str, Plain], folder: Path) -> None:
         """Raises ConfigError, which names the first difference, where a network with these cannot read the states."""
         for name, value in own.items():
-            if self.made.get(name) != value:
-                differs = f"{name} {self.made.get(name)}, and this network has {value}"
+            if self.dependencies.get(name) != value:
+                differs = f"{name} {self.dependencies.get(name)}, and this network has {value}"
                 raise ConfigError(f"holds states of {HIDDEN.get(name, differs)}; {ANEW}", str(folder))
 
 
@@ -100,8 +100,8 @@ class PassageStates:
     """The states in a folder that a ``PassageStatesWriter`` has filled, of which only the parts in use are read, and
     whose memory all processes share. A damaged part is refused when it is first read.
 
-    own: what the network that reads them has, by name, as ``made`` of the writer. Raises ConfigError where the folder
-    holds no states, where they are not complete, damaged, or of another network.
+    own: what the network that reads them has, by name, as ``dependencies`` of the writer. Raises ConfigError where the
+    folder holds no states, where they are not complete, damaged, or of another network.
     """
 
     def __init__(self, folder: Path, own: Mapping[str, Plain], file: str = MANIFEST) -> None:
@@ -154,11 +154,11 @@ class PassageStatesWriter:
     """Writes states to a folder in the order of the passages, with constant memory. What ``save`` has written stays:
     a writer that is killed continues there in another process. ``finish`` makes the folder complete.
 
-    made: what the states depend on, by name. ``passages``: how many the folder holds. Raises ConfigError where the
-    folder holds something else, or states of other weights, or another process writes to it.
+    dependencies: what the states depend on, by name. ``passages``: how many the folder holds. Raises ConfigError where
+    the folder holds something else, or states of other weights, or another process writes to it.
     """
 
-    def __init__(self, folder: Path, made: Mapping[str, Plain], layout: VectorLayout) -> None:
+    def __init__(self, folder: Path, dependencies: Mapping[str, Plain], layout: VectorLayout) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()) and not any((folder / name).exists() for name in (MANIFEST, UNFINISHED, LOCK)):
             raise ConfigError("holds other files; name a new folder", str(folder))
@@ -172,8 +172,8 @@ class PassageStatesWriter:
         if not self.is_finished and not (folder / UNFINISHED).exists():
             for name in FILES:
                 CheckedWriter(folder / name).save()
-            Manifest(made, *layout, 0, 0, 0, dict.fromkeys(FILES, NOTHING)).write(folder / UNFINISHED)
-        self.before = PassageStates(folder, made, MANIFEST if self.is_finished else UNFINISHED)
+            Manifest(dependencies, *layout, 0, 0, 0, dict.fromkeys(FILES, NOTHING)).write(folder / UNFINISHED)
+        self.before = PassageStates(folder, dependencies, MANIFEST if self.is_finished else UNFINISHED)
         self.manifest = self.before.manifest
         if layout.precision != self.manifest.precision:
             reason = f"holds states in {self.manifest.precision}, and --precision is {layout.precision}"

@@ -24,6 +24,7 @@ from lit_transformers.inference.answer_passages import PassageAnswerPredictor, p
 from lit_transformers.inference.encode_passages import encode_passages, passage_reader_of
 from lit_transformers.inference.lines import LineOptions
 from lit_transformers.inference.passage_states import PassageStates, PassageStatesWriter
+from lit_transformers.inference.passages import PassageFinder
 from lit_transformers.inference.predict import predictor_of
 from lit_transformers.runs import RunConfig
 from lit_transformers.runs.train import contents
@@ -446,6 +447,7 @@ def test_commands_lead_from_questions_to_answers_in_passages_that_a_retriever_ha
     assert sizes[0] == "passages: 12, in 39 windows of 1,560 tokens"
     assert sizes[1:] == ["states in float32: 97.5 KiB", "bytes a passage: float32 8,320, bfloat16 4,160, int8 2,288"]
     found = [json.loads(line) for line in run("predict", str(finder), "--passages", file, "--top", "2")]
+    monkeypatch.delattr(PassageFinder, "vectors_of_passages")  # the vectors of the passages are on the disk
     of_found = ["--passages", str(tmp_path / "states"), "--retriever", str(finder), "--top", "2", "--threshold", "100"]
     answers = [json.loads(line) for line in run("answer", checkpoint, *of_found)]
     predictor = reader(folder, tmp_path / "states", threshold=100.0)
