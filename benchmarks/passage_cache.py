@@ -52,7 +52,7 @@ from lit_transformers.runs import RunConfig, fit
 from lit_transformers.tasks import QuestionAnsweringConfig
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
-WIDTH, LENGTH = 32, 384
+WIDTH, LENGTH = 40, 384
 LANGUAGES = ("en", "es", "de", "ro", "vi", "tr")
 DEPTH = MINILM_NETWORK.depth
 

@@ -68,7 +68,7 @@ class Manifest(NamedTuple):
             is_whole = checksum == canonical_hash(plain, 32)
             files = {name: Extent(*extent) for name, extent in plain.pop("files").items()}
             manifest = cls(**plain, files=files)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ConfigError(f"is damaged; {ANEW}", str(path)) from None
         if version != FORMAT or not is_whole:
             reason = "is damaged" if version == FORMAT else f"is of format {version}, and this version reads {FORMAT}"
