@@ -146,7 +146,8 @@ class Groups(Role):
 
 
 class LowerLayers(Role):
-    """The number of the lowest layers that differ from those above them; 0 for none. A probe has one layer more."""
+    """The number of the lowest layers that differ from those above them; 0 for none. A probe has others above them where
+    there are others."""
 
 
 class Segments(Role):

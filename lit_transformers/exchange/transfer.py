@@ -144,7 +144,7 @@ def described(origin: str, model: ModelConfig, directory: Path) -> str:
 def family_of(model: ModelConfig) -> Family:
     """Returns what networks of the kind of this one are. Raises ConfigError where no architecture is."""
     families = (architecture.family for architecture in ARCHITECTURES.values())
-    family = next((family for family in families if type(family.model) is type(model)), None)
+    family = next((family for family in families if type(family.model) is type(model.origin())), None)
     if family is None:
         raise ConfigError(f"no architecture here is of the kind {model.kind}", "model")
     return family
@@ -189,6 +189,7 @@ def export_weights(source: Path, directory: Path, architecture_name: str | None 
     weights, head = weights_of(source), fine_tuned_head_of(source)
     named = architecture_name or weights.architecture or None
     try:
+        weights = of_origin(weights)
         names = [named] if named else candidates(weights.model)
         weights, lines = without_adapters(weights)
         fields, tensors, notes = written(of_network(weights, head), names)
@@ -224,6 +225,14 @@ def add_tokenizer(source: Path, folder: Path, symbols: int, weights: StartingWei
 def fine_tuned_head_of(source: Path) -> FineTunedHead | None:
     """Returns the head that a run was fine-tuned for; None for an import, a file of weights, and other runs."""
     return fine_tuned_head(source) if source.is_file() and source.suffix != ".safetensors" else None
+
+
+def of_origin(weights: StartingWeights) -> StartingWeights:
+    """Returns weights as those of the network that computes the same, of a family that has architectures. Raises
+    ConfigError, which says what differs, where none does."""
+    if reason := weights.model.beyond_origin():
+        raise ConfigError(f"{reason}, which no architecture of transformers does", "model")
+    return weights._replace(model=weights.model.origin())
 
 
 def of_network(weights: StartingWeights, head: FineTunedHead | None) -> StartingWeights:

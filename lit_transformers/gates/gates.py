@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lit_transformers.batch import LabelledDescription, SpanLabels
 from lit_transformers.config import ConfigError, Memory, Segments
 from lit_transformers.gates.miniature import Probe, covering, enlarged, miniature, probe_length, seeded
 from lit_transformers.mixer import empty_rows
@@ -343,6 +344,60 @@ def predictions_in_order_see_what_is_before_them(probe: Probe) -> str:
     return f"largest change {worst:.1g}"
 
 
+def divided(probe: Probe, question_width: int) -> tuple[RowNetwork, Tensor, Tensor] | None:
+    """Builds the network of a probe that reads two texts apart, with enlarged weights, for questions of a width. Returns
+    it with random symbols and the segments of their rows; None where all of its layers read whole rows."""
+    labels, vocabulary = SpanLabels(), probe.data.vocabulary
+    data = LabelledDescription(
+        vocabulary=vocabulary, length=probe.length, labels=labels, segments=2, question_width=question_width
+    )
+    network, symbols = require(probe.config, RowModelConfig, "this gate checks").build(data), probe.symbols()
+    segments = (torch.arange(probe.length) >= question_width).long().expand_as(symbols)
+    return (enlarged(network), symbols, segments) if network.apart else None
+
+
+def texts_pass_the_lower_layers_apart(probe: Probe) -> str:
+    """Checks that no output of the lower layers of a deformer for a text changes with the other text of its row, and
+    that outputs of the upper layers for the second text change with the first."""
+    built = divided(probe, probe.length // 3)
+    if built is None:
+        return "not asked: every layer reads whole rows"
+    network, symbols, segments = built
+    original, worst = network.read_layers(symbols, None, first(symbols), segments).layers, 0.0
+    for changed_text in (0, 1):
+        changed = torch.where(segments == changed_text, (symbols + 7) % probe.vocabulary, symbols)
+        layers = network.read_layers(changed, None, first(symbols), segments).layers
+        others = segments[0] != changed_text
+        differences = [largest((a - b)[:, others]) for a, b in zip(original, layers, strict=True)]
+        worst = largest(worst, *differences[: network.apart + 1])
+        if changed_text == 0 and network.apart + 1 < len(layers) and not differences[-1] > TOLERANCE:
+            raise Broken("the upper layers read the second text without the first")
+    if not is_small(worst):
+        raise Broken(f"a text changes what the lower layers make of the other by {worst:.3g}")
+    return f"largest change {worst:.1g}"
+
+
+def passages_are_read_before_their_questions(probe: Probe) -> str:
+    """Checks that a deformer reads questions with the states of passages that were computed before, without their
+    padding, as it reads the rows of both, and that padding between the texts changes nothing."""
+    width = probe.length // 3
+    built = divided(probe, width)
+    if built is None:
+        return "not asked: every layer reads whole rows"
+    network, symbols, segments = built
+    places, end = torch.arange(probe.length), probe.length - 3
+    real = ((places < width - 2) | (places >= width)) & (places < end)
+    mask = real.expand_as(symbols)
+    zeroed = symbols.masked_fill(~mask, 0)
+    row, other = (network.read_row(rows, mask, first(symbols), segments * mask).hidden for rows in (symbols, zeroed))
+    states = network.lower_states(symbols[:, width:end])
+    read = network.read_with(symbols[:, :width], mask[:, :width], states).hidden
+    worst = largest((row - other)[:, real], (row[:, :end] - read)[:, real[:end]])
+    if not is_small(worst):
+        raise Broken(f"rows and states of passages computed before differ by {worst:.3g}")
+    return f"largest difference {worst:.1g}"
+
+
 def every_parameter_of_both_sides_learns(probe: Probe) -> str:
     """Checks that every parameter of an encoder-decoder has a gradient, except those that no part of it reads."""
     network, source = paired(probe)
@@ -383,8 +438,11 @@ BIDIRECTIONAL: dict[str, Callable[[Probe], str]] = {
     "predictions in order see the symbols before them": predictions_in_order_see_what_is_before_them,
     "every parameter learns": every_parameter_of_an_encoder_learns,
 }
-DIVIDED = BIDIRECTIONAL
-
+DIVIDED: dict[str, Callable[[Probe], str]] = {
+    **BIDIRECTIONAL,
+    "texts pass the lower layers apart": texts_pass_the_lower_layers_apart,
+    "passages are read before their questions": passages_are_read_before_their_questions,
+}
 
 PAIRED: dict[str, Callable[[Probe], str]] = {
     "no future (change)": no_later_target_by_change,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from lit_transformers.batch import Vocabulary
-from lit_transformers.config import Config, Memory
+from lit_transformers.config import Config, LowerLayers, Memory
 from lit_transformers.gates.miniature import VOCABULARY, probe_length, seeded, shrink
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.task import TaskConfig
@@ -57,7 +57,8 @@ def changes_nothing(arm: ComparedRun, baseline: ComparedRun) -> bool:
     sizes = shrunk_memories(arm, baseline)
     length = min(arm.data.length, max(probe_length(config.model) for config in (arm, baseline)))
     with one_thread():
-        depth = max(4, *(config.task.fewest_layers() + 1 for config in (arm, baseline)))
+        lower = [number for config in (arm, baseline) for _, number in config.model.leaves_with(LowerLayers)]
+        depth = max(4, *(layers + 1 for layers in (*lower, *(run.task.fewest_layers() for run in (arm, baseline)))))
         return all(
             tensors_equal(observe(arm, sizes, length, depth), observe(baseline, sizes, length, depth))
             for length in dict.fromkeys((length, arm.data.length))

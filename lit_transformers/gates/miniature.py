@@ -107,16 +107,18 @@ def shrink(
     config: ModelConfig, length: int, changes: Mapping[str, Any], *, depth: int, shorten: Callable[[int], int]
 ) -> ModelConfig:
     """Returns the config of the same model with few channels and with the given changes, and where it can be built so
-    for rows of ``length`` tokens, with at most ``depth`` layers, or as many as show a cycle of them and one above
-    the lowest that differ, and with memories shortened."""
+    for rows of ``length`` tokens, with at most ``depth`` layers, or as many as show a cycle of them, and with memories
+    shortened."""
     narrow = config.widths() | dict(changes)
     short = {path: shorten(value) for path, value in config.leaves_with(Memory) if value}
     shallow: dict[str, int] = {}
-    lowest = [value for role in (Cycle, LowerLayers) for _, value in config.leaves_with(role) if value]
-    depth = max(depth, 1 + max(lowest, default=0))
+    cycles = [value for _, value in config.leaves_with(Cycle) if value]
+    depth = max(depth, 1 + max(cycles, default=0))
     if not keeps_depth(config):
         shallow = {path: min(layers, depth) for path, layers in config.depths().items()}
         shallow |= {path: min(value, depth) for path, value in config.leaves_with(Groups)}
+        deepest = max(config.depths().values(), default=0)
+        shallow |= {path: min(lower, depth - (lower < deepest)) for path, lower in config.leaves_with(LowerLayers)}
     return first_that_builds(config, [narrow | short | shallow, narrow | short, narrow | shallow, narrow], length)
 
 

@@ -1,8 +1,7 @@
 """Networks only; the objectives that they are trained for are in tasks."""
 
 from lit_transformers.config import table
-from lit_transformers.models.deformer import DeFormerConfig
-from lit_transformers.models.encoder import EncoderConfig
+from lit_transformers.models.encoder import DeFormerConfig, EncoderConfig
 from lit_transformers.models.encoder_decoder import EncoderDecoderConfig
 from lit_transformers.models.language_model import LanguageModelConfig
 from lit_transformers.models.model import ModelConfig

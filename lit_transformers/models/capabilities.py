@@ -18,7 +18,6 @@ from lit_transformers.models.model import ModelConfig, ModelOutput, Network
 from lit_transformers.stacks import Stack
 
 M = TypeVar("M", bound=ModelConfig)
-TOGETHER = "every layer reads a question and its passage together; set model: deformer with apart: 1 or more"
 
 
 class CausalNetwork(Network):
@@ -106,7 +105,13 @@ def every_layer(output: ModelOutput) -> LayerOutputs:
 
 
 class RowNetwork(Network):
-    """Reads whole rows, which do not depend on each other."""
+    """Reads whole rows, which do not depend on each other.
+
+    ``apart``: the number of its lowest layers that read the two texts of a row apart, so that the states of a passage
+    can be computed before its question is known (``lower_states``, ``read_with``).
+    """
+
+    apart: int = 0
 
     @abstractmethod
     def read_row(
@@ -147,13 +152,16 @@ class RowNetwork(Network):
     def lower_states(
         self, symbols: Int[Tensor, "b p"], padding_mask: Bool[Tensor, "b p"] | None = None
     ) -> Float[Tensor, "b p d"]:
-        """Hook: returns what the lower layers make of passages, each with the [SEP] that ends it, whatever their
-        questions are. Raises ConfigError where every layer reads both together, which is the default."""
-        raise ConfigError(TOGETHER, "model")
+        """Hook: returns what the lowest ``apart`` layers make of passages, each with the [SEP] that ends it, whatever
+        their questions are. ``padding_mask`` is True at real symbols and False at padding, which is at the end. Raises
+        ConfigError where no layer reads passages apart, which is the default, or their states would depend on the
+        lengths of questions."""
+        raise ConfigError(f"a {type(self).__name__} reads no text apart; set model: deformer", "model")
 
     def lower_part(self) -> nn.Module:
-        """Hook: returns the modules that compute ``lower_states``. Raises ConfigError where there are none."""
-        raise ConfigError(TOGETHER, "model")
+        """Hook: returns the modules on whose weights ``lower_states`` depend. Raises ConfigError where no layer reads
+        passages apart, which is the default."""
+        raise ConfigError(f"a {type(self).__name__} reads no text apart; set model: deformer", "model")
 
     def read_with(
         self,
@@ -162,9 +170,11 @@ class RowNetwork(Network):
         states: Float[Tensor, "b p d"],
         states_mask: Bool[Tensor, "b p"] | None = None,
     ) -> ModelOutput:
-        """Hook: reads questions, each with its [CLS] and [SEP], and passages of which ``lower_states`` are given, as
-        ``read_row`` reads the rows (b, w + p) of both. Raises ConfigError where there are none."""
-        raise ConfigError(TOGETHER, "model")
+        """Hook: reads questions, each with its [CLS], its [SEP] and the padding behind it, and passages of which
+        ``lower_states`` are given: what ``read_row`` returns of the rows (b, w + p) of both. Masks are True at real
+        symbols and False at padding. Raises ConfigError where no layer reads passages apart, which is the default, or
+        questions have another width than in the rows of its data."""
+        raise ConfigError(f"a {type(self).__name__} reads no text apart; set model: deformer", "model")
 
     def predict(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n e"]:
         """Hook: maps hidden vectors to those that the softmax of ``tokens`` reads. By default they are the same."""

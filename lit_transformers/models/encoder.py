@@ -1,5 +1,6 @@
 """A bidirectional encoder (Devlin et al. 2019, arXiv:1810.04805), of ALBERT's and ELECTRA's embeddings too, with the
-second stream of XLNet (Yang et al. 2019, arXiv:1906.08237), or from left to right alone."""
+second stream of XLNet (Yang et al. 2019, arXiv:1906.08237), or from left to right alone; and DeFormer (Cao et al. 2020,
+arXiv:2005.00697), an encoder whose lower layers read two texts apart."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from torch.nn import functional as F
 
 from lit_transformers.activations import Activation, activation
 from lit_transformers.attention.patterns import Ordered
-from lit_transformers.batch import DataDescription, RowDescription
-from lit_transformers.config import ConfigError, NonNegative, Positive, Segments, Width
+from lit_transformers.batch import DataDescription, LabelledDescription, MixedDescription, RowDescription
+from lit_transformers.config import ConfigError, LowerLayers, NonNegative, Positive, Segments, Width, field_types
 from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.mixer import Context, Mode, Shape
 from lit_transformers.mixers.qkv import EncodedConfig
@@ -27,8 +28,10 @@ from lit_transformers.models.capabilities import (
     every_layer,
 )
 from lit_transformers.models.model import ModelOutput
+from lit_transformers.models.two_texts import Division, joined_masks, mean_losses
 from lit_transformers.named_tuples import with_fields
-from lit_transformers.stacks import StackInput, StackOutput
+from lit_transformers.stacks import Stack, StackInput, StackOutput
+from lit_transformers.stacks.block import add_losses
 
 
 class EncoderConfig(RowModelConfig, kind="encoder"):
@@ -296,6 +299,181 @@ class Encoder(RowNetwork):
 
     def softmax_flops(self, length: int) -> int:
         return 0
+
+
+class DeFormerConfig(EncoderConfig, kind="deformer"):
+    """An encoder whose lower layers read the two texts of a row apart: no token sees the other text there (Cao et al.
+    2020, arXiv:2005.00697, section 3). A row of one text passes all layers, as in an encoder.
+
+    apart: the number of the lowest layers that read both texts apart, k in the paper. 0: the encoder; as many as there
+    are layers: two encoders with the same weights.
+    passage_positions: where the positions of the second text begin, in all layers. keep: at its place in the row, so
+    that the states of a passage can be computed before its question is known only if every second text begins at one
+    place (``data.source.question_width``). restart: at 0, as in the authors' code, which is no encoder's row.
+    """
+
+    gates: ClassVar[str] = "lit_transformers.gates.gates:DIVIDED"
+
+    apart: Annotated[NonNegative, LowerLayers] = 0
+    passage_positions: Literal["keep", "restart"] = "keep"
+
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
+        if self.apart > self.depth:
+            yield f"apart: {self.apart} of {self.depth} layers cannot read texts apart; set it to {self.depth} or fewer"
+        if self.apart and self.extra_tokens:
+            yield "extra_tokens see both texts, which the lower layers read apart; set extra_tokens: 0, or apart: 0"
+        if self.apart and self.query_stream != "none":
+            yield "an order of a row runs through both texts; set query_stream: none, or apart: 0"
+
+    def origin(self) -> EncoderConfig:
+        return EncoderConfig(**{name: getattr(self, name) for name in field_types(EncoderConfig)})
+
+    def beyond_origin(self) -> str:
+        if self.apart:
+            return f"apart: {self.apart} of its layers read two texts apart"
+        return "passage_positions: restart begins positions again with the second text" if self.restarts else ""
+
+    @property
+    def restarts(self) -> bool:
+        return self.passage_positions == "restart"
+
+    def build(self, data: DataDescription) -> DeFormer:
+        return DeFormer(self, data)
+
+
+class DeFormer(Encoder):
+    """An encoder whose lower layers read two texts apart, and whose upper layers read both together.
+
+    ``parts``: the stack of the lower layers, and that of the upper ones, which share the weights of ``stack``; None
+    where there are none.
+    """
+
+    parts: tuple[Stack | None, Stack | None]
+
+    def __init__(self, config: DeFormerConfig, data: DataDescription) -> None:
+        super().__init__(config, data)
+        if config.apart and isinstance(data, RowDescription) and data.ordered:
+            reason = "an order of a row runs through both texts; set apart: 0, or drop data.attention_masks"
+            raise ConfigError(reason, "model.apart")
+        self.apart, self.question_width, self.has_two_texts = config.apart, None, False
+        if isinstance(data, LabelledDescription | MixedDescription):
+            self.question_width = data.question_width
+        if isinstance(data, LabelledDescription | MixedDescription | RowDescription):
+            self.has_two_texts = data.segments > 1
+        self.parts = self.divided()
+
+    def divided(self) -> tuple[Stack | None, Stack | None]:
+        """Returns the lower and the upper layers. Raises ConfigError where the stack cannot be divided there."""
+        if self.apart == 0:
+            return None, self.stack
+        return self.stack.split(self.apart) if self.apart < len(self.stack.steps()) else (self.stack, None)
+
+    def keep_layers(self, layers: int) -> None:
+        super().keep_layers(layers)
+        self.apart = min(self.apart, layers)
+        self.parts = self.divided()
+
+    def pass_layers(self, x: Float[Tensor, "b t e"], ctx: Context, keep_hidden: bool = False) -> StackOutput:
+        if self.apart == 0 or ctx.segments is None:
+            output: StackOutput = self.stack(x, ctx, keep_hidden=keep_hidden)
+            return output
+        ctx = with_fields(ctx, offset=self.stack.entry.offsets(ctx.positions) if ctx.offset is None else ctx.offset)
+        division = self.division(x, ctx.segments)
+        lower = self.read_apart(x, ctx, division, keep_hidden)
+        return self.read_jointly(lower, ctx, keep_hidden)
+
+    def division(self, x: Float[Tensor, "b t e"], segments: Int[Tensor, "b t"]) -> Division:
+        """Returns how rows divide into texts: where the data say that every second text begins, or where the segments
+        do."""
+        length = x.size(1)
+        if self.question_width is not None and self.question_width < length:
+            return Division(length, self.question_width, length - self.question_width)
+        return Division.of(segments)
+
+    def read_apart(
+        self, x: Float[Tensor, "b t e"], ctx: Context, division: Division, keep_hidden: bool = False
+    ) -> StackOutput:
+        """Passes both texts of rows through the lower layers, and returns what these make of the rows."""
+        lower, _ = self.parts
+        assert lower is not None
+        texts = [division.part(number, x) for number in (0, 1)]
+        contexts = [division.context(number, ctx) for number in (0, 1)]
+        outputs = [lower(*read, keep_hidden=keep_hidden) for read in zip(texts, contexts, strict=True)]
+        first, second = outputs
+        hidden = tuple(division.joined(*layer) for layer in zip(first.hidden, second.hidden, strict=True))
+        entered = division.joined(first.entered, second.entered) if keep_hidden else None
+        return StackOutput(division.joined(first.y, second.y), (), mean_losses(outputs, contexts), hidden, entered)
+
+    def read_jointly(self, lower: StackOutput, ctx: Context, keep_hidden: bool = False) -> StackOutput:
+        """Passes rows through the upper layers, given what the lower ones make of them."""
+        _, upper = self.parts
+        if upper is None:
+            return lower
+        output: StackOutput = upper(lower.y, ctx, keep_hidden=keep_hidden)
+        hidden = (*lower.hidden, lower.y, *output.hidden) if keep_hidden else ()
+        return with_fields(output, aux=add_losses(lower.aux, output.aux), hidden=hidden, entered=lower.entered)
+
+    def lower_states(
+        self, symbols: Int[Tensor, "b p"], padding_mask: Bool[Tensor, "b p"] | None = None
+    ) -> Float[Tensor, "b p d"]:
+        lower, _ = self.parts
+        if lower is None:
+            raise ConfigError("no layer reads a passage apart from its question; set apart: 1 or more", "model.apart")
+        start = self.passage_start()
+        segments = torch.ones_like(symbols) if padding_mask is None else padding_mask.long()
+        positions = (start + torch.arange(symbols.size(1), device=symbols.device)).expand_as(symbols)
+        nothing = torch.zeros_like(symbols, dtype=torch.bool)
+        ctx = Context(positions, self.causal, padding_mask, marked=nothing, segments=segments)
+        output: StackOutput = lower(self.embed(symbols, segments), with_fields(ctx, start=start, padding_last=True))
+        return output.y
+
+    def lower_part(self) -> nn.Module:
+        parts = {"tokens": self.tokens, "segments": self.segments, "lower": self.parts[0]}
+        return nn.ModuleDict({name: part for name, part in parts.items() if part is not None})
+
+    def read_with(
+        self,
+        questions: Int[Tensor, "b w"],
+        padding_mask: Bool[Tensor, "b w"] | None,
+        states: Float[Tensor, "b p d"],
+        states_mask: Bool[Tensor, "b p"] | None = None,
+    ) -> ModelOutput:
+        lower, _ = self.parts
+        width, start = questions.size(1), self.passage_start()
+        if lower is None or not (self.restarts or width == start):
+            reason = f"passages begin at {start}, and questions have {width} symbols with their padding"
+            raise ConfigError(reason, "data.source.question_width")
+        length, rows = width + states.size(1), len(states)
+        places = torch.arange(length, device=questions.device).expand(rows, -1)
+        is_second, real = places >= width, joined_masks((questions, padding_mask), (states, states_mask))
+        segments = (is_second if real is None else is_second & real).long()
+        positions, begin = places - (width - start) * is_second, None if self.restarts else 0
+        ctx = Context(positions, self.causal, real, marked=places == 0, segments=segments, start=begin)
+        division = Division(length, width, length - width)
+        embedded = self.embed(questions, segments[:, :width])
+        question: StackOutput = lower(embedded, division.context(0, ctx))
+        joined = division.joined(question.y, states.to(question.y.dtype))
+        output = self.read_jointly(StackOutput(joined, (), {}), ctx)
+        return ModelOutput(self.norm(output.y), None, dict(output.aux))
+
+    def passage_start(self) -> int:
+        """Returns the position of the first symbol of every passage. Raises ConfigError where it is not one."""
+        if self.restarts:
+            return 0
+        if self.question_width is None:
+            reason = "passages begin behind questions of any length, on which their positions depend; set a width"
+            raise ConfigError(f"{reason}, or model.passage_positions: restart", "data.source.question_width")
+        return self.question_width
+
+    def layer_flops(self, length: int, remembered: int) -> int:
+        """As in ``Encoder.layer_flops``. Of two texts the first is as wide as the data say, or half of the row."""
+        if self.apart == 0 or not self.has_two_texts:
+            return self.stack.flops(length, remembered, causal=self.causal)
+        width = min(length // 2 if self.question_width is None else self.question_width, length)
+        lower, upper = self.parts
+        apart = 0 if lower is None else sum(lower.flops(size, 0, self.causal) for size in (width, length - width))
+        return apart + (0 if upper is None else upper.flops(length, remembered, self.causal))
 
 
 def second_segments(segments: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:

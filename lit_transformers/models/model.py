@@ -64,6 +64,16 @@ class ModelConfig(BlockConfig):
         """
         return {"dim": 8 * self.heads}
 
+    def origin(self) -> ModelConfig:
+        """Hook: returns the config of the network whose weights fit this one, and from which it may start. By default
+        its own."""
+        return self
+
+    def beyond_origin(self) -> str:
+        """Hook: returns what its network does that no network of its ``origin`` does, "" where both compute the same.
+        By default they do."""
+        return ""
+
     def token_embeddings(self) -> dict[str, TokenEmbeddingConfig]:
         """Returns the configs of all token embeddings by their paths, those of networks within this one included."""
         return dict(_token_embeddings(self))

@@ -293,8 +293,10 @@ def require_same_network(there: ModelConfig, here: ModelConfig, place: str) -> N
     """Raises ConfigError, which names the fields, where weights are those of a network that computes something else.
 
     Fields may differ whose role says that they do not change what trained weights compute: dropout, what fresh weights
-    are drawn by, and lengths of tables, which shapes show. So may what is added to the network of the weights.
+    are drawn by, and lengths of tables, which shapes show. So may what is added to the network of the weights, and in
+    which order a family reads through the weights of another (``ModelConfig.origin``).
     """
+    there, here = there.origin(), here.origin()
     free = {path for model in (there, here) for role in FREE for path, _ in model.leaves_with(role)}
     added = additions(there, here)
     unequal = [
