@@ -265,17 +265,19 @@ def test_an_encode_that_is_killed_anywhere_continues_to_the_same_bytes(
 ) -> None:
     """Killed each time after some calls of a function that changes files, with one batch a group, and started again."""
     monkeypatch.setattr(encoding, "GROUP", 1)
-    encode(folder, tmp_path / "undisturbed")
     owner: Any = encoding if call == "write_group" else CheckedWriter
-    whole, left = getattr(owner, call), [0]
+    whole, left, calls = getattr(owner, call), [1000], []
 
     def killed(*arguments: Any) -> Any:
         left[0] -= 1
         if left[0] < 0:
             raise KilledError
+        calls.append(arguments)
         return whole(*arguments)
 
     monkeypatch.setattr(owner, call, killed)
+    encode(folder, tmp_path / "undisturbed")
+    undisturbed = len(calls)
     for lives in LIVES[call]:
         left[0] = lives
         with pytest.raises(KilledError):
@@ -285,6 +287,8 @@ def test_an_encode_that_is_killed_anywhere_continues_to_the_same_bytes(
     left[0] = 1000
     encode(folder, tmp_path / "killed")
     assert contents_of(tmp_path / "killed") == contents_of(tmp_path / "undisturbed")
+    if call == "write_group":
+        assert len(calls) == 2 * undisturbed, "no group is computed twice"
 
 
 def test_a_longer_file_is_added_and_another_one_refused(folder: Path, states: dict[str, Path], tmp_path: Path) -> None:
@@ -346,7 +350,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "together": ({"model.apart": 0}, "model.apart: no layer reads a passage apart from its question; set apart: 1"),
     "encoder": (
         {"model": DEFORMER},
-        "model: every layer reads a question and its passage together; set model: deformer",
+        "model: a Encoder reads no text apart; set model: deformer",
     ),
     "any width": ({"data.source.question_width": None}, "data.source.question_width: the windows of a passage depend"),
 }
