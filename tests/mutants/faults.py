@@ -7335,7 +7335,7 @@ FAULTS = (
         "reading",
         "a cache of other weights is read",
         "lit_transformers/tasks/features.py",
-        'if meta["weights"] != weights:',
+        "if made_by != weights:",
         "if False:",
         (f"{PROBES}a_probe_of_cached_features_is_the_probe_and_reads_the_network_once",),
     ),
