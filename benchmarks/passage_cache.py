@@ -1,13 +1,13 @@
 """What a cache of lower states of passages takes and gives: bytes, memory, answers, and time by depth.
 
-    python -m benchmarks.passage_cache [--passages 2000] [--apart 4] [--steps 80] [--json NAME]
+    python -m benchmarks.passage_cache [--passages 2000] [--apart 4] [--steps 80 | --checkpoint FILE] [--json NAME]
 
 MiniLM (below LIT_WEIGHTS) as a ``deformer`` is trained on English questions of xquad (below LIT_DATA) for some steps.
 The passages are those of xquad in all languages, and behind them paragraphs of WikiText-2 until there are enough.
 Three tables:
 
-- Precisions: bytes of the states, the largest memory of the process that encodes after each group of passages, and the
-  answers to held-out questions from the cache: exact match, F1, and how many equal the answers of ``predict``.
+- Precisions: bytes of the states of a passage, and the answers to held-out questions from the cache: exact match, F1,
+  and how many equal the answers of ``predict``. Before it, the largest memory of the process that encodes, by passages.
 - Scales of int8: the error of states, norm-wise, with a scale for each channel of each window, and with one for each
   channel over all passages.
 - Time: reading a batch of questions with passages by k lower layers that are computed before, as a ratio to all layers
@@ -44,7 +44,7 @@ from lit_transformers.answer_scores import answer_scores
 from lit_transformers.checked_files import Precision, VectorLayout
 from lit_transformers.inference.answer_passages import passage_answer_predictor_of
 from lit_transformers.inference.lines import LineOptions, LineWriter
-from lit_transformers.inference.passage_states import PassageStates
+from lit_transformers.inference.passage_states import PassageStates, PassageStatesWriter
 from lit_transformers.inference.predict import predictor_of
 from lit_transformers.models import ModelConfig
 from lit_transformers.models.capabilities import RowNetwork
@@ -91,17 +91,18 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def megabytes_of(checkpoint: Path, passages: Path, folder: Path, precision: Precision) -> list[float]:
-    """The largest memory so far of a process that encodes, in MB: after each tenth of the passages."""
+def megabytes_of(checkpoint: Path, passages: Path, folder: Path) -> list[tuple[int, float]]:
+    """The passages so far and the largest memory so far in MB of a process that encodes, after each group."""
     code = (
         "import resource, sys; from pathlib import Path;"
         "from lit_transformers.inference.encode_passages import encode_passages;"
-        "report = lambda lines, size: print(lines, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss);"
-        "encode_passages(*map(Path, sys.argv[1:4]), sys.argv[4], report=report)"
+        "report = lambda lines, size: print(lines, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True);"
+        "encode_passages(*map(Path, sys.argv[1:]), report=report)"
     )
-    command = [sys.executable, "-c", code, str(checkpoint), str(passages), str(folder), precision]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\n")[:-1]
-    return [int(line.split()[1]) / 1024 for line in lines]
+    command = [sys.executable, "-c", code, str(checkpoint), str(passages), str(folder)]
+    lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split("\n")[:-1]
+    groups = [(int(passages), int(memory) / 1024) for passages, memory in map(str.split, lines)]
+    return [(sum(count for count, _ in groups[: place + 1]), memory) for place, (_, memory) in enumerate(groups)]
 
 
 def questions_of(config: RunConfig) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -120,10 +121,25 @@ def answers(predictor: LineWriter, lines: list[dict[str, Any]]) -> list[str]:
     return [json.loads(line)["answer"] or "" for line in written]
 
 
-def precision_rows(config: RunConfig, checkpoint: Path, passages: Path, folder: Path) -> list[dict[str, Any]]:
+def in_precision(folder: Path, precision: Precision) -> Path:
+    """Returns a folder with the states of one in float32, as ``encode --precision`` writes them."""
+    states, other = PassageStates(folder / "float32", {}), folder / precision
+    if not other.exists():
+        layout = VectorLayout(precision, states.layout.width)
+        with PassageStatesWriter(other, states.manifest.dependencies, layout) as writer:
+            for number in range(len(states)):
+                windows = [(window.symbols, states.states(window)) for window in states.windows_of(number)]
+                writer.add(states.passage(number), windows)
+            writer.finish()
+    return other
+
+
+def precision_rows(
+    config: RunConfig, checkpoint: Path, passages: Path, folder: Path, count: int
+) -> list[dict[str, Any]]:
     """A row for ``predict``, and one for each precision of the cache."""
     lines = {text: number for number, text in reversed([*enumerate(passages.read_text().splitlines(), 1)])}
-    questions = questions_of(config)
+    questions = questions_of(config)[:count]
     expected = answers(
         predictor_of(checkpoint, LineOptions(), "json"),
         [{"question": question, "context": passage} for question, passage, _ in questions],
@@ -138,19 +154,17 @@ def precision_rows(config: RunConfig, checkpoint: Path, passages: Path, folder: 
 
     rows = [row_of("predict", expected)]
     for precision in PRECISIONS:
-        memory = megabytes_of(checkpoint, passages, folder / precision, precision)
-        manifest = json.loads((folder / precision / "manifest.json").read_text())
-        predictor = passage_answer_predictor_of(checkpoint, folder / precision, LineOptions(), "json")
+        predictor = passage_answer_predictor_of(checkpoint, in_precision(folder, precision), LineOptions(), "json")
         given = answers(
             predictor, [{"question": question, "passage": lines[passage]} for question, passage, _ in questions]
         )
-        sizes = {name: manifest[name] for name in ("passages", "windows", "tokens")}
-        sizes["bytes"] = manifest["files"]["states"][0]
-        rows.append(row_of(precision, given) | sizes | {"megabytes": memory})
+        held = predictor.states.manifest
+        sizes = {"windows": held.windows, "tokens": held.tokens, "bytes": held.files["states"].size / held.passages}
+        rows.append(row_of(precision, given) | sizes)
     return rows
 
 
-def scale_rows(checkpoint: Path, folder: Path, windows: int = 500) -> list[dict[str, Any]]:
+def scale_rows(folder: Path, windows: int = 500) -> list[dict[str, Any]]:
     """The error of int8, norm-wise, by what has a scale for each channel: a window, or all of them."""
     states = PassageStates(folder / "float32", {})
     every = chain.from_iterable(states.windows_of(number) for number in range(len(states)))
@@ -227,7 +241,7 @@ def network_of(apart: int) -> RowNetwork:
 
 def shown(title: str, rows: list[dict[str, Any]]) -> Table:
     table = Table(title=title)
-    names = [name for name in rows[-1] if name != "megabytes"]
+    names = [*rows[-1]]
     for name in names:
         table.add_column(name, justify="right")
     for row in rows:
@@ -240,6 +254,8 @@ def main(
     passages: Annotated[int, typer.Option(help="Passages in the cache.")] = 2000,
     apart: Annotated[int, typer.Option(help="Lower layers that read texts apart.")] = 4,
     steps: Annotated[int, typer.Option(help="Updates of training.")] = 80,
+    checkpoint: Annotated[Path | None, typer.Option(help="Such a run that was trained before.")] = None,
+    questions: Annotated[int, typer.Option(help="Held-out questions that are answered, at most.")] = 1000,
     batch: Annotated[int, typer.Option(help="Questions of a batch whose time is measured.")] = 16,
     rounds: Annotated[int, typer.Option(help="How often each is measured.")] = 5,
     folder: Annotated[Path | None, typer.Option("--to", help="Folder of the run and the caches.")] = None,
@@ -250,17 +266,17 @@ def main(
     with tempfile.TemporaryDirectory() as temporary:
         place = folder or Path(temporary)
         config = config_of(apart, steps)
-        checkpoint = place / "run" / "checkpoint.ckpt"
-        if not checkpoint.exists():
+        if checkpoint is None:
             fit(config, place / "run")
+        trained = checkpoint or place / "run" / "checkpoint.ckpt"
         file = place / "passages.txt"
         file.write_text("".join(f"{text}\n" for text in islice(texts(), passages)), encoding="utf-8")
-        results: dict[str, Any] = {"machine": describe(), "apart": apart, "steps": steps}
-        results["precisions"] = precision_rows(config, checkpoint, file, place)
+        results: dict[str, Any] = {"machine": describe(), "apart": apart}
+        results["memory"] = megabytes_of(trained, file, place / "float32")
+        console.print(f"largest memory in MB, by passages: {results['memory']}")
+        results["precisions"] = precision_rows(config, trained, file, place, questions)
         console.print(shown("Precisions of states", results["precisions"]))
-        for row in results["precisions"][1:]:
-            console.print(f"{row['name']}: largest memory in MB, group by group: {[*map(round, row['megabytes'])]}")
-        results["scales"] = scale_rows(checkpoint, place)
+        results["scales"] = scale_rows(place)
         console.print(shown("Scales of int8", results["scales"]))
         results["times"] = time_rows(place, batch, rounds)
         console.print(shown("Milliseconds a batch, by layers apart", results["times"]))

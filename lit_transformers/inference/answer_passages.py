@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -119,9 +118,8 @@ class PassageAnswerPredictor(Predictor):
         spans: list[list[FoundSpan]] = [[] for _ in texts]
         windows = self.windows_of(texts)
         while some := [*islice(windows, TOGETHER)]:
-            for indices in batches(
-                [self.reader.width + window.tokens for _, window in some], self.options.batch_tokens
-            ):
+            sizes = [self.reader.width + window.tokens for _, window in some]
+            for indices in batches(sizes, self.options.batch_tokens):
                 numbers = torch.tensor([some[index][0] for index in indices], device=rows.device)
                 read = [some[index][1] for index in indices]
                 best = best_spans(self.logits(questions[numbers], mask[numbers], read), self.head.longest_answer)
@@ -165,14 +163,14 @@ class PassageAnswerPredictor(Predictor):
         number, score = best.window.passage, best.columns[0]
         passage = self.states.passage(number)
         symbols, offsets = self.tokenizer.encode_with_offsets(passage.text)
-        nothing = Passage(passage.text, np.zeros((self.reader.windows.length, 2), np.int64), ())
         windows = []
         for window, columns in spans:
-            held = nothing  # spans of other passages have smaller scores
             if window.passage == number:
                 row = self.reader.windows.row(symbols[:0], symbols, window.symbols)
-                held = nothing._replace(spans=row.spans(offsets))
-            windows.append(WindowAnswer.of(number, columns, held))
+                windows.append(WindowAnswer.of(number, columns, Passage(passage.text, row.spans(offsets), ())))
+            else:  # of equal scores it is the last
+                other, _, _, none, total = columns
+                windows.append(WindowAnswer(number, other, sys.maxsize, "", none, total))
         answer = ResolvedAnswer.of(windows)
         text = self.head.answered(answer)
         probability = answer.none_probability if text is None else answer.probability

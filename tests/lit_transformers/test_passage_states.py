@@ -248,6 +248,14 @@ def test_of_several_passages_the_span_with_the_greatest_score_is_the_answer(
     assert len({answer["passage"] for answer in answered(predictor, *lines)}) == 12
 
 
+def test_of_equal_passages_the_first_has_the_answer(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "twice.txt").write_text(f"{passages()[3]}\n" * 2)
+    encode(folder, tmp_path / "states", passages=str(tmp_path / "twice.txt"))
+    predictor = reader(folder, tmp_path / "states", threshold=100.0)
+    both, first = answered(predictor, {"question": QUESTIONS[0]}, {"question": QUESTIONS[0], "passage": 1})
+    assert {**both, "probability": 0} == {**first, "score": pytest.approx(first["score"], abs=1e-5), "probability": 0}
+
+
 def contents_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 

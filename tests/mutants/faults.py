@@ -7881,6 +7881,14 @@ FAULTS = (
     ),
     Fault(
         "passage states",
+        "an equal passage takes the answer away",
+        "lit_transformers/inference/answer_passages.py",
+        'WindowAnswer(number, other, sys.maxsize, "", none, total)',
+        'WindowAnswer(number, other, 0, "", none, total)',
+        (f"{STATES}of_equal_passages_the_first_has_the_answer",),
+    ),
+    Fault(
+        "passage states",
         "passages that no retriever has found are read",
         "lit_transformers/inference/answer_passages.py",
         "passages = sorted(passage for passage, _ in next(nearest))",
