@@ -146,8 +146,8 @@ class Groups(Role):
 
 
 class LowerLayers(Role):
-    """The number of the lowest layers that differ from those above them; 0 for none. A probe has others above them where
-    there are others."""
+    """The number of the lowest layers that differ from those above them; 0 for none. Where there are layers above
+    them, a probe has one too."""
 
 
 class Segments(Role):

@@ -345,8 +345,8 @@ def predictions_in_order_see_what_is_before_them(probe: Probe) -> str:
 
 
 def divided(probe: Probe, question_width: int) -> tuple[RowNetwork, Tensor, Tensor] | None:
-    """Builds the network of a probe that reads two texts apart, with enlarged weights, for questions of a width. Returns
-    it with random symbols and the segments of their rows; None where all of its layers read whole rows."""
+    """Builds the network of a probe for questions of a width, with enlarged weights. Returns it with random symbols and
+    the segments of their rows; None where all of its layers read whole rows."""
     labels, vocabulary = SpanLabels(), probe.data.vocabulary
     data = LabelledDescription(
         vocabulary=vocabulary, length=probe.length, labels=labels, segments=2, question_width=question_width

@@ -31,8 +31,8 @@ class Division(NamedTuple):
 
     @classmethod
     def of(cls, segments: Int[Tensor, "b t"]) -> Self:
-        """Returns how rows divide where their second segment begins; a row without one is a first text. On a device both
-        texts are as wide as the rows, for to know more would mean waiting."""
+        """Returns how rows divide where their second segment begins; a row without one is a first text. On a device
+        both texts are as wide as the rows, for to know more would mean waiting."""
         is_second, length = segments == 1, segments.size(1)
         starts = torch.where(is_second.any(dim=1), is_second.long().argmax(dim=1), length)
         if not reads_at_once(starts):
@@ -96,8 +96,8 @@ def mean_losses(outputs: Sequence[StackOutput], contexts: Sequence[Context]) -> 
         return {}
     masks = [torch.ones_like(ctx.positions) if ctx.padding_mask is None else ctx.padding_mask for ctx in contexts]
     counts = torch.stack([mask.sum() for mask in masks])
-    shares = counts / counts.sum().clamp(min=1)
-    return {name: (shares * torch.stack([output.aux[name] for output in outputs])).sum() for name in outputs[0].aux}
+    losses = {name: torch.stack([output.aux[name] for output in outputs]) for name in outputs[0].aux}
+    return {name: (loss * counts).sum() / counts.sum().clamp(min=1) for name, loss in losses.items()}
 
 
 def joined_masks(*texts: tuple[Tensor, Bool[Tensor, "b s"] | None]) -> Bool[Tensor, "b t"] | None:

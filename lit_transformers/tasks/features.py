@@ -44,11 +44,13 @@ class KeyedRow(NamedTuple):
 def row_keys(batch: LabelledBatch) -> Iterator[KeyedRow]:
     """Yields the rows of a batch, those of padding alone excepted. The host waits for the device to know them."""
     parts = [part for part in (batch.inputs, batch.marked, batch.segments) if part is not None]
-    stacked = torch.stack([part.long() for part in parts], dim=1).cpu().numpy()
+    stacked, masks = torch.stack([part.long() for part in parts], dim=1).cpu().numpy(), batch.padding_mask.cpu().numpy()
     for number, tokens in enumerate(row_lengths(batch.padding_mask).tolist()):
         if tokens:
-            content = np.ascontiguousarray(stacked[number, :, :tokens])
-            yield KeyedRow(hashlib.blake2b(content.tobytes(), digest_size=KEY_BYTES).digest(), number, tokens)
+            content, real = np.ascontiguousarray(stacked[number, :, :tokens]), masks[number, :tokens]
+            gaps = b"" if real.all() else real.tobytes()
+            key = hashlib.blake2b(content.tobytes() + gaps, digest_size=KEY_BYTES).digest()
+            yield KeyedRow(key, number, tokens)
 
 
 class FeatureWriter:

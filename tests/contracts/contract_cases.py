@@ -59,7 +59,7 @@ from lit_transformers.mixers import (
     TopKConfig,
     WindowConfig,
 )
-from lit_transformers.models import MODELS, EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
+from lit_transformers.models import MODELS, DeFormerConfig, EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import TOKENS, AdaptiveTokenEmbeddingConfig, FullTokenEmbeddingConfig
 from lit_transformers.stacks import (
     STACKS,
@@ -241,6 +241,8 @@ MODEL_CASES = (
     EncoderConfig(dim=DIM, heads=HEADS, depth=2),
     EncoderConfig(dim=DIM, heads=HEADS, depth=2, causal=True),
     EncoderConfig(dim=DIM, heads=HEADS, depth=2, mixer=AttentionConfig(encoding=XLConfig()), query_stream="learned"),
+    DeFormerConfig(dim=DIM, heads=HEADS, depth=3, apart=1, segments=2, positions=SinusoidalConfig()),
+    DeFormerConfig(dim=DIM, heads=HEADS, depth=2, apart=2, causal=True),
     EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2, shared_stacks=True),
     EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2, norm="post"),
 )

@@ -30,6 +30,7 @@ from datamodules.core.documents import SPLITS, Document
 from datamodules.core.tokenizers import BPEConfig
 from datamodules.core.windows import Once
 from datamodules.floors.measure import floors
+from datamodules.labelled.labelled import RowShape, batched
 from datamodules.labelled.question_windows import NO_ANSWER, QuestionWindows, answer_symbols
 from datamodules.labelled.questions import Questions
 from lit_transformers.config import ConfigError
@@ -137,13 +138,14 @@ def test_a_tokenizer_without_offsets_is_refused_with_the_way_out() -> None:
 @settings(max_examples=300, deadline=None)
 @given(
     question=st.integers(1, 12), passage=st.integers(0, 60), length=st.integers(8, 40), stride=st.integers(1, 30),
-    answer=st.tuples(st.integers(0, 59), st.integers(1, 8)),
+    answer=st.tuples(st.integers(0, 59), st.integers(1, 8)), spare=st.none() | st.integers(0, 9),
 )  # fmt: skip
 def test_windows_are_those_of_a_slow_oracle(
-    question: int, passage: int, length: int, stride: int, answer: tuple[int, int]
+    question: int, passage: int, length: int, stride: int, answer: tuple[int, int], spare: int | None
 ) -> None:
-    windows = QuestionWindows(LEARNED["bytes"], 999, length, stride)
-    room = length - 3 - question
+    width = None if spare is None else question + 2 + spare
+    windows = QuestionWindows(LEARNED["bytes"], 999, length, stride, width)
+    room = length - 3 - question - (spare or 0)
     if room < 1 or (passage > room and room < stride) or (passage <= room and room < min(stride, passage)):
         with pytest.raises(DataError, match=r"^who: has \d+ symbols, which leave .* set data.source.length larger"):
             windows.ranges(question, passage, "who")
@@ -160,7 +162,9 @@ def test_windows_are_those_of_a_slow_oracle(
     for window in ranges:
         row = windows.row(np.arange(question), symbols, window)
         tokens = [0, *row.symbols.tolist()]
-        assert len(tokens) <= length and tokens[row.second :] == [999, *symbols[list(window)], 999]
+        padding = [0] * (spare or 0)
+        assert tokens[1:] == [*range(question), 999, *padding, *symbols[list(window)], 999] and len(tokens) <= length
+        assert row.first == (question + 1 if spare else None) and row.second == question + 1 + len(padding)
         if last >= first:
             start, stop = row.label(range(first, last + 1))
             is_held = {first, last} <= {*window}
@@ -256,6 +260,35 @@ def test_a_part_of_an_evaluation_has_all_windows_of_its_questions(tmp_path: Path
     assert len({*few.documents("train").tolist()}) == 7 and few.fingerprint != examples.fingerprint
 
 
+def test_questions_of_one_width_are_padded_before_their_passages(tmp_path: Path) -> None:
+    """And all else of a batch is as without that: labels and texts move with the passage."""
+    source = {"kind": "questions", "path": str(written(tmp_path, many())), "language": None, "length": 96, "stride": 8}
+    apart, padded = (
+        LabelledDataConfig.from_dict({"source": source | {"question_width": width}, "batch_size": 4}).build()
+        for width in (None, 30)
+    )
+    assert (padded.description.question_width, padded.description.padding_last) == (30, False)
+    assert apart.description.padding_last and apart.identity() != padded.identity()
+    assert padded.config.source.protocol() == apart.config.source.protocol() | {"question width": 30}
+    seen = 0
+    shape = RowShape.of(padded.description, 1, 1, "longest")
+    for ordinal in range(padded.examples.count("train")):
+        batch = batched(shape, [(0, padded.examples.example("train", ordinal))], "")
+        mask, segments = batch.padding_mask[0], batch.segments[0]
+        question, passage = batch.inputs[0][mask & (segments == 0)], batch.inputs[0][mask & (segments == 1)]
+        assert segments.nonzero()[0] == 30 and batch.padded == (len(question) < 30)
+        assert mask.tolist() == [*[True] * len(question), *[False] * (30 - len(question)), *[True] * len(passage)]
+        assert not batch.inputs[0][~mask].any()
+        (start, stop), spans = batch.labels[0].tolist(), batch.passages[0].spans
+        if (start, stop) != (0, 1):
+            seen += 1
+            answer = batch.passages[0].text[spans[start, 0] : spans[stop - 1, 1]]
+            assert answer == batch.passages[0].answers[0]
+    assert seen > 40
+    with pytest.raises(DataError, match=r"symbols, which with \[CLS\] and \[SEP\] are more than the 9 of every"):
+        of(tmp_path / "questions.jsonl", length=96, stride=8, question_width=9).count("train")
+
+
 BROKEN: dict[str, tuple[Any, str]] = {
     "elsewhere": (
         record("Who?", "It was Ada.", "Ada") | {"answers": [{"text": "Ada", "answer_start": 6}], "id": "q7"},
@@ -310,6 +343,8 @@ def test_misplaced_answers_are_counted_where_they_are_omitted(tmp_path: Path) ->
 def test_bad_fields_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="windows of 32 tokens cannot begin 29 symbols apart; make it smaller"):
         QuestionsConfig(length=32, stride=29)
+    with pytest.raises(ConfigError, match="windows of 32 tokens with questions of 9 cannot begin 23 symbols apart"):
+        QuestionsConfig(length=32, stride=23, question_width=9)
     written(tmp_path, many(), "x/questions.en.jsonl")
     with pytest.raises(DataError, match=r"'de' between dots of its name; correct data.source.language"):
         of(tmp_path / "x", language="de")

