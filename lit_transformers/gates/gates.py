@@ -357,8 +357,7 @@ def divided(probe: Probe, question_width: int) -> tuple[RowNetwork, Tensor, Tens
 
 
 def texts_pass_the_lower_layers_apart(probe: Probe) -> str:
-    """Checks that no output of the lower layers of a deformer for a text changes with the other text of its row, and
-    that outputs of the upper layers for the second text change with the first."""
+    """Checks that no output of the lower layers of a deformer for a text changes with the other text of its row."""
     built = divided(probe, probe.length // 3)
     if built is None:
         return "not asked: every layer reads whole rows"
@@ -370,8 +369,6 @@ def texts_pass_the_lower_layers_apart(probe: Probe) -> str:
         others = segments[0] != changed_text
         differences = [largest((a - b)[:, others]) for a, b in zip(original, layers, strict=True)]
         worst = largest(worst, *differences[: network.apart + 1])
-        if changed_text == 0 and network.apart + 1 < len(layers) and not differences[-1] > TOLERANCE:
-            raise Broken("the upper layers read the second text without the first")
     if not is_small(worst):
         raise Broken(f"a text changes what the lower layers make of the other by {worst:.3g}")
     return f"largest change {worst:.1g}"

@@ -354,8 +354,9 @@ def test_a_new_question_is_answered_as_one_of_the_data_is(cached: Path) -> None:
 def test_a_deformer_answers_new_questions_as_it_answers_those_of_the_data(cached: Path, tmp_path: Path) -> None:
     """With questions of one width, which are padded in lines too; the network starts from the encoder of a run."""
     start = {"network": {"kind": "file", "path": str(cached / "run" / "checkpoint.ckpt")}}
-    deformer = {"model.kind": "deformer", "model.depth": 1, "model.apart": 1, "data.source.question_width": 16}
-    config = RunConfig.from_dict(config_over(cached).to_dict() | {"start": start}).override(deformer)
+    plain = config_over(cached).to_dict()
+    deformer = {"model": {**plain["model"], "kind": "deformer", "apart": 1}, "start": start}
+    config = RunConfig.from_dict(plain | deformer).override({"data.source.question_width": 16})
     fit(config, tmp_path / "run")
     outputs = [json.loads(line) for line in (tmp_path / "run" / OUTPUTS).open()]
     examples = config.data.build().examples
