@@ -40,6 +40,7 @@ from rich.table import Table
 from ablations.fine_tuning import MINILM_NETWORK, PIECES, TUNED
 from benchmarks.hardware import JSON_HELP, describe, save
 from datamodules import LabelledDataConfig, QuestionsConfig
+from lit_transformers import build_model
 from lit_transformers.answer_scores import answer_scores
 from lit_transformers.checked_files import Precision, VectorLayout
 from lit_transformers.inference.answer_passages import passage_answer_predictor_of
@@ -233,10 +234,9 @@ def time_rows(folder: Path, batch: int, rounds: int) -> list[dict[str, Any]]:
 
 def network_of(apart: int) -> RowNetwork:
     """The network with k lower layers apart, in evaluation, of which the weights do not matter."""
-    data = config_of(apart, 1).data.description
-    network = config_of(apart, 1).model.build(data)
+    network = build_model(config_of(apart, 1)).network.eval()
     assert isinstance(network, RowNetwork)
-    return network.eval()
+    return network
 
 
 def shown(title: str, rows: list[dict[str, Any]]) -> Table:
