@@ -356,11 +356,10 @@ class DeFormer(Encoder):
         if config.apart and isinstance(data, RowDescription) and data.ordered:
             reason = "an order of a row runs through both texts; set apart: 0, or drop data.attention_masks"
             raise ConfigError(reason, "model.apart")
-        self.apart, self.question_width, self.has_two_texts = config.apart, None, False
-        if isinstance(data, LabelledDescription | MixedDescription):
-            self.question_width = data.question_width
-        if isinstance(data, LabelledDescription | MixedDescription | RowDescription):
-            self.has_two_texts = data.segments > 1
+        labelled = data if isinstance(data, LabelledDescription | MixedDescription) else None
+        self.apart, self.question_width = config.apart, None if labelled is None else labelled.question_width
+        described = data if isinstance(data, RowDescription) else labelled
+        self.has_two_texts = described is not None and described.segments > 1
         self.parts = self.divided()
 
     def divided(self) -> tuple[Stack | None, Stack | None]:
@@ -402,7 +401,9 @@ class DeFormer(Encoder):
         outputs = [lower(*read, keep_hidden=keep_hidden) for read in zip(texts, contexts, strict=True)]
         first, second = outputs
         hidden = tuple(division.joined(*layer) for layer in zip(first.hidden, second.hidden, strict=True))
-        entered = division.joined(first.entered, second.entered) if keep_hidden else None
+        entered = None
+        if first.entered is not None and second.entered is not None:
+            entered = division.joined(first.entered, second.entered)
         return StackOutput(division.joined(first.y, second.y), (), mean_losses(outputs, contexts), hidden, entered)
 
     def read_jointly(self, lower: StackOutput, ctx: Context, keep_hidden: bool = False) -> StackOutput:

