@@ -1,9 +1,10 @@
-"""python -m lit_transformers fit | evaluate | generate | translate | summarize | predict | import | config ..."""
+"""python -m lit_transformers fit | evaluate | generate | translate | predict | encode | answer | import | config ..."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -18,7 +19,7 @@ from lit_transformers.config_command import config, schema
 from lit_transformers.startup.quick_imports import quick_imports
 
 if TYPE_CHECKING:
-    from lit_transformers.inference.lines import LineWriter
+    from lit_transformers.inference.lines import LineWriter, ReportLines
     from lit_transformers.template.fine_tuning import Purpose
 
 app = typer.Typer(
@@ -207,28 +208,37 @@ def usual_window() -> int:
     return 1 if sys.stdin.isatty() else 1000
 
 
-def write_all(writer: LineWriter) -> None:
-    """Writes the output of every line of standard input, then what became of the lines to standard error. Exits with
-    status 1 where lines were refused."""
+@contextmanager
+def lines_shown(noun: str, size: int | None) -> Iterator[ReportLines]:
+    """Shows how many lines were processed on a bar, and yields what receives their numbers and bytes. noun: of lines.
+    size: bytes of all of them, or None."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    from datamodules.core.reading import lines_in
-    from lit_transformers.inference.lines import size_of
-
     console = Console(stderr=True)
-    columns = (TextColumn("{task.fields[lines]:,} lines"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    counted = TextColumn(f"{{task.fields[lines]:,}} {noun}")
+    columns = (counted, BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
-        task, done = bar.add_task("lines", total=size_of(sys.stdin.buffer), lines=0), 0
+        task, done = bar.add_task(noun, total=size, lines=0), 0
 
         def advance_bar(lines: int, size: int) -> None:
             nonlocal done
             done += lines
             bar.update(task, advance=size, lines=done)
 
+        yield advance_bar
+
+
+def write_all(writer: LineWriter) -> None:
+    """Writes the output of every line of standard input, then what became of the lines to standard error. Exits with
+    status 1 where lines were refused."""
+    from datamodules.core.reading import lines_in
+    from lit_transformers.inference.lines import size_of
+
+    with lines_shown("lines", size_of(sys.stdin.buffer)) as report:
         try:
-            for text in writer.write(lines_in(sys.stdin.buffer, "standard input"), advance_bar):
+            for text in writer.write(lines_in(sys.stdin.buffer, "standard input"), report):
                 sys.stdout.buffer.write(f"{text}\n".encode())
                 sys.stdout.buffer.flush()
         finally:
@@ -312,7 +322,7 @@ def predict(
 
     with quick_imports():
         from lit_transformers.inference.lines import LineOptions
-        from lit_transformers.inference.passages import PassageFile, passage_finder_of
+        from lit_transformers.inference.passages import passage_finder_of, passages_in
         from lit_transformers.inference.predict import predictor_of
 
     limit_threads()
@@ -320,7 +330,96 @@ def predict(
     if passages is None:
         write_all(predictor_of(checkpoint, options, lines, threshold, head))
     else:
-        write_all(passage_finder_of(checkpoint, PassageFile(passages, top), options, lines))
+        write_all(passage_finder_of(checkpoint, [*passages_in(passages)], options, lines, top))
+
+
+@app.command()
+def encode(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The checkpoint.ckpt of a run of question_answering with a deformer.")
+    ],
+    passages: Annotated[Path, typer.Argument(help="A file with a passage in every line.")],
+    folder: Annotated[Path, typer.Option("--to", help="A new folder, or one to continue.", metavar="FOLDER")],
+    precision: Annotated[
+        Literal["float32", "bfloat16", "int8"],
+        typer.Option(help="Numbers of the states: int8 has a scale for each channel of each window."),
+    ] = "float32",
+    batch_tokens: BatchTokens = 4096,
+    allowed: AllowedModules = None,
+) -> None:
+    """Compute the lower states of passages once, so that answer computes only the upper layers.
+
+    The lower layers of a deformer (model.apart) read a passage apart from its question. Their states are written to
+    FOLDER, from which answer reads them in any number of processes. A killed encode continues when it is started again,
+    and passages at the end of a longer file are added. A cache belongs to its weights, tokenizer and windows: the run
+    needs data.source.question_width. Sizes are printed at the end.
+
+    Example: python -m lit_transformers encode runs/KEY/checkpoint.ckpt passages.txt --to states --precision int8
+    """
+    from lit_transformers.machine.cores import limit_threads
+
+    with quick_imports():
+        from lit_transformers.inference.encode_passages import encode_passages
+        from lit_transformers.inference.lines import size_of
+
+    limit_threads()
+    with passages.open("rb") as file:
+        size = size_of(file)
+    with lines_shown("passages", size) as report:
+        manifest = encode_passages(checkpoint, passages, folder, precision, batch_tokens, report)
+    for line in manifest.lines():
+        print(line)
+
+
+@app.command()
+def answer(
+    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt that encode was started with.")],
+    passages: Annotated[Path, typer.Option("--passages", help="The folder that encode has written.", metavar="FOLDER")],
+    retriever: Annotated[
+        Path | None,
+        typer.Option(
+            help="Read the most similar passages, by this checkpoint.ckpt of a run of retrieval.",
+            metavar="CHECKPOINT",
+            show_default="read all",
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Passages of a retriever that are read for every question.")] = 5,
+    lines: Annotated[
+        Literal["text", "json"],
+        typer.Option(help='Format of a line: a question, or JSON: {"question": ...}, with "passage": LINE for one.'),
+    ] = "text",
+    batch_tokens: BatchTokens = 4096,
+    window: LineWindow = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Give no answer where its score exceeds that of the best span by more than this.",
+            show_default="that of the run",
+        ),
+    ] = None,
+    allowed: AllowedModules = None,
+) -> None:
+    """Answer every question of standard input from encoded passages; write one JSON line for each, in order.
+
+    An answer is {"answer": ..., "passage": LINE, "start": ..., "end": ..., "score": ..., "probability": ...}: its
+    passage by the line in the file of encode, the places of its characters in it, and the sum of the logits of its
+    first and last token. Of several passages the span with the greatest score is the answer; its probability is a share
+    among the spans of all passages that were read, and no answer. Without an answer these are null.
+
+    Example: python -m lit_transformers answer runs/KEY/checkpoint.ckpt --passages states < questions.txt
+
+    Example: python -m lit_transformers answer runs/KEY/checkpoint.ckpt --passages states
+    --retriever runs/OTHER/checkpoint.ckpt --top 3 < questions.txt > answers.jsonl
+    """
+    from lit_transformers.machine.cores import limit_threads
+
+    with quick_imports():
+        from lit_transformers.inference.answer_passages import passage_answer_predictor_of
+        from lit_transformers.inference.lines import LineOptions
+
+    limit_threads()
+    options = LineOptions(batch_tokens, window or usual_window())
+    write_all(passage_answer_predictor_of(checkpoint, passages, options, lines, retriever, top, threshold))
 
 
 @app.command()

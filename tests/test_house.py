@@ -52,6 +52,8 @@ MEETING = {
         "runs.trained_symbols",
         "runs.train",
         "runs.fit",
+        "inference.answer_passages",
+        "inference.encode_passages",
         "inference.write",
         "inference.lines",
         "inference.passages",

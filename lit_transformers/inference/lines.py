@@ -12,13 +12,14 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from datamodules import DataError, Tokenizer
 from datamodules.core.reading import without_mark
 from datamodules.core.tokenizers import Symbols
 from lit_transformers.config import ConfigError
 
-__all__ = ["Counts", "LineOptions", "LineWriter", "Overlong", "ReportLines", "batches", "size_of"]
+__all__ = ["Counts", "LineOptions", "LineWriter", "Overlong", "ReportLines", "batches", "padded", "size_of"]
 
 NAMED = 10
 """The most cut or refused lines that a message names by their number."""
@@ -196,13 +197,10 @@ class LineWriter(ABC):
         every = [(number, row) for number, line in enumerate(window) for row in line.rows]
         outputs: list[dict[int, Any]] = [{} for _ in window]
         for indices in batches([len(row) for _, row in every], self.options.batch_tokens):
-            rows = [torch.from_numpy(every[index][1]).long() for index in indices]
-            lengths = torch.tensor([len(row) for row in rows])
-            inputs = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-            padding_mask = torch.arange(inputs.size(1)) < lengths[:, None]
-            padded = int(lengths.min()) < inputs.size(1)
+            inputs, padding_mask = padded([torch.from_numpy(every[index][1]).long() for index in indices])
+            has_padding = not bool(padding_mask.all())
             texts = [window[every[index][0]].texts for index in indices]
-            for index, output in zip(indices, self.outputs(inputs, padding_mask, padded, texts), strict=True):
+            for index, output in zip(indices, self.outputs(inputs, padding_mask, has_padding, texts), strict=True):
                 outputs[every[index][0]][index] = output
             read = {every[index][0] for index in indices}
             complete = [window[number].size for number in read if len(outputs[number]) == len(window[number].rows)]
@@ -228,6 +226,13 @@ def batches(sizes: Sequence[int], tokens: int) -> Iterator[list[int]]:
         batch.append(index)
     if batch:
         yield batch
+
+
+def padded(rows: Sequence[Tensor]) -> tuple[Tensor, Bool[Tensor, "b t"]]:
+    """Returns rows (t, ...) as one tensor (b, t, ...), with zeros behind shorter ones, and which tokens are real."""
+    lengths = torch.tensor([len(row) for row in rows])
+    joined = pad_sequence([*rows], batch_first=True)
+    return joined, torch.arange(joined.size(1)) < lengths[:, None]
 
 
 def size_of(file: BinaryIO) -> int | None:

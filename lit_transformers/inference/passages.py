@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,70 +11,118 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from datamodules import DataError, RetrievalDataConfig, TrainedSymbols, tokenizer_from_dict
+from datamodules import DataError, RetrievalDataConfig, TrainedSymbols, cache_folder, tokenizer_from_dict
 from datamodules.core.examples import TextRows
+from datamodules.core.index import made_aside
 from datamodules.core.reading import damage, text_lines
-from lit_transformers.config import ConfigError
-from lit_transformers.inference.lines import LineOptions, batches
+from datamodules.core.tokenizers import key_of
+from lit_transformers.checked_files import CheckedFile, CheckedWriter, Extent, VectorLayout
+from lit_transformers.config import ConfigError, Plain, canonical_hash
+from lit_transformers.inference.lines import LineOptions, batches, padded
 from lit_transformers.inference.predictor import DIGITS, LineFormat, LineTexts, Predictor
 from lit_transformers.models.capabilities import RowNetwork
+from lit_transformers.records.files import write_json
 from lit_transformers.runs import load
+from lit_transformers.runs.code import code_hash
 from lit_transformers.runs.evaluate import require_numbers
+from lit_transformers.tasks.features import weights_digest
 from lit_transformers.tasks.retrieval import Retrieval, read_text
 from lit_transformers.training.arithmetic import arithmetic
 
-__all__ = ["PassageFile", "PassageFinder", "passage_finder_of"]
+__all__ = ["PassageFinder", "PassageLine", "passage_finder_of", "passages_in"]
+
+VECTORS, META = "vectors", "meta.json"
+TOGETHER = 1024
+"""The passages whose symbols, or whose vectors in double precision, are held at once."""
 
 
-class PassageFile(NamedTuple):
-    """A file with a passage in every line, and how many of them are written for a question, the most similar first."""
+class PassageLine(NamedTuple):
+    """A passage: its line in the file that it was read from, and its text."""
 
-    path: Path
-    top: int = 5
+    line: int
+    text: str
 
-    def read(self) -> list[tuple[int, str]]:
-        """Returns the passages, each with the number of its line; empty lines hold none. Raises DataError where the
-        file cannot be read, or holds no passage."""
-        with damage(self.path), self.path.open("rb") as file:
-            lines = [line.rstrip("\r\n") for line in text_lines(file, self.path.name)]
-        passages = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-        if not passages:
-            raise DataError(f"{self.path}: holds no passage; write one in every line")
-        return passages
+
+def passages_in(path: Path) -> Iterator[PassageLine]:
+    """Yields the passages of a file with a passage in every line; empty lines hold none. Raises DataError where the
+    file cannot be read, or holds no passage."""
+    is_empty = True
+    with damage(path), path.open("rb") as file:
+        for number, line in enumerate(text_lines(file, path.name), 1):
+            if line.strip():
+                is_empty = False
+                yield PassageLine(number, line.rstrip("\r\n"))
+    if is_empty:
+        raise DataError(f"{path}: holds no passage; write one in every line")
 
 
 class PassageFinder(Predictor):
-    """Finds the passages of a file that are most similar to a question, equal ones in the order of the file."""
+    """Finds the passages that are most similar to a question, equal ones in their order. top: how many are written for
+    a question, the most similar first. code: a hash of the code that computes vectors."""
 
     def __init__(
         self,
         task: Retrieval,
         data: RetrievalDataConfig,
         trained: TrainedSymbols,
-        file: PassageFile,
+        passages: Sequence[PassageLine],
         options: LineOptions,
         form: LineFormat,
+        top: int,
+        code: str,
     ) -> None:
-        """Reads the passages. Raises DataError where the file holds none."""
+        """Computes the vectors of the passages, which are kept below LIT_CACHE for the next process."""
         self.symbols, self.longest_question = data.symbols(trained.to_dict()), data.longest_question
         longest = data.longest_question - 1 - len(self.symbols.end)
         tokenizer = tokenizer_from_dict(trained.tokenizer)
         rows_read = TextRows(tokenizer, longest, self.symbols.end)
         super().__init__(task, LineTexts(("question",), form), rows_read, options, ("passages",))
-        self.task, self.top = task, file.top
-        self.passages = file.read()
-        rows = [
-            torch.from_numpy(self.symbols.row(self.encode(text), data.longest_passage)) for _, text in self.passages
+        self.task, self.top, self.passages = task, top, passages
+        self.layout = VectorLayout("float32", task.model_config.dim)
+        self.vectors = self.vectors_on_disk(data.longest_passage, code)
+
+    def vectors_on_disk(self, longest: int, code: str) -> CheckedFile:
+        """Returns the vectors of the passages, computed now or before, by the weights, the tokenizer, the arithmetic,
+        the code and the texts. longest: symbols of a passage that are read. Raises ConfigError where the file is
+        damaged."""
+        texts = hashlib.sha256()
+        for number in range(len(self.passages)):
+            texts.update(f"{self.passages[number].text}\n".encode())
+        decisive: list[Plain] = [
+            weights_digest(self.task.passage_reader),
+            self.task.model_config.to_dict(),
+            self.task.config.to_dict(),
+            key_of(self.tokenizer),
+            [longest, self.options.batch_tokens, self.training.tf32, self.training.attention_kernel, str(self.device)],
+            [code, texts.hexdigest()],
         ]
-        vectors: dict[int, Tensor] = {}
-        for indices in batches([len(row) for row in rows], options.batch_tokens):
-            lengths = torch.tensor([len(rows[index]) for index in indices])
-            inputs = pad_sequence([rows[index] for index in indices], batch_first=True)
-            read = self.vectors_of(task.passage_reader, inputs, torch.arange(inputs.size(1)) < lengths[:, None])
-            vectors |= dict(zip(indices, read, strict=True))
-        self.vectors = torch.stack([vectors[index] for index in range(len(rows))])
+        folder = cache_folder() / "passage_vectors" / canonical_hash(decisive, 32)
+        if not (folder / META).exists():
+            with made_aside(folder, META) as temporary:
+                writer = CheckedWriter(temporary / VECTORS)
+                for vectors in self.vectors_of_passages(longest):
+                    writer.append(self.layout.written(vectors))
+                writer.save()
+                writer.close()
+                write_json(temporary / META, [*writer.extent])
+        try:
+            extent = Extent(*json.loads((folder / META).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(f"is a damaged cache ({error}); remove the folder", str(folder)) from None
+        return CheckedFile(folder / VECTORS, extent)
+
+    def vectors_of_passages(self, longest: int) -> Iterator[Float[Tensor, "n d"]]:
+        """Yields the vectors of the passages, those of some at a time. longest: symbols of a passage that are read."""
+        for first in range(0, len(self.passages), TOGETHER):
+            some = (self.passages[number] for number in range(first, min(first + TOGETHER, len(self.passages))))
+            rows = [torch.from_numpy(self.symbols.row(self.encode(passage.text), longest)) for passage in some]
+            vectors: dict[int, Tensor] = {}
+            for indices in batches([len(row) for row in rows], self.options.batch_tokens):
+                inputs, padding_mask = padded([rows[index] for index in indices])
+                read = self.vectors_of(self.task.passage_reader, inputs, padding_mask)
+                vectors |= zip(indices, read, strict=True)
+            yield torch.stack([vectors[index] for index in range(len(rows))])
 
     @torch.no_grad()
     def vectors_of(
@@ -92,28 +142,49 @@ class PassageFinder(Predictor):
         padded: bool,
         texts: Sequence[tuple[str, ...]],
     ) -> Iterator[Mapping[str, Any]]:
+        for nearest in self.nearest(rows, padding_mask):
+            entries = [(self.passages[number], round(score, DIGITS)) for number, score in nearest]
+            yield {"passages": [{"line": line, "score": score, "passage": text} for (line, text), score in entries]}
+
+    def nearest(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Iterator[list[tuple[int, float]]]:
+        """Yields the numbers of the most similar passages for each question, with their scores."""
         questions = self.vectors_of(self.task.evaluator(), rows, padding_mask)
-        for scores in (questions.double() @ self.vectors.double().T).float():
+        parts = (questions.double() @ some.to(questions.device).double().T for some in self.every_vector())
+        for scores in torch.cat([*parts], dim=1).float():
             ordered = scores.sort(descending=True, stable=True)
-            places = zip(ordered.indices[: self.top].tolist(), ordered.values[: self.top].tolist(), strict=True)
-            passages = [
-                {"line": self.passages[place][0], "score": round(score, DIGITS), "passage": self.passages[place][1]}
-                for place, score in places
-            ]
-            yield {"passages": passages}
+            yield [*zip(ordered.indices[: self.top].tolist(), ordered.values[: self.top].tolist(), strict=True)]
+
+    def every_vector(self) -> Iterator[Float[Tensor, "n d"]]:
+        """Yields the vectors of all passages, those of some at a time."""
+        for first in range(0, len(self.passages), TOGETHER):
+            count = min(TOGETHER, len(self.passages) - first)
+            begin, size = self.layout.size(first), self.layout.size(count)
+            yield self.layout.read(self.vectors.read(begin, size), count)
+
+    def nearest_of(self, questions: Sequence[str]) -> list[list[tuple[int, float]]]:
+        """Returns the numbers of the most similar passages for each text of a question, with their scores."""
+        rows = [torch.from_numpy(self.row([self.encode(question)])).long() for question in questions]
+        inputs, padding_mask = padded([row[:, 0] for row in rows])
+        return [*self.nearest(inputs, padding_mask)]
 
 
 def passage_finder_of(
-    checkpoint: Path, file: PassageFile, options: LineOptions, form: LineFormat = "text"
+    checkpoint: Path,
+    passages: Sequence[PassageLine],
+    options: LineOptions,
+    form: LineFormat = "text",
+    top: int = 5,
+    place: str = "--passages",
 ) -> PassageFinder:
-    """Returns what finds passages by a checkpoint. Raises ConfigError where it is of another task or was not trained on
-    texts, and DataError where the file holds no passage."""
+    """Returns what finds passages by a checkpoint, the ``top`` most similar ones. Raises ConfigError where it is of
+    another task, with the option that names it as the place, or was not trained on texts."""
     task, config, extra = load(checkpoint)
     trained = TrainedSymbols.of(extra)
     if not isinstance(task, Retrieval) or not isinstance(config.data, RetrievalDataConfig):
-        raise ConfigError(f"a run of the task {config.task.kind} searches no passages; omit it", "--passages")
+        raise ConfigError(f"a run of the task {config.task.kind} searches no passages; omit it", place)
     if trained.tokenizer is None:
         reason = f"was trained on {config.data.name}, which are no texts; measure it by: evaluate"
         raise ConfigError(reason, str(checkpoint))
     require_numbers(task, checkpoint)
-    return PassageFinder(task, config.data, trained, file, options, form)
+    code = code_hash(config, (__name__,))
+    return PassageFinder(task, config.data, trained, passages, options, form, top, code)

@@ -158,6 +158,11 @@ class RowNetwork(Network):
         lengths of questions."""
         raise ConfigError(f"a {type(self).__name__} reads no text apart; set model: deformer", "model")
 
+    def lower_part(self) -> nn.Module:
+        """Hook: returns the modules on whose weights ``lower_states`` depend. Raises ConfigError where no layer reads
+        passages apart, which is the default."""
+        raise ConfigError(f"a {type(self).__name__} reads no text apart; set model: deformer", "model")
+
     def read_with(
         self,
         questions: Int[Tensor, "b w"],

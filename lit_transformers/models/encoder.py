@@ -429,6 +429,10 @@ class DeFormer(Encoder):
         output: StackOutput = lower(self.embed(symbols, segments), with_fields(ctx, start=start, padding_last=True))
         return output.y
 
+    def lower_part(self) -> nn.Module:
+        parts = {"tokens": self.tokens, "segments": self.segments, "lower": self.parts[0]}
+        return nn.ModuleDict({name: part for name, part in parts.items() if part is not None})
+
     def read_with(
         self,
         questions: Int[Tensor, "b w"],

@@ -84,10 +84,10 @@ def table_of(config: RunConfig, task: LabelledTask, data: LabelledData) -> Featu
 def write_table(config: RunConfig, task: LabelledTask, data: LabelledData, folder: Path, weights: str) -> None:
     """Computes the features of every row. The order depends only on the data, so that tables of the same rows hold the
     same numbers."""
-    writer, was_training, home = FeatureWriter(folder, {"weights": weights}), task.training, task.device
+    width = len(task.combination.layers) * task.model_config.dim
+    writer, was_training, home = FeatureWriter(folder, {"weights": weights}, width), task.training, task.device
     device = torch.device("cuda" if config.training.device != "cpu" and torch.cuda.is_available() else "cpu")
     task.to(device).eval()
-    width = 0
     with arithmetic(config.training):
         for batch in chain(examples_of(data, "train"), examples_of(data, data.validated_split)):
             rows = task.rows_read(batch)
@@ -95,11 +95,10 @@ def write_table(config: RunConfig, task: LabelledTask, data: LabelledData, folde
             if not keys:
                 continue
             vectors = torch.cat(task.chosen_layers(task.network, moved(rows, device)).layers, dim=-1)
-            width = vectors.size(-1)
             for row in keys:
                 if not writer.has(row.key):
                     writer.add(row.key, vectors[row.number, : row.tokens])
-    writer.finish(width)
+    writer.finish()
     task.to(home).train(was_training)
 
 

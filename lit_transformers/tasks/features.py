@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lit_transformers.batch import LabelledBatch, row_lengths
+from lit_transformers.checked_files import CheckedFile, CheckedWriter, Extent, VectorLayout
 from lit_transformers.config import ConfigError, Plain
 
 __all__ = ["META", "FeatureTable", "FeatureWriter", "row_keys", "weights_digest"]
@@ -54,14 +55,13 @@ def row_keys(batch: LabelledBatch) -> Iterator[KeyedRow]:
 
 
 class FeatureWriter:
-    """Writes the vectors (t, w) of rows to a folder, each row once. meta: is written next to them; its "weights" is the
-    digest of the weights that computed the vectors."""
+    """Writes the vectors (t, width) of rows to a folder, each row once. meta: is written next to them; its "weights" is
+    the digest of the weights that computed the vectors."""
 
-    def __init__(self, folder: Path, meta: Mapping[str, Plain]) -> None:
-        self.folder, self.meta = folder, dict(meta)
-        self.file = (folder / VALUES).open("wb")
+    def __init__(self, folder: Path, meta: Mapping[str, Plain], width: int) -> None:
+        self.folder, self.meta, self.layout = folder, dict(meta), VectorLayout("float32", width)
+        self.values = CheckedWriter(folder / VALUES)
         self.starts: dict[bytes, int] = {}
-        self.tokens = 0
 
     def has(self, key: bytes) -> bool:
         """Whether a row with that key is written."""
@@ -69,17 +69,17 @@ class FeatureWriter:
 
     def add(self, key: bytes, vectors: Float[Tensor, "t w"]) -> None:
         """Writes the vectors of the real tokens of a row."""
-        self.starts[key] = self.tokens
-        self.tokens += len(vectors)
-        self.file.write(vectors.detach().float().cpu().contiguous().numpy().tobytes())
+        self.starts[key] = self.values.append(self.layout.written(vectors))
 
-    def finish(self, width: int) -> None:
+    def finish(self) -> None:
         """Writes the index."""
-        self.file.close()
+        self.values.save()
+        self.values.close()
         keys = np.frombuffer(b"".join(self.starts), np.uint8).reshape(-1, KEY_BYTES)
         starts = np.array([*self.starts.values()], np.int64)
         np.savez(self.folder / INDEX, keys=keys, starts=starts)
-        (self.folder / META).write_text(json.dumps(self.meta | {"width": width, "tokens": self.tokens}))
+        written = {"width": self.layout.width, "values": self.values.extent}
+        (self.folder / META).write_text(json.dumps(self.meta | written))
 
 
 class FeatureTable:
@@ -94,21 +94,21 @@ class FeatureTable:
             meta = json.loads((folder / META).read_text())
             index = np.load(folder / INDEX)
             keys, starts = index["keys"], index["starts"].tolist()
-            self.values = np.memmap(folder / VALUES, np.float32, mode="r", shape=(meta["tokens"], meta["width"]))
+            made_by, extent, self.layout = meta["weights"], meta["values"], VectorLayout("float32", meta["width"])
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(f"is a damaged cache ({error}); remove the folder", str(folder)) from None
-        if meta["weights"] != weights:
+        if made_by != weights:
             raise ConfigError("is a cache of other weights; remove the folder", str(folder))
+        self.values = CheckedFile(folder / VALUES, Extent(*extent))
         self.starts = dict(zip((key.tobytes() for key in keys), starts, strict=True))
-        self.width: int = meta["width"]
 
     def read(self, batch: LabelledBatch) -> Float[Tensor, "b t w"] | None:
         """Returns the vectors of a batch, zeros at padding. None if a row of the batch is not in the table."""
         rows = list(row_keys(batch))
         if not all(row.key in self.starts for row in rows):
             return None
-        vectors = np.zeros((*batch.inputs.shape, self.width), np.float32)
+        vectors = torch.zeros(*batch.inputs.shape, self.layout.width)
         for row in rows:
-            start = self.starts[row.key]
-            vectors[row.number, : row.tokens] = self.values[start : start + row.tokens]
-        return torch.from_numpy(vectors).to(batch.inputs.device)
+            content = self.values.read(self.starts[row.key], self.layout.size(row.tokens))
+            vectors[row.number, : row.tokens] = self.layout.read(content, row.tokens)
+        return vectors.to(batch.inputs.device)

@@ -35,7 +35,10 @@ from datamodules.pairs.source import PairsRead
 from datamodules.pairs.stored_pairs import texts_of
 from datamodules.text.nested_records import texts_at
 from datamodules.text.sources import FilesConfig
+from lit_transformers.checked_files import VectorLayout
 from lit_transformers.exchange.transfer import import_weights
+from lit_transformers.inference.passage_states import PassageStates, PassageStatesWriter
+from lit_transformers.inference.passages import PassageLine
 from lit_transformers.training import checkpoints
 
 CACHE = Path("cache")
@@ -349,6 +352,35 @@ def checkpoint() -> bytes:
 def checkpoint_file(content: bytes) -> None:
     contents = checkpoints.read(Path(put("checkpoint.ckpt", content)))
     assert contents["state_dict"]["weight"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@cache
+def states() -> dict[str, bytes]:
+    """The files of a folder of states of three passages."""
+    vectors = torch.arange(12.0).view(3, 4)
+    with PassageStatesWriter(Path("states"), {"weights": "w"}, VectorLayout("float32", 4)) as writer:
+        for line in range(1, 4):
+            writer.add(PassageLine(line, "one two" * line), [(range(2), vectors * line), (range(1, 3), vectors)])
+        writer.finish()
+    return {path.name: path.read_bytes() for path in Path("states").iterdir()}
+
+
+@st.composite
+def damaged_states(draw: st.DrawFn) -> dict[str, bytes]:
+    changed = draw(st.sampled_from([name for name in states() if name != "lock"]))
+    return states() | {changed: draw(cut_and_patched(states()[changed]))}
+
+
+@target("folder of states of passages", files=damaged_states())
+def passage_states(files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        put(f"states/{name}", content)
+    stored = PassageStates(Path("states"), {"weights": "w"})
+    assert [stored.passage(number) for number in range(3)] == [(n, "one two" * n) for n in (1, 2, 3)]
+    for number in range(3):
+        first, second = stored.windows_of(number)
+        assert stored.states(first).flatten().tolist() == [(number + 1) * value for value in range(12)]
+        assert stored.states(second).flatten().tolist() == [*range(12)]
 
 
 @cache

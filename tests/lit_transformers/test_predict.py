@@ -16,7 +16,7 @@ from datamodules.labelled.stored_texts import StoredText
 from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
 from lit_transformers.inference.lines import LineOptions
-from lit_transformers.inference.passages import PassageFile, passage_finder_of
+from lit_transformers.inference.passages import passage_finder_of, passages_in
 from lit_transformers.inference.predict import predictor_of
 from lit_transformers.inference.predictor import NOT_CALIBRATED, LineFormat, Predictor
 from lit_transformers.runs import RunConfig
@@ -225,7 +225,7 @@ def test_passages_of_a_file_are_ordered_as_an_evaluation_orders_them(tmp_path: P
         for vector in task.predict_step(batch, 0):
             of_texts = passages if vector.question is None else questions
             of_texts[vector.passage] = torch.tensor(vector.vector)
-    finder = passage_finder_of(checkpoint, PassageFile(file, 4), LineOptions())
+    finder = passage_finder_of(checkpoint, [*passages_in(file)], LineOptions(), top=4)
     results = predicted(finder, *(f"{text.split()[0]} film" for text in TEXTS), "")  # type: ignore[arg-type]
     assert results.pop() == {"passages": None}
     numbers = dict(zip(data.passages("validation"), TEXTS, strict=True))  # type: ignore[attr-defined]
@@ -236,14 +236,17 @@ def test_passages_of_a_file_are_ordered_as_an_evaluation_orders_them(tmp_path: P
         assert [entry["score"] for entry in result["passages"]] == pytest.approx([scores[t] for t in best], abs=1e-5)
         lines = [entry["line"] for entry in result["passages"] if entry["passage"] == TEXTS[0]]
         assert lines in ([1, 6], [1], []), "equal passages stand in the order of the file"
+    others = passage_finder_of(checkpoint, [*passages_in(file)][1:], LineOptions(), top=1)
+    (best,) = predicted(others, f"{TEXTS[0].split()[0]} film")
+    assert best["passages"][0]["passage"] == results[0]["passages"][0]["passage"], "vectors are those of these texts"
     with pytest.raises(
         ConfigError, match=r"^--passages: a run of retrieval searches the passages of a file; name the file"
     ):
         of(checkpoint)
     (tmp_path / "empty.txt").write_text("\n \n")
     with pytest.raises(DataError, match=r"empty.txt: holds no passage; write one in every line"):
-        passage_finder_of(checkpoint, PassageFile(tmp_path / "empty.txt"), LineOptions())
+        [*passages_in(tmp_path / "empty.txt")]
     (tmp_path / "other").mkdir()
     other, _ = saved(over_texts(tmp_path, "classification"), tmp_path / "other")
     with pytest.raises(ConfigError, match=r"^--passages: a run of the task classification searches no passages"):
-        passage_finder_of(other, PassageFile(file), LineOptions())
+        passage_finder_of(other, [*passages_in(file)], LineOptions())

@@ -51,6 +51,7 @@ STAGES = "tests/ablations/test_stages.py::test_"
 START = "tests/lit_transformers/test_start.py::test_"
 SYMBOLS = "tests/lit_transformers/test_trained_symbols.py::test_"
 PREDICT = "tests/lit_transformers/test_predict.py::test_"
+STATES = "tests/lit_transformers/test_passage_states.py::test_"
 COUNTS = "tests/lit_transformers/test_token_counts.py::test_"
 STUDIES = "tests/ablations/test_studies.py::test_"
 DATA = "tests/datamodules/test_"
@@ -7594,7 +7595,7 @@ FAULTS = (
         "reading",
         "a cache of other weights is read",
         "lit_transformers/tasks/features.py",
-        'if meta["weights"] != weights:',
+        "if made_by != weights:",
         "if False:",
         (f"{PROBES}a_probe_of_cached_features_is_the_probe_and_reads_the_network_once",),
     ),
@@ -8169,5 +8170,93 @@ FAULTS = (
         "            changed[head] = parts[head].override(values)",
         "            parts[head].override(values)",
         ("tests/test_config.py::test_configs_by_name_are_parts_like_others",),
+    ),
+    Fault(
+        "passage states",
+        "a flipped byte is read",
+        "lit_transformers/checked_files.py",
+        "if zlib.crc32(self.content[begin:end].data) != self.sums[block]:",
+        "if False:",
+        (f"{STATES}a_folder_that_is_damaged_is_refused_in_a_line_when_the_part_is_read",),
+    ),
+    Fault(
+        "passage states",
+        "what a killed process wrote stays behind what is certain",
+        "lit_transformers/checked_files.py",
+        "        self.file.truncate(extent.size)\n",
+        "",
+        (f"{STATES}a_file_continues_behind_what_was_certain_and_every_flipped_byte_is_noticed",),
+    ),
+    Fault(
+        "passage states",
+        "all channels have one scale",
+        "lit_transformers/checked_files.py",
+        "scales = vectors.abs().amax(dim=0) / LARGEST",
+        "scales = vectors.abs().amax().expand(self.width) / LARGEST",
+        (f"{STATES}each_precision_is_that_of_a_slow_oracle",),
+    ),
+    Fault(
+        "passage states",
+        "states of other weights are read",
+        "lit_transformers/inference/encode_passages.py",
+        '        "weights": weights_digest(task.evaluator().lower_part()),\n',
+        "",
+        (f"{STATES}states_of_another_network_are_refused_in_a_line",),
+    ),
+    Fault(
+        "passage states",
+        "a network that is trained above them needs other states",
+        "lit_transformers/inference/encode_passages.py",
+        "weights_digest(task.evaluator().lower_part())",
+        "weights_digest(task)",
+        (f"{STATES}a_changed_upper_layer_reads_the_same_states",),
+    ),
+    Fault(
+        "passage states",
+        "a killed encode begins anew",
+        "lit_transformers/inference/passage_states.py",
+        "        self.manifest.write(self.folder / UNFINISHED)\n",
+        "",
+        (f"{STATES}an_encode_that_is_killed_anywhere_continues_to_the_same_bytes",),
+    ),
+    Fault(
+        "passage states",
+        "passages are encoded with another end than they are read with",
+        "lit_transformers/inference/encode_passages.py",
+        "window.stop], reader.windows.separator)",
+        "window.stop], reader.windows.separator - 1)",
+        (f"{STATES}answers_from_a_cache_are_those_of_predict_on_the_same_windows",),
+    ),
+    Fault(
+        "passage states",
+        "the first passage has the answer",
+        "lit_transformers/inference/answer_passages.py",
+        "best = max(spans, key=lambda span: span.columns[0])",
+        "best = spans[0]",
+        (f"{STATES}of_several_passages_the_span_with_the_greatest_score_is_the_answer",),
+    ),
+    Fault(
+        "passage states",
+        "an equal passage takes the answer away",
+        "lit_transformers/inference/answer_passages.py",
+        'WindowAnswer(number, other, sys.maxsize, "", none, total)',
+        'WindowAnswer(number, other, 0, "", none, total)',
+        (f"{STATES}of_equal_passages_the_first_has_the_answer",),
+    ),
+    Fault(
+        "passage states",
+        "passages that no retriever has found are read",
+        "lit_transformers/inference/answer_passages.py",
+        "passages = sorted(passage for passage, _ in next(nearest))",
+        "passages = sorted(range(len(self.states)))",
+        (f"{STATES}commands_lead_from_questions_to_answers_in_passages_that_a_retriever_has_found",),
+    ),
+    Fault(
+        "passage states",
+        "the vectors of other passages are compared",
+        "lit_transformers/inference/passages.py",
+        "[code, texts.hexdigest()],",
+        "[code],",
+        (f"{PREDICT}passages_of_a_file_are_ordered_as_an_evaluation_orders_them",),
     ),
 )

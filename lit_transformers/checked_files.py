@@ -1,0 +1,163 @@
+"""Files that grow at their end and are read by a memory map, with a checksum for each block; and vectors in them, in
+one of three precisions."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from array import array
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lit_transformers.config import ConfigError
+from lit_transformers.records.files import replace_file
+
+__all__ = ["NOTHING", "CheckedFile", "CheckedWriter", "Extent", "Precision", "VectorLayout"]
+
+Precision = Literal["float32", "bfloat16", "int8"]
+BLOCK = 1 << 20
+"""Bytes of a block. Each has a checksum (CRC-32)."""
+SUMS, SUM = ".crc32", np.dtype("<u4")
+"""The end of the name of the file with the checksums of another one, and the type of each."""
+REMEDY = "remove the folder, and make the cache anew"
+LARGEST = 127
+"""The largest whole number of int8."""
+
+
+class VectorLayout(NamedTuple):
+    """How vectors (t, w) are written: as float32, as bfloat16, or as whole numbers from -127 to 127.
+
+    The numbers of int8 are rounded multiples of a scale in float32, one for each channel, by which the largest absolute
+    value of the channel in these vectors becomes 127. The scales stand before the numbers.
+    """
+
+    precision: Precision
+    width: int
+
+    def size(self, vectors: int) -> int:
+        """Returns the bytes of vectors that are written together."""
+        if self.precision == "int8":
+            return self.width * (4 + vectors)
+        return self.width * vectors * (4 if self.precision == "float32" else 2)
+
+    def total(self, windows: int, vectors: int) -> int:
+        """Returns the bytes of vectors in all, of as many windows."""
+        return windows * self.size(0) + vectors * (self.size(1) - self.size(0))
+
+    def written(self, vectors: Float[Tensor, "t w"]) -> bytes:
+        """Returns vectors as bytes."""
+        vectors = vectors.detach().float().cpu().contiguous()
+        if self.precision == "float32":
+            return vectors.numpy().tobytes()
+        if self.precision == "bfloat16":
+            return vectors.bfloat16().view(torch.int16).numpy().tobytes()
+        scales = vectors.abs().amax(dim=0) / LARGEST
+        whole = (vectors / scales.where(scales > 0, 1.0)).round().to(torch.int8)
+        return scales.numpy().tobytes() + whole.numpy().tobytes()
+
+    def read(self, content: npt.NDArray[np.uint8], vectors: int) -> Float[Tensor, "t w"]:
+        """Returns the vectors of ``written`` in float32."""
+        numbers, shape = torch.from_numpy(np.array(content)), (vectors, self.width)
+        if self.precision == "float32":
+            return numbers.view(torch.float32).view(shape)
+        if self.precision == "bfloat16":
+            return numbers.view(torch.bfloat16).view(shape).float()
+        scales = numbers[: 4 * self.width].view(torch.float32)
+        return numbers[4 * self.width :].view(torch.int8).view(shape) * scales
+
+
+class Extent(NamedTuple):
+    """How much of a file is certain: its bytes, and the checksum of those behind the last whole block."""
+
+    size: int
+    tail: int
+
+
+NOTHING = Extent(0, 0)
+
+
+class CheckedWriter:
+    """Appends to a file, from its beginning or behind what is certain of it. ``extent``: of all bytes so far, which are
+    certain after ``save``. Raises ConfigError where what was certain is damaged or missing."""
+
+    def __init__(self, path: Path, extent: Extent = NOTHING) -> None:
+        self.path, self.extent, self.sums = path, extent, array("I")
+        if extent.size:
+            self.sums.extend(CheckedFile(path, extent).sums[:-1].tolist())
+        self.file = path.open("r+b" if extent.size else "wb")
+        self.file.truncate(extent.size)
+        self.file.seek(extent.size)
+
+    def append(self, content: bytes) -> int:
+        """Writes bytes at the end, and returns where they begin."""
+        (size, tail), rest = self.extent, memoryview(content)
+        self.file.write(rest)
+        while rest:
+            room = BLOCK - size % BLOCK
+            tail = zlib.crc32(rest[:room], tail)
+            size, rest = size + len(rest[:room]), rest[room:]
+            if size % BLOCK == 0:
+                self.sums.append(tail)
+                tail = 0
+        begin, self.extent = self.extent.size, Extent(size, tail)
+        return begin
+
+    def save(self) -> None:
+        """Brings all bytes so far to the disk, with the checksums of whole blocks."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        sums = np.array(self.sums, SUM).tobytes()
+        replace_file(sums_of(self.path), lambda fresh: fresh.write_bytes(sums))
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class CheckedFile:
+    """What is certain of a file of a ``CheckedWriter``, which all processes that read it share in memory. Of each block
+    the checksum is compared when a part of it is first read.
+
+    Raises ConfigError where the file is shorter.
+    """
+
+    def __init__(self, path: Path, extent: Extent) -> None:
+        self.path, self.size = path, extent.size
+        whole = self.size // BLOCK
+        try:
+            there = path.stat().st_size
+            sums = np.frombuffer(sums_of(path).read_bytes(), SUM)[:whole]
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"is a damaged cache ({error}); {REMEDY}", str(path)) from None
+        if there < self.size or len(sums) < whole:
+            short = f"{there:,} of {self.size:,} bytes" if there < self.size else f"{len(sums)} of {whole} checksums"
+            raise ConfigError(f"is a damaged cache, cut short: it has {short}; {REMEDY}", str(path))
+        self.sums = np.append(sums, np.array(extent.tail, SUM))
+        # An empty file cannot be mapped.
+        empty = np.zeros(0, np.uint8)
+        self.content: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r", shape=(self.size,)) if self.size else empty
+        self.checked = bytearray(len(self.sums))
+
+    def read(self, begin: int, size: int) -> npt.NDArray[np.uint8]:
+        """Returns bytes as a view of the file. Raises ConfigError where a block of them is not as it was written."""
+        for block in range(begin // BLOCK, -(-(begin + size) // BLOCK)):
+            if not self.checked[block]:
+                self._check(block)
+        return self.content[begin : begin + size]
+
+    def _check(self, block: int) -> None:
+        begin, end = block * BLOCK, min((block + 1) * BLOCK, self.size)
+        if zlib.crc32(self.content[begin:end].data) != self.sums[block]:
+            reason = f"is a damaged cache: a byte from {begin:,} to {end:,} has changed since it was written"
+            raise ConfigError(f"{reason}; {REMEDY}", str(self.path))
+        self.checked[block] = True
+
+
+def sums_of(path: Path) -> Path:
+    """Returns the file with the checksums of another one."""
+    return path.with_name(path.name + SUMS)

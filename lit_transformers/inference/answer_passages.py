@@ -1,0 +1,202 @@
+"""Answers questions from passages whose lower states are computed before, line by line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from datamodules import DataError
+from datamodules.core.examples import TextRows
+from datamodules.core.tokenizers import Symbols
+from lit_transformers.batch import LabelledBatch, Passage
+from lit_transformers.config import ConfigError
+from lit_transformers.heads.answer_span import ResolvedAnswer, WindowAnswer, best_spans
+from lit_transformers.heads.head import Representation
+from lit_transformers.inference.encode_passages import PassageReader, passage_reader_of
+from lit_transformers.inference.lines import LineOptions, batches, padded
+from lit_transformers.inference.passage_states import PassageStates, PassageWindow
+from lit_transformers.inference.passages import PassageFinder, PassageLine, passage_finder_of
+from lit_transformers.inference.predictor import DIGITS, LineFormat, LineTexts, Predictor, require_writable
+
+__all__ = ["PassageAnswerPredictor", "passage_answer_predictor_of"]
+
+QUESTION_LINE = '{"question": "..."}, or with "passage": the line of a passage'
+"""What a line of JSON is, for messages."""
+NAMES = ("answer", "passage", "start", "end", "score", "probability")
+TOGETHER = 1024
+"""The windows that are sorted by length together."""
+
+
+class StoredPassages(Sequence[PassageLine]):
+    """The passages whose states are on disk, of which only those in use are in memory."""
+
+    def __init__(self, states: PassageStates) -> None:
+        self.states = states
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.states.passage(number)
+
+
+class FoundSpan(NamedTuple):
+    """A window that was read for a question, and its best span, a row of ``best_spans``."""
+
+    window: PassageWindow
+    columns: Sequence[float]
+
+
+class PassageAnswerPredictor(Predictor):
+    """Finds the answer to a question in the passages on disk: in the one that the line names, in the most similar ones
+    by a retriever, or in all of them. Its upper layers read each question with the lower states of each window.
+
+    Of all windows the best span is the answer, by the sum of its two logits without a softmax, so that passages can be
+    compared (arXiv:1704.00051, section 3.2). No answer and the probabilities are those of all windows that are read, as
+    if these were windows of one passage.
+    """
+
+    def __init__(
+        self,
+        reader: PassageReader,
+        states: PassageStates,
+        finder: PassageFinder | None,
+        options: LineOptions,
+        form: LineFormat,
+    ) -> None:
+        rows = TextRows(reader.windows.tokenizer, sys.maxsize, (reader.windows.separator,))
+        super().__init__(reader.task, LineTexts(("question",), form), rows, options, NAMES)
+        self.reader, self.states, self.finder, self.head = reader, states, finder, reader.task.answer_head
+
+    def texts(self, line: str) -> tuple[str, ...]:
+        """Returns the question of a line and, where the line names a passage, the line of that in its file."""
+        plain: Any = line
+        if self.line_texts.format == "json":
+            try:
+                plain = json.loads(line)
+            except (ValueError, RecursionError):
+                raise ConfigError(f"is no JSON; give {QUESTION_LINE}, or --lines text") from None
+        question, passage = plain, None
+        if isinstance(plain, Mapping):
+            question, passage = plain.get("question"), plain.get("passage")
+        if not isinstance(question, str) or not isinstance(passage, int | None) or isinstance(passage, bool):
+            raise ConfigError(f"has another form; give {QUESTION_LINE}")
+        require_writable([question])
+        if passage is not None and self.states.number_of(passage) is None:
+            raise ConfigError(f"{self.states.folder} has no passage of line {passage}; omit it, or correct it")
+        windows, symbols = self.reader.windows, self.encode(question)
+        if windows.separator in symbols:
+            raise ConfigError("the question holds the symbol that ends questions; remove it")
+        try:
+            windows.ranges(len(symbols), 0, "the question")
+        except DataError as error:
+            raise ConfigError(str(error)) from None
+        return (question,) if passage is None else (question, str(passage))
+
+    def encode_each(self, texts: Sequence[str]) -> list[Symbols]:
+        return [self.encode(texts[0])]
+
+    def predictions(
+        self,
+        rows: Int[Tensor, "b t"],
+        segments: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"],
+        padded: bool,
+        texts: Sequence[tuple[str, ...]],
+    ) -> Iterator[Mapping[str, Any]]:
+        width = self.reader.width - rows.size(1)
+        questions, mask = F.pad(rows, (0, width)), F.pad(padding_mask, (0, width))
+        spans: list[list[FoundSpan]] = [[] for _ in texts]
+        windows = self.windows_of(texts)
+        while some := [*islice(windows, TOGETHER)]:
+            sizes = [self.reader.width + window.tokens for _, window in some]
+            for indices in batches(sizes, self.options.batch_tokens):
+                numbers = torch.tensor([some[index][0] for index in indices], device=rows.device)
+                read = [some[index][1] for index in indices]
+                best = best_spans(self.logits(questions[numbers], mask[numbers], read), self.head.longest_answer)
+                for index, span in zip(indices, best.tolist(), strict=True):
+                    spans[some[index][0]].append(FoundSpan(some[index][1], span))
+        for own in spans:
+            yield self.answer(sorted(own, key=lambda span: span.window.number))
+
+    def windows_of(self, texts: Sequence[tuple[str, ...]]) -> Iterator[tuple[int, PassageWindow]]:
+        """Yields the number of each question with each window that is read for it."""
+        searched = [question for question, *named in texts if not named]
+        nearest = iter(self.finder.nearest_of(searched) if self.finder and searched else ())
+        for number, (_, *named) in enumerate(texts):
+            passages: Sequence[int] = range(len(self.states))
+            if named:
+                passages = [self.states.number_of(int(line)) or 0 for line in named]
+            elif self.finder:
+                passages = sorted(passage for passage, _ in next(nearest))
+            for passage in passages:
+                yield from ((number, window) for window in self.states.windows_of(passage))
+
+    def logits(
+        self, questions: Int[Tensor, "b w"], mask: Bool[Tensor, "b w"], windows: Sequence[PassageWindow]
+    ) -> Float[Tensor, "b t 2"]:
+        """Returns the logits of the first and the last token of an answer, given questions and the window for each."""
+        states, states_mask = (
+            part.to(questions.device) for part in padded([self.states.states(window) for window in windows])
+        )
+        network = self.reader.network
+        output = network.read_with(questions, mask, states, states_mask)
+        unknown = torch.zeros(states_mask.shape, dtype=torch.long, device=questions.device)
+        numbers = torch.arange(len(questions))
+        segments = torch.cat([torch.zeros_like(questions), states_mask.long()], dim=1)
+        symbols, real = torch.cat([questions, unknown], dim=1), torch.cat([mask, states_mask], dim=1)
+        batch = LabelledBatch(symbols, real, unknown[:, 0], None, numbers, None, segments=segments)
+        return self.head.logits(Representation(network, output.hidden, aux=output.aux), batch)
+
+    def answer(self, spans: Sequence[FoundSpan]) -> Mapping[str, Any]:
+        """Returns what is written of a question, given the best spans of all windows in their order."""
+        best = max(spans, key=lambda span: span.columns[0])
+        number, score = best.window.passage, best.columns[0]
+        passage = self.states.passage(number)
+        symbols, offsets = self.tokenizer.encode_with_offsets(passage.text)
+        windows = []
+        for window, columns in spans:
+            if window.passage == number:
+                row = self.reader.windows.row(symbols[:0], symbols, window.symbols)
+                windows.append(WindowAnswer.of(number, columns, Passage(passage.text, row.spans(offsets), ())))
+            else:  # of equal scores it is the last
+                other, _, _, none, total = columns
+                windows.append(WindowAnswer(number, other, sys.maxsize, "", none, total))
+        answer = ResolvedAnswer.of(windows)
+        text = self.head.answered(answer)
+        probability = answer.none_probability if text is None else answer.probability
+        places = (passage.line, answer.start, answer.start + len(text)) if text is not None else (None, None, None)
+        numbers = (round(score, DIGITS), round(probability, DIGITS))
+        return dict(zip(NAMES, (text, *places, *numbers), strict=True))
+
+
+def passage_answer_predictor_of(
+    checkpoint: Path,
+    passages: Path,
+    options: LineOptions,
+    form: LineFormat = "json",
+    retriever: Path | None = None,
+    top: int = 5,
+    threshold: float | None = None,
+) -> PassageAnswerPredictor:
+    """Returns what answers questions by a checkpoint from the states of passages in a folder. Raises ConfigError where
+    they are of another network, or the checkpoints are of other tasks.
+
+    retriever: the checkpoint of a run of retrieval, which finds the ``top`` most similar passages of each question;
+    None for all of them. threshold: of no answer, in place of that of its task.
+    """
+    reader = passage_reader_of(checkpoint, threshold)
+    states = PassageStates(passages, reader.dependencies)
+    finder = None
+    if retriever is not None:
+        finder = passage_finder_of(retriever, StoredPassages(states), options, top=top, place="--retriever")
+    return PassageAnswerPredictor(reader, states, finder, options, form)
