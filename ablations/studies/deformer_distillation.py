@@ -8,19 +8,20 @@ from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Published, PublishedValue, Scale, Source
 from ablations.fine_tuning import FETCH, READER, READER_F1, THREE_PASSES
+from lit_transformers.config import Plain
 from lit_transformers.tasks.distillation import DistillationConfig
 
 TEACHER: Mapping[str, Any] = {"run": READER.to_dict()}
 """The full network, fine-tuned on the same folds, at every scale as in the demo."""
 
 
-def distilled(**losses: float) -> Mapping[str, Any]:
+def distilled(**losses: Plain) -> Mapping[str, Any]:
     """Returns the overrides of an arm that starts from its teacher and learns from it, with weights of losses."""
     return {
         "start.network": TEACHER,
         "start.heads": "network",
         "start.teacher": TEACHER,
-        "task.distillation": DistillationConfig(**losses),
+        "task.distillation": DistillationConfig.from_dict(losses),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from datamodules.core.errors import DataError
 from datamodules.core.tokenizers import Offsets, Symbols, Tokenizer
@@ -23,7 +24,7 @@ class QuestionRow(NamedTuple):
     the passage that it holds, as a range, and how many symbols are of the question with its [SEP], where padding
     follows it; None where none does."""
 
-    symbols: Symbols
+    symbols: npt.NDArray[np.int64]
     second: int
     window: range
     first: int | None = None

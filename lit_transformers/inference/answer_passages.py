@@ -155,7 +155,7 @@ class PassageAnswerPredictor(Predictor):
         segments = torch.cat([torch.zeros_like(questions), states_mask.long()], dim=1)
         symbols, real = torch.cat([questions, unknown], dim=1), torch.cat([mask, states_mask], dim=1)
         batch = LabelledBatch(symbols, real, unknown[:, 0], None, numbers, None, segments=segments)
-        return self.head.logits(Representation(network, output.hidden, aux=output.aux), batch)
+        return self.head.outputs(Representation(network, output.hidden, aux=output.aux), batch)
 
     def answer(self, spans: Sequence[FoundSpan]) -> Mapping[str, Any]:
         """Returns what is written of a question, given the best spans of all windows in their order."""

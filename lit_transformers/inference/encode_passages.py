@@ -23,8 +23,8 @@ from lit_transformers.inference.passages import PassageLine, passages_in
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
+from lit_transformers.tasks.distillation import depth_of
 from lit_transformers.tasks.features import weights_digest
-from lit_transformers.tasks.labelled import depth_of
 from lit_transformers.tasks.question_answering import QuestionAnswering
 from lit_transformers.training.arithmetic import arithmetic
 

@@ -377,8 +377,8 @@ class DeFormer(Encoder):
         if self.apart == 0 or ctx.segments is None:
             output: StackOutput = self.stack(x, ctx, keep_hidden=keep_hidden)
             return output
-        ctx = with_fields(ctx, offset=self.stack.entry.offsets(ctx.positions) if ctx.offset is None else ctx.offset)
         division = self.division(x, ctx.segments)
+        ctx = with_fields(ctx, offset=self.stack.entry.offsets(ctx.positions) if ctx.offset is None else ctx.offset)
         lower = self.read_apart(x, ctx, division, keep_hidden)
         return self.read_jointly(lower, ctx, keep_hidden)
 

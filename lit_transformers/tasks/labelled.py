@@ -259,8 +259,10 @@ def random_segments(inputs: Int[Tensor, "*n t"], question_width: int | None = No
     """Returns segments of rows of two texts, of which the second begins at a random token, or behind as many as the
     first one always has, where rows are longer."""
     length, shape = inputs.size(-1), (*inputs.shape[:-1], 1)
-    is_fixed = question_width is not None and question_width < length
-    last = torch.full(shape, question_width - 1) if is_fixed else torch.randint(length - 1, shape)
+    if question_width is not None and question_width < length:
+        last = torch.full(shape, question_width - 1)
+    else:
+        last = torch.randint(length - 1, shape)
     return (torch.arange(length) > last).long()
 
 
