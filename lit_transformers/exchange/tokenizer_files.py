@@ -33,13 +33,14 @@ NAMES = {
 NO_PADDING = "tokenizer: has no symbol that stands for no text, so set its pad_token before rows are padded"
 
 
-def write_tokenizer(trained: TrainedSymbols, folder: Path, symbols: int, ends: bool) -> str:
+def write_tokenizer(trained: TrainedSymbols, folder: Path, symbols: int, ends: bool, segments: bool) -> str:
     """Writes the tokenizer of trained weights into a folder, with the special symbols of the run's data, so that a text
     becomes the row that the network has read. Returns what to tell where there is none to write, or where it
     cannot pad, else "".
 
     Runs pad with symbol 0, which a mask hides; it is the padding where it stands for no text. symbols: those of the
-    network. ends: whether the boundary ends a text, as it does a source.
+    network. ends: whether the boundary ends a text, as it does a source. segments: whether the network tells the two
+    texts of a row apart by their segments.
     """
     plain = trained.tokenizer
     if plain is None:
@@ -48,7 +49,7 @@ def write_tokenizer(trained: TrainedSymbols, folder: Path, symbols: int, ends: b
         return "tokenizer: left out, for sources and targets have one each, and there is one file"
     if plain.get("kind") not in WRITABLE:
         return f"tokenizer: left out, for one of {plain.get('kind')} is none of Hugging Face"
-    return _write(plain, folder, symbols, ends)
+    return _write(plain, folder, symbols, ends, segments)
 
 
 def symbol_numbers(checkpoint: Path) -> dict[str, Plain]:
@@ -101,8 +102,8 @@ def special_names(model: Any) -> dict[str, str]:
     return special
 
 
-def _write(plain: Mapping[str, Plain], folder: Path, symbols: int, ends: bool) -> str:
-    """Writes a tokenizer, as ``write_tokenizer`` does. ends: whether the boundary ends a text, as it does a source."""
+def _write(plain: Mapping[str, Plain], folder: Path, symbols: int, ends: bool, segments: bool) -> str:
+    """Writes a tokenizer. Arguments and result are those of ``write_tokenizer``."""
     from tokenizers import AddedToken, Tokenizer
 
     model: Any = Tokenizer.from_str(plain["model"])
@@ -121,7 +122,10 @@ def _write(plain: Mapping[str, Plain], folder: Path, symbols: int, ends: bool) -
     elif model.post_processor is None or names:
         model.post_processor = _rows(model, special)
     model.save(str(folder / JSON))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
+    config: dict[str, Plain] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    config |= special
+    if segments:  # by default transformers gives a network none, and it reads both texts as the first
+        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return "" if "pad_token" in special else NO_PADDING
 

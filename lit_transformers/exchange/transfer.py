@@ -33,7 +33,7 @@ from lit_transformers.exchange.licences import licence_of_folder, write_licences
 from lit_transformers.exchange.mapping import Family
 from lit_transformers.exchange.original_fields import outgoing_fields
 from lit_transformers.exchange.tokenizer_files import symbol_numbers, write_tokenizer
-from lit_transformers.models import ModelConfig
+from lit_transformers.models import EncoderConfig, ModelConfig
 from lit_transformers.printing.amounts import count
 from lit_transformers.runs.starting_weights import HEADER, WEIGHTS, StartingWeights, read_weights, write_weights
 from lit_transformers.runs.trained_symbols import symbols_of_folder
@@ -218,7 +218,8 @@ def add_tokenizer(source: Path, folder: Path, symbols: int, weights: StartingWei
         return [missing if is_file else "tokenizer: the weights have none"]
     notes = [f"generation_config.json: left out; {remedy} it"] if is_file else []
     ends = family_of(weights.model).task.reads is PairDescription
-    line = write_tokenizer(weights.symbols, folder, symbols, ends)
+    segments = isinstance(weights.model, EncoderConfig) and weights.model.segments > 1
+    line = write_tokenizer(weights.symbols, folder, symbols, ends, segments)
     return [*notes, *([line] if line else [])]
 
 

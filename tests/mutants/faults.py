@@ -4342,6 +4342,14 @@ EXCHANGE_FAULTS = (
     ),
     Fault(
         "exchange",
+        "a network that transformers reads gets no segments of two texts",
+        "lit_transformers/exchange/transfer.py",
+        "segments = isinstance(weights.model, EncoderConfig) and weights.model.segments > 1",
+        "segments = False",
+        (f"{TOKENIZER}rows_of_a_masked_language_model_are_those_of_the_run",),
+    ),
+    Fault(
+        "exchange",
         "an exported tokenizer separates no segments",
         "lit_transformers/exchange/tokenizer_files.py",
         'single=f"{first} $A {last}"',
