@@ -98,14 +98,14 @@ READER = TUNED.override(
         "training.optimizer.learning_rate": 1.5e-4,
     }
 )
-"""MiniLM fine-tuned on about one pass of the English questions of xquad whose passages are in four of five folds, and
-measured on those of the fifth, another one for each of five seeds. Questions are padded to one width."""
+"""MiniLM fine-tuned for about one pass over the English questions of xquad in four of five folds, and measured on the
+fifth. Each of five seeds measures another fold. All questions are padded to the same width."""
 
 READER_F1 = Metric(
     "val/f1",
     goal="maximize",
     label="F1 of answers",
-    margin=Margin(3.0, "three points of F1, what one fold of English questions can just tell apart"),
+    margin=Margin(3.0, "three points of F1, about the smallest difference that one fold of English questions resolves"),
 )
 SIX_LANGUAGES: Mapping[str, Any] = {
     "data.source.language": None,
@@ -114,15 +114,15 @@ SIX_LANGUAGES: Mapping[str, Any] = {
     "training.steps": 900,
     "training.schedule.warmup": 90,
 }
-"""Overrides of READER for about one pass of the questions of all six languages of xquad, of which those of a passage
-are in one fold."""
+"""Overrides of READER for about one pass over the questions in all six languages of xquad. All translations of a
+passage are in the same fold."""
 THREE_PASSES: Mapping[str, Any] = {
     "training.steps": 450,
     "training.schedule.warmup": 45,
     "training.device": "cuda",
     "training.precision": "bf16",
 }
-"""Overrides of READER for three passes on a GPU."""
+"""Overrides of READER for three passes over English, on a GPU."""
 SIX_LANGUAGES_ON_GPU: Mapping[str, Any] = dict(SIX_LANGUAGES) | {
     "data.batch_size": 32,
     "training.steps": 700,
@@ -131,7 +131,7 @@ SIX_LANGUAGES_ON_GPU: Mapping[str, Any] = dict(SIX_LANGUAGES) | {
     "training.device": "cuda",
     "training.precision": "bf16",
 }
-"""SIX_LANGUAGES over three passes on a GPU."""
+"""Overrides of READER for three passes over all six languages, on a GPU."""
 
 SENTIMENT_NATS = Metric(
     "val/nats",

@@ -1,20 +1,20 @@
-"""What a cache of lower states of passages takes and gives: bytes, memory, answers, and time by depth.
+"""Measures a cache of lower states of passages: bytes, memory, answers, and time by the number of layers apart.
 
     python -m benchmarks.passage_cache [--passages 2000] [--apart 4] [--steps 80 | --checkpoint FILE] [--json NAME]
 
-MiniLM (below LIT_WEIGHTS) as a ``deformer`` is trained on English questions of xquad (below LIT_DATA) for some steps.
-The passages are those of xquad in all languages, and behind them paragraphs of WikiText-2 until there are enough.
-Three tables:
+Trains MiniLM (below LIT_WEIGHTS) as a ``deformer`` on English questions of xquad (below LIT_DATA) for ``--steps``. The
+passages are those of xquad in all languages, then paragraphs of WikiText-2 up to ``--passages``. Prints the largest
+memory of the encoding process, by number of passages, and three tables:
 
-- Precisions: bytes of the states of a passage, and the answers to held-out questions from the cache: exact match, F1,
-  and how many equal the answers of ``predict``. Before it, the largest memory of the process that encodes, by passages.
-- Scales of int8: the error of states, norm-wise, with a scale for each channel of each window, and with one for each
-  channel over all passages.
-- Time: reading a batch of questions with passages by k lower layers that are computed before, as a ratio to all layers
-  on the whole rows. All take turns in one process; the ratio is that of medians.
+- Precisions: bytes of the states of a passage; exact match and F1 of answers to held-out questions from the cache; and
+  the number of answers that equal those of ``predict``.
+- Scales of int8: the relative error of states in the Euclidean norm, with a scale for each channel of each window, and
+  with a scale for each channel over all windows.
+- Times: milliseconds for a batch of questions with passages whose k lower layers are in the cache, and the ratio to all
+  layers on whole rows. All networks take turns in one process; ratios are ratios of medians.
 
-xquad: arXiv:1910.11856. DeFormer (arXiv:2005.00697, table 2) reports a speed of 3.2 times for 9 of 12 layers of
-BERT-base, on a GPU.
+xquad: arXiv:1910.11856. DeFormer (arXiv:2005.00697, table 2) reports a speedup of 3.2 for 9 of 12 layers of BERT-base
+on a GPU.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ DEPTH = MINILM_NETWORK.depth
 
 
 def config_of(apart: int, steps: int) -> RunConfig:
-    """A run of MiniLM as a deformer on English questions of xquad."""
+    """Returns the config of a run of MiniLM as a deformer on English questions of xquad."""
     source = QuestionsConfig(
         tokenizer=PIECES, length=LENGTH, stride=128, question_width=WIDTH, validation=0.2, test=0.0
     )
@@ -74,14 +74,14 @@ def config_of(apart: int, steps: int) -> RunConfig:
 
 
 def paragraphs(language: str) -> Iterator[dict[str, Any]]:
-    """The paragraphs of xquad in a language, with their questions."""
+    """Yields the paragraphs of xquad in a language, with their questions."""
     path = Path(os.environ["LIT_DATA"], "xquad", f"xquad.{language}.json.xz")
     for article in json.loads(lzma.decompress(path.read_bytes()))["data"]:
         yield from article["paragraphs"]
 
 
 def texts() -> Iterator[str]:
-    """Passages, each on one line: those of xquad, then long lines of WikiText-2."""
+    """Yields passages, each on one line: first xquad, then long lines of WikiText-2."""
     for language in LANGUAGES:
         yield from (one_line(paragraph["context"]) for paragraph in paragraphs(language))
     with lzma.open(Path(os.environ["LIT_DATA"], "wikitext-2", "wiki.train.tokens.xz"), "rt", encoding="utf-8") as file:
@@ -93,7 +93,8 @@ def one_line(text: str) -> str:
 
 
 def megabytes_of(checkpoint: Path, passages: Path, folder: Path) -> list[tuple[int, float]]:
-    """The passages so far and the largest memory so far in MB of a process that encodes, after each group."""
+    """Encodes passages in a separate process. Returns, after each group, the number of passages so far and the largest
+    memory so far in MB."""
     code = (
         "import resource, sys; from pathlib import Path;"
         "from lit_transformers.inference.encode_passages import encode_passages;"
@@ -107,7 +108,7 @@ def megabytes_of(checkpoint: Path, passages: Path, folder: Path) -> list[tuple[i
 
 
 def questions_of(config: RunConfig) -> list[tuple[str, str, tuple[str, ...]]]:
-    """The held-out questions, each with its passage and the right answers."""
+    """Returns the held-out questions, each with its passage and its right answers."""
     examples = config.build_data().examples  # type: ignore[attr-defined]
     count = len(set(examples.documents("validation").tolist()))
     pairs = (examples.question("validation", number) for number in range(count))
@@ -123,7 +124,7 @@ def answers(predictor: LineWriter, lines: list[dict[str, Any]]) -> list[str]:
 
 
 def in_precision(folder: Path, precision: Precision) -> Path:
-    """Returns a folder with the states of one in float32, as ``encode --precision`` writes them."""
+    """Returns a folder with the states of ``folder``/float32 in a precision, as ``encode --precision`` writes them."""
     states, other = PassageStates(folder / "float32", {}), folder / precision
     if not other.exists():
         layout = VectorLayout(precision, states.layout.width)
@@ -138,7 +139,7 @@ def in_precision(folder: Path, precision: Precision) -> Path:
 def precision_rows(
     config: RunConfig, checkpoint: Path, passages: Path, folder: Path, count: int
 ) -> list[dict[str, Any]]:
-    """A row for ``predict``, and one for each precision of the cache."""
+    """Returns a row for ``predict``, and a row for each precision of the cache."""
     lines = {text: number for number, text in reversed([*enumerate(passages.read_text().splitlines(), 1)])}
     questions = questions_of(config)[:count]
     expected = answers(
@@ -166,7 +167,7 @@ def precision_rows(
 
 
 def scale_rows(folder: Path, windows: int = 500) -> list[dict[str, Any]]:
-    """The error of int8, norm-wise, by what has a scale for each channel: a window, or all of them."""
+    """Returns the relative error of int8 with scales for each window, and with scales for all windows together."""
     states = PassageStates(folder / "float32", {})
     every = chain.from_iterable(states.windows_of(number) for number in range(len(states)))
     some = [states.states(window) for window in islice(every, windows)]
@@ -186,7 +187,7 @@ def numpy_of(content: bytes) -> Any:
 
 @torch.inference_mode()
 def time_rows(folder: Path, batch: int, rounds: int) -> list[dict[str, Any]]:
-    """Milliseconds of reading a batch of questions with their passages, by k, and the ratios to k = 0."""
+    """Returns the milliseconds for a batch of questions with their passages, by k, and the ratios to k = 0."""
     states = PassageStates(folder / "float32", {})
     windows = [next(states.windows_of(number)) for number in range(batch)]
     longest = max(window.tokens for window in windows)
@@ -217,7 +218,7 @@ def time_rows(folder: Path, batch: int, rounds: int) -> list[dict[str, Any]]:
                 if apart or name == "uncached":
                     begin = time.perf_counter()
                     way(apart)
-                    if number:  # the first of each warms up
+                    if number:  # the first round warms up
                         times.setdefault((name, apart), []).append(1000 * (time.perf_counter() - begin))
     medians = {key: median(each) for key, each in times.items()}
     return [
@@ -233,7 +234,7 @@ def time_rows(folder: Path, batch: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def network_of(apart: int) -> RowNetwork:
-    """The network with k lower layers apart, in evaluation, of which the weights do not matter."""
+    """Returns a network with ``apart`` lower layers apart, in evaluation mode. Its weights are random."""
     network = build_model(config_of(apart, 1)).network.eval()
     assert isinstance(network, RowNetwork)
     return network
@@ -251,14 +252,14 @@ def shown(title: str, rows: list[dict[str, Any]]) -> Table:
 
 
 def main(
-    passages: Annotated[int, typer.Option(help="Passages in the cache.")] = 2000,
-    apart: Annotated[int, typer.Option(help="Lower layers that read texts apart.")] = 4,
-    steps: Annotated[int, typer.Option(help="Updates of training.")] = 80,
-    checkpoint: Annotated[Path | None, typer.Option(help="Such a run that was trained before.")] = None,
-    questions: Annotated[int, typer.Option(help="Held-out questions that are answered, at most.")] = 1000,
-    batch: Annotated[int, typer.Option(help="Questions of a batch whose time is measured.")] = 16,
-    rounds: Annotated[int, typer.Option(help="How often each is measured.")] = 5,
-    folder: Annotated[Path | None, typer.Option("--to", help="Folder of the run and the caches.")] = None,
+    passages: Annotated[int, typer.Option(help="Number of passages in the cache.")] = 2000,
+    apart: Annotated[int, typer.Option(help="Number of lower layers that read texts apart.")] = 4,
+    steps: Annotated[int, typer.Option(help="Number of training updates.")] = 80,
+    checkpoint: Annotated[Path | None, typer.Option(help="Measure this checkpoint instead of training.")] = None,
+    questions: Annotated[int, typer.Option(help="Answer at most this many held-out questions.")] = 1000,
+    batch: Annotated[int, typer.Option(help="Questions in a timed batch.")] = 16,
+    rounds: Annotated[int, typer.Option(help="Number of times that each network is measured.")] = 5,
+    folder: Annotated[Path | None, typer.Option("--to", help="Keep the run and the caches in this folder.")] = None,
     name: Annotated[str | None, typer.Option("--json", help=JSON_HELP)] = None,
 ) -> None:
     """Measure bytes, memory, answers and time of a cache of passages."""

@@ -189,7 +189,7 @@ def write_lines(
     target: Annotated[str | None, typer.Option("--to", help="Required language of the output.")] = None,
     allowed: AllowedModules = None,
 ) -> None:
-    """Writes to standard output what the model makes of every line of standard input."""
+    """Writes the output of the model for every line of standard input to standard output."""
     from lit_transformers.machine.cores import limit_threads
 
     with quick_imports():
@@ -210,8 +210,8 @@ def usual_window() -> int:
 
 @contextmanager
 def lines_shown(noun: str, size: int | None) -> Iterator[ReportLines]:
-    """Shows how many lines were processed on a bar, and yields what receives their numbers and bytes. noun: of lines.
-    size: bytes of all of them, or None."""
+    """Shows a progress bar of processed lines. Yields the function that receives the number and bytes of new lines.
+    noun: the word for lines. size: the bytes of all lines; None if unknown."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -231,8 +231,8 @@ def lines_shown(noun: str, size: int | None) -> Iterator[ReportLines]:
 
 
 def write_all(writer: LineWriter) -> None:
-    """Writes the output of every line of standard input, then what became of the lines to standard error. Exits with
-    status 1 where lines were refused."""
+    """Writes the output for every line of standard input, then a summary to standard error. Exits with status 1 if
+    lines were refused."""
     from datamodules.core.reading import lines_in
     from lit_transformers.inference.lines import size_of
 
@@ -336,23 +336,23 @@ def predict(
 @app.command()
 def encode(
     checkpoint: Annotated[
-        Path, typer.Argument(help="The checkpoint.ckpt of a run of question_answering with a deformer.")
+        Path, typer.Argument(help="The checkpoint.ckpt of a question_answering run with a deformer.")
     ],
-    passages: Annotated[Path, typer.Argument(help="A file with a passage in every line.")],
-    folder: Annotated[Path, typer.Option("--to", help="A new folder, or one to continue.", metavar="FOLDER")],
+    passages: Annotated[Path, typer.Argument(help="A file with one passage in each line.")],
+    folder: Annotated[Path, typer.Option("--to", help="Write to this folder, or continue in it.", metavar="FOLDER")],
     precision: Annotated[
         Literal["float32", "bfloat16", "int8"],
-        typer.Option(help="Numbers of the states: int8 has a scale for each channel of each window."),
+        typer.Option(help="Write states in this precision. int8 has a scale for each channel of each window."),
     ] = "float32",
     batch_tokens: BatchTokens = 4096,
     allowed: AllowedModules = None,
 ) -> None:
     """Compute the lower states of passages once, so that answer computes only the upper layers.
 
-    The lower layers of a deformer (model.apart) read a passage apart from its question. Their states are written to
-    FOLDER, from which answer reads them in any number of processes. A killed encode continues when it is started again,
-    and passages at the end of a longer file are added. A cache belongs to its weights, tokenizer and windows: the run
-    needs data.source.question_width. Sizes are printed at the end.
+    The lower layers of a deformer (model.apart) read a passage without its question. encode writes their states to
+    FOLDER, and any number of answer processes can read them. If encode was killed, start it again: it continues. It
+    also adds passages that were appended to the file. The states fit only the same weights, tokenizer and windows. The
+    run needs data.source.question_width. At the end encode prints sizes.
 
     Example: python -m lit_transformers encode runs/KEY/checkpoint.ckpt passages.txt --to states --precision int8
     """
@@ -373,38 +373,41 @@ def encode(
 
 @app.command()
 def answer(
-    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt that encode was started with.")],
-    passages: Annotated[Path, typer.Option("--passages", help="The folder that encode has written.", metavar="FOLDER")],
+    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt given to encode.")],
+    passages: Annotated[
+        Path, typer.Option("--passages", help="Read the states in this folder of encode.", metavar="FOLDER")
+    ],
     retriever: Annotated[
         Path | None,
         typer.Option(
-            help="Read the most similar passages, by this checkpoint.ckpt of a run of retrieval.",
+            help="Read only the most similar passages, by this checkpoint.ckpt of a retrieval run.",
             metavar="CHECKPOINT",
             show_default="read all",
         ),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Passages of a retriever that are read for every question.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Read this many passages of the retriever for each question.")] = 5,
     lines: Annotated[
         Literal["text", "json"],
-        typer.Option(help='Format of a line: a question, or JSON: {"question": ...}, with "passage": LINE for one.'),
+        typer.Option(help='Format of a line: a question, or JSON: {"question": ...}, optionally with "passage": LINE.'),
     ] = "text",
     batch_tokens: BatchTokens = 4096,
     window: LineWindow = None,
     threshold: Annotated[
         float | None,
         typer.Option(
-            help="Give no answer where its score exceeds that of the best span by more than this.",
-            show_default="that of the run",
+            help="Give no answer if its score exceeds the score of the best span by more than this.",
+            show_default="the threshold of the run",
         ),
     ] = None,
     allowed: AllowedModules = None,
 ) -> None:
     """Answer every question of standard input from encoded passages; write one JSON line for each, in order.
 
-    An answer is {"answer": ..., "passage": LINE, "start": ..., "end": ..., "score": ..., "probability": ...}: its
-    passage by the line in the file of encode, the places of its characters in it, and the sum of the logits of its
-    first and last token. Of several passages the span with the greatest score is the answer; its probability is a share
-    among the spans of all passages that were read, and no answer. Without an answer these are null.
+    An answer is {"answer": ..., "passage": LINE, "start": ..., "end": ..., "score": ..., "probability": ...}. LINE is
+    the line of its passage in the file given to encode. Start and end are its characters in the passage. The score is
+    the sum of the logits of its first and last token. The answer is the span with the largest score over all passages
+    read, and its probability is its share among all their spans and no answer. Without an answer, answer, passage,
+    start and end are null.
 
     Example: python -m lit_transformers answer runs/KEY/checkpoint.ckpt --passages states < questions.txt
 

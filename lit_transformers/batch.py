@@ -1,4 +1,4 @@
-"""The batch types and what describes them: the only types that data and tasks share."""
+"""The types of batches and their descriptions: the only types that data and tasks share."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ __all__ = [
 LABEL = "label"
 """The name of the first column of labels of labelled sequences."""
 GROUP = "group"
-"""The name of the column of the groups of labelled sequences."""
+"""The name of the column of groups of labelled sequences."""
 
 Unit = Literal["byte", "character", "word", "piece"]
 
@@ -83,12 +83,12 @@ AnyLabels = TypeVar("AnyLabels", bound=Labels)
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """What a task must know of a tokenizer.
+    """The properties of a tokenizer that tasks use.
 
     size          number of symbols, the boundary included
-    boundary      the symbol that is fed before a document's first token; it is never a target of language modelling
-    unit          what one symbol is, for "perplexity per word"
-    byte_lengths  the UTF-8 bytes that each symbol stands for, for bits per byte; None where they cannot be known
+    boundary      the symbol before a document's first token; it is never a target of language modelling
+    unit          the unit of a symbol, as in "perplexity per word"
+    byte_lengths  number of UTF-8 bytes of each symbol, for bits per byte; None if they are unknown
     """
 
     size: int
@@ -98,22 +98,22 @@ class Vocabulary:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Plain]) -> Self:
-        """Returns the vocabulary of ``dataclasses.asdict``, as a file holds that."""
+        """Returns the vocabulary from the plain data of ``dataclasses.asdict``."""
         lengths = plain["byte_lengths"]
         return cls(**{**plain, "byte_lengths": None if lengths is None else tuple(lengths)})
 
 
 class Detokenizer(ABC):
-    """Turns the symbols of a target into its text. A checkpoint holds it as plain data with the path of its class, of
-    which only what this library, a plug-in or an allowed module defines is imported (``lit_transformers.trust``)."""
+    """Turns the symbols of a target into its text. A checkpoint holds it as plain data with the path of its class. The
+    class is imported only from this library, a plug-in or an allowed module (``lit_transformers.trust``)."""
 
     @abstractmethod
     def __call__(self, symbols: Sequence[int]) -> str:
-        """Returns the text of symbols."""
+        """Returns the text of the symbols."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Plain]:
-        """Returns what ``restored`` needs."""
+        """Returns plain data from which ``restored`` rebuilds the detokenizer."""
 
     @classmethod
     @abstractmethod
@@ -122,8 +122,8 @@ class Detokenizer(ABC):
 
     @staticmethod
     def from_dict(plain: Mapping[str, Plain]) -> Detokenizer:
-        """Returns the detokenizer of plain data with its class. Raises ConfigError for a class that may not be named,
-        and for one that is no detokenizer."""
+        """Returns the detokenizer from plain data with its class. Raises ConfigError for a class that is not allowed,
+        or is not a detokenizer."""
         class_path = plain["class_path"] if "class_path" in plain else former_class_path(plain["kind"])
         kind: type[Detokenizer] = import_allowed(class_path, Detokenizer, "detokenize")  # type: ignore[type-abstract]
         return kind.restored(plain)
@@ -152,13 +152,13 @@ class SpelledNumbers(Detokenizer):
 
 @dataclass(frozen=True, kw_only=True)
 class DataDescription(ABC):
-    """What a task must know of its data before it reads a batch. There is a class for each kind of data.
+    """The properties of data that a task needs before it reads a batch. Each kind of data has a class.
 
     vocabulary  the vocabulary of the inputs; for pairs, of the targets
     length      tokens of the longest training row; for pairs, of the longest target: ``Shape.max_length`` of a network
 
-    ``kind`` names the kind in checkpoints. ``mismatch`` ends the message to a reader that needs this kind and is given
-    another.
+    ``kind`` names the kind in checkpoints. ``mismatch`` ends the message to a reader that needs this kind and gets
+    another kind.
     """
 
     kind: ClassVar[str]
@@ -169,40 +169,40 @@ class DataDescription(ABC):
 
     @classmethod
     def of(cls, data: DataDescription, reader: str) -> Self:
-        """Returns ``data``, which is of this kind. Raises ConfigError where it is not; ``reader`` needs it."""
+        """Returns ``data`` if it is of this kind, else raises ConfigError. reader: the part that needs this kind."""
         if not isinstance(data, cls):
             raise ConfigError(f"these data {cls.mismatch.format(reader=reader)}", "data")
         return data
 
     @property
     def longest_row(self) -> int:
-        """Hook: the tokens of the longest training row. By default ``length``; more where a network reads a row in
-        pieces of that length."""
+        """Hook: tokens of the longest training row. By default ``length``; more if a network reads a row in pieces of
+        that length."""
         return self.length
 
     @property
     def padding_last(self) -> bool:
-        """Hook: whether padding stands at the end of a row alone. By default it does."""
+        """Hook: whether padding stands only at the end of a row. By default it does."""
         return True
 
     @property
     def label_columns(self) -> Mapping[str, Labels]:
-        """Hook: what the columns of labels hold, by the names that ``labels_in`` takes. By default the symbol after
-        each token, or in its place."""
+        """Hook: the kinds of the columns of labels, by the names that ``labels_in`` takes. By default one column: a
+        symbol for each token."""
         return {"targets": TagLabels(count=self.vocabulary.size)}
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Hook: the names of the groups of rows for which every measure is given once more. None by default."""
+        """Hook: the names of the groups of rows for which every measure is reported separately. By default empty."""
         return ()
 
     @final
     def labels_of(self, name: str, kind: type[AnyLabels], reader: str) -> AnyLabels:
-        """Returns what a column of labels holds. Raises ConfigError where the data have no column of that name, or one
-        of another kind; ``reader`` needs it."""
+        """Returns the kind of a column of labels. Raises ConfigError if the data have no column of that name, or one of
+        another kind. reader: the part that needs the column."""
         if name not in self.label_columns:
             raise ConfigError(
-                f"{reader} reads {name!r}, of which there is no column; {nearest(name, self.label_columns)}", "data"
+                f"{reader} reads the column {name!r}, which does not exist; {nearest(name, self.label_columns)}", "data"
             )
         labels = self.label_columns[name]
         if not isinstance(labels, kind):
@@ -217,7 +217,7 @@ class DataDescription(ABC):
 
     @final
     def to_dict(self) -> dict[str, Plain]:
-        """Returns the description as plain data; ``source`` is None where it is the object in ``vocabulary``."""
+        """Returns the description as plain data; ``source`` is None if it is the object in ``vocabulary``."""
         values = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
         if getattr(self, "source", None) is self.vocabulary:
             values["source"] = None
@@ -225,7 +225,7 @@ class DataDescription(ABC):
 
     @staticmethod
     def from_dict(plain: Mapping[str, Plain]) -> DataDescription:
-        """Returns the description that ``to_dict`` wrote, of whatever kind. Raises ConfigError where there is none."""
+        """Returns the description, of any kind, that ``to_dict`` wrote. Raises ConfigError for other data."""
         kinds = {description.kind: description for description in DataDescription.__subclasses__()}
         try:
             values = {name: _READERS.get(name, _tuples)(value) for name, value in plain.items() if name != "kind"}
@@ -239,7 +239,7 @@ class DataDescription(ABC):
 @final
 @dataclass(frozen=True, kw_only=True)
 class LanguageDescription(DataDescription):
-    """Describes documents that are read in segments (TextBatch), each of ``length`` tokens."""
+    """Describes documents that are read in segments of ``length`` tokens (TextBatch)."""
 
     kind = "language"
     mismatch = "are not documents for {reader} to read in segments; set data to language"
@@ -265,16 +265,16 @@ class StringDescription(DataDescription):
 @final
 @dataclass(frozen=True, kw_only=True)
 class LabelledDescription(DataDescription):
-    """Describes labelled sequences (LabelledBatch) of up to ``length`` tokens with their boundary, or of as many pieces
-    of that length as ``pieces`` says.
+    """Describes labelled sequences (LabelledBatch) of up to ``length`` tokens with their boundary, or of up to
+    ``pieces`` pieces of that length.
 
-    labels   what the labels of the column "label" are: of rows, such as classes, or of tokens or spans
-    columns  what the labels of further columns are, by the names of these; those of GROUP may be groups
-    segments how many texts a row may have: 1 or 2
-    pieces   how many pieces of ``length`` tokens a row may have, which a network reads one by one. Each begins with the
-             boundary, and all but the last are full
-    question_width  tokens of the first text with its special symbols and the padding behind it, where every second text
-             begins at one place; None where it follows the first one
+    labels   the kind of the column "label": labels of rows, such as classes, of tokens, or of spans
+    columns  the kinds of further columns of labels, by name; the column GROUP may hold groups
+    segments most texts of a row: 1 or 2
+    pieces   most pieces of ``length`` tokens of a row, which a network reads one by one. Each begins with the boundary,
+             and all but the last are full
+    question_width  tokens of the first text with its special symbols and padding, if all second texts begin at the same
+             place; None: no padding between the texts
     """
 
     kind = "labelled"
@@ -289,7 +289,7 @@ class LabelledDescription(DataDescription):
     def __post_init__(self) -> None:
         for name, labels in self.columns.items():
             if name == LABEL or not name.isidentifier():
-                reason = f"{name!r} is no name of a further column; name it as Python names things, and not {LABEL!r}"
+                reason = f"{name!r} cannot name a further column; use a Python identifier other than {LABEL!r}"
                 raise ConfigError(reason, "columns")
             if isinstance(labels, GroupLabels) and name != GROUP:
                 raise ConfigError(f"the column {name!r} holds groups; name it {GROUP!r}", "columns")
@@ -313,7 +313,7 @@ class LabelledDescription(DataDescription):
 
     @property
     def of_words(self) -> bool:
-        """Whether a column holds labels of words, so that batches say which token belongs to which."""
+        """Whether a column holds labels of words, so that batches need the word of each token."""
         return any(isinstance(labels, WordTagLabels) for labels in self.label_columns.values())
 
     @classmethod
@@ -324,10 +324,10 @@ class LabelledDescription(DataDescription):
 @final
 @dataclass(frozen=True, kw_only=True)
 class MixedDescription(DataDescription):
-    """Describes labelled sequences of several sources, which share one vocabulary. Each batch (LabelledBatch) is of one
-    of them, which it names.
+    """Describes labelled sequences of several sources with one vocabulary. All rows of a batch (LabelledBatch) are from
+    one source, which the batch names.
 
-    sources  the description of each source, by its name, in the order of names
+    sources  the description of each source, by name, in the order of names
     """
 
     kind = "mixed"
@@ -341,12 +341,12 @@ class MixedDescription(DataDescription):
 
     @property
     def segments(self) -> int:
-        """The most texts that a row may have."""
+        """The most texts of a row."""
         return max(source.segments for source in self.sources.values())
 
     @property
     def pieces(self) -> int:
-        """The most pieces that a text may have."""
+        """The most pieces of a row."""
         return max(source.pieces for source in self.sources.values())
 
     @property
@@ -355,17 +355,17 @@ class MixedDescription(DataDescription):
 
     @property
     def question_width(self) -> int | None:
-        """The width of first texts where it is the same in all sources of two texts; else None."""
+        """The question width if it is the same in all sources of two texts, else None."""
         widths = {source.question_width for source in self.sources.values() if source.segments > 1}
         return widths.pop() if len(widths) == 1 else None
 
     def number_of(self, source: str) -> int:
-        """Returns the place of a source among all. Example i of the source is example i S + place of S sources."""
+        """Returns the number p of a source among S sources. Example i of the source has the number i S + p in total."""
         return [*self.sources].index(source)
 
     @classmethod
     def of_sources(cls, sources: Mapping[str, LabelledDescription]) -> Self:
-        """Returns the description of sources of one vocabulary, by name."""
+        """Returns the description of sources that share a vocabulary, given the description of each by name."""
         ordered = {name: sources[name] for name in sorted(sources)}
         vocabulary = next(iter(ordered.values())).vocabulary
         longest = max(source.length for source in ordered.values())
@@ -380,15 +380,16 @@ class MixedDescription(DataDescription):
 @final
 @dataclass(frozen=True, kw_only=True)
 class PairDescription(DataDescription):
-    """Describes sources with their targets (PairBatch). ``length`` is that of the longest training target.
+    """Describes sources with their targets (PairBatch). ``length``: tokens of the longest training target.
 
-    source         the vocabulary of the sources; the same object where both sides share one vocabulary
+    source         the vocabulary of the sources; the same object if both sides share a vocabulary
     source_length  tokens of the longest training source, with the boundary that ends it
     detokenize     turns the symbols of a target into its text
-    usual          tokens of a source and of a target for which costs are counted, and of the text that both are made
-                   of, which is what a run's tokens count; None: the longest source and target, and target tokens
-    placed         whether targets begin at positions of their own (``PairBatch.start``); ``length`` is then that of
-                   the positions, from 0
+    usual          three numbers of tokens: of the source and of the target for which costs are counted, and of the text
+                   that both are made from, by which a run counts tokens. None: the longest source and target, and the
+                   run counts tokens of targets
+    placed         whether ``PairBatch.start`` gives the position at which a target begins; ``length`` is then the
+                   number of positions, from 0
     """
 
     kind = "pairs"
@@ -409,10 +410,10 @@ class PairDescription(DataDescription):
 @final
 @dataclass(frozen=True, kw_only=True)
 class RetrievalDescription(DataDescription):
-    """Describes questions and the passages to retrieve for them (RetrievalBatch), each a row. ``length`` is that of the
-    longest passage, with its special symbols.
+    """Describes questions and the passages to retrieve for them (RetrievalBatch), each a row. ``length``: tokens of the
+    longest passage, special symbols included.
 
-    source_length  tokens of the longest question, with its special symbols; no more than ``length``
+    source_length  tokens of the longest question, special symbols included; at most ``length``
     """
 
     kind = "retrieval"
@@ -432,17 +433,17 @@ class RetrievalDescription(DataDescription):
 @final
 @dataclass(frozen=True, kw_only=True)
 class RowDescription(DataDescription):
-    """Describes rows of text in which symbols are hidden (RowBatch), of up to ``length`` tokens with what is put around
-    them: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]. The boundary of the vocabulary is [CLS].
+    """Describes rows of text with hidden symbols (RowBatch): [CLS] A [SEP], or [CLS] A [SEP] B [SEP], of up to
+    ``length`` tokens in total. The boundary of the vocabulary is [CLS].
 
-    mask         the symbol that stands where another one is hidden, [MASK]
+    mask         the symbol in place of a hidden one, [MASK]
     separator    the symbol that ends each segment, [SEP]
-    segments     how many segments a row may have: 1 or 2
-    predictions  the most symbols of a row that are predicted
-    relations    how many relations between the two segments of a row there are to tell apart; 0 where none are
-    phrases      whether each of a row's phrases was replaced, which is predicted
-    ordered      whether rows say which symbol sees which
-    restarts     whether positions begin again with the second segment
+    segments     most segments of a row: 1 or 2
+    predictions  most predicted symbols of a row
+    relations    number of relations between the two segments of a row, one of which is predicted; 0: no such prediction
+    phrases      whether rows have phrases, and it is predicted which were replaced
+    ordered      whether rows have an order that determines which symbols a symbol sees (``RowBatch.order``)
+    restarts     whether positions begin again at 0 with the second segment
     rules        the names of the rules that rows of minimal pairs obey or break
     """
 
@@ -518,24 +519,24 @@ _READERS: dict[str, Callable[[Plain], Any]] = {
     "sources": _sources,
     "detokenize": Detokenizer.from_dict,
 }
-"""The fields of descriptions that are not plain, and what reads them."""
+"""The functions that read fields of descriptions from plain data, by field."""
 
 
 class TextBatch(NamedTuple):
-    """One segment of every lane, or of those of one rank. Row b continues row b of the previous batch.
+    """One segment of every lane, or of the lanes of one rank. Row b continues row b of the previous batch.
 
     inputs        (b, t) symbols; 0 where padded
     targets       (b, t) the symbol after each input, or IGNORED
     padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row
     document      (b, t) ordinal of the document within the pass, for losses per document
-    fresh         (b,)   True where a document starts with this row: the lane's state is emptied first
-    cursor        the position of all ranks after the batch, from which any number of them can resume exactly; None
-                  where nothing resumes
-    padded        whether any input may be padding; False where all are known to be real
-    unbroken      how many tokens come right before this segment in every row that has an input: all real, and since the
-                  row was last fresh. 0 where a row is fresh or follows padding, or where nobody knows
+    fresh         (b,)   True if the row begins a document; the state of the lane is reset first
+    cursor        the position of all ranks after the batch, from which any number of ranks can resume exactly; None if
+                  resuming is not supported
+    padded        whether any input may be padding; False if all are known to be real
+    unbroken      number of consecutive real tokens directly before this segment, since the row was last fresh, in every
+                  row with an input. 0 if a row is fresh or follows padding, or the number is unknown
 
-    ``padded`` and ``unbroken`` are plain values, so that no step has to wait for a device to know them.
+    ``padded`` and ``unbroken`` are plain values, so no step waits for a device to read them.
     """
 
     inputs: Int[Tensor, "b t"]
@@ -552,10 +553,10 @@ class StringBatch(NamedTuple):
     """Whole strings, each a question and its answer. Rows do not depend on each other.
 
     inputs            (b, t) symbols; 0 where padded
-    targets           (b, t) the symbol after each input where it belongs to the answer, else IGNORED
+    targets           (b, t) the symbol after each input if it belongs to the answer, else IGNORED
     padding_mask      (b, t) True at real inputs, False at padding, which stands at the end of a row
     example           (b,)   ordinal of the string within the pass
-    requested_length  (b,)   the length that the generator was to make; results are reported for each
+    requested_length  (b,)   the length requested from the generator; results are reported for each length
     cursor and padded as in TextBatch
     """
 
@@ -569,12 +570,12 @@ class StringBatch(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """The text of a row in which a question is answered.
+    """The passage of a row with a question.
 
-    text     all of it, also where the row is a window of it
-    spans    (t, 2) of each token of the row, the first character of ``text`` that it stands for, and that after the
-             last; 0 for tokens that are not of the passage
-    answers  the texts that are right; none where the passage has no answer
+    text     the whole passage, even if the row holds only a window of it
+    spans    (t, 2) for each token of the row, its first character in ``text`` and the one after its last; 0 for tokens
+             outside the passage
+    answers  the right answers; empty if the passage has no answer
     """
 
     text: str
@@ -583,24 +584,24 @@ class Passage(NamedTuple):
 
 
 class LabelledBatch(NamedTuple):
-    """Whole sequences with their labels. Rows do not depend on each other. Where the label is one of several choices,
-    an example has a row for each: inputs, padding_mask, marked and segments are (b, c, t), with rows of padding behind
-    the last choice.
+    """Whole sequences with their labels. Rows do not depend on each other. If the label is one of several choices, an
+    example has a row for each choice: inputs, padding_mask, marked and segments are (b, c, t), with rows of padding
+    after the last choice.
 
     inputs        (b, t) symbols, the boundary first; 0 where padded
-    padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row, and behind the first
-                  text where ``LabelledDescription.question_width`` says how wide that is
-    labels        (b, ...) the column "label", as ``LabelledDescription.labels`` says
-    marked        (b, t) True at inputs that the data single out; None where they single out nothing
-    example       (b,)   ordinal within its split of the example, or of the document that the row is a window of
+    padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row and, with
+                  ``LabelledDescription.question_width``, after the first text
+    labels        (b, ...) the column "label", of the kind ``LabelledDescription.labels``
+    marked        (b, t) True at inputs that the data mark; None if the data mark none
+    example       (b,)   ordinal, within its split, of the example, or of the document if the row is a window
     cursor and padded as in TextBatch
-    columns       (b, ...) the further columns of labels by name, as ``LabelledDescription.columns`` says; None without
+    columns       (b, ...) further columns of labels by name, of the kinds ``LabelledDescription.columns``; None without
     segments      (b, t) 0 in the first text with its special symbols, 1 in the second with its [SEP], 0 at padding;
-                  None where every row is one text
-    words         (b, t) the number of the word that each input is a piece of, from 1, as those of the labels of words
-                  stand; 0 at special symbols and padding. None where no label is one of words
-    passages      of each row, the text that an answer is a part of; None where there are none
-    source        the name of the source of all rows in data of several; "" in data of one
+                  None if every row has one text
+    words         (b, t) the number of the word of each input, from 1, in the order of the labels of words; 0 at special
+                  symbols and padding. None without labels of words
+    passages      the passage of each row; None for data without passages
+    source        the name of the source of all rows, for data of several sources; else ""
     """
 
     inputs: Int[Tensor, "b t"]
@@ -620,10 +621,9 @@ class LabelledBatch(NamedTuple):
 class PairBatch(NamedTuple):
     """Whole sources, each with a target. Rows do not depend on each other.
 
-    A target is read after the boundary of its vocabulary, and the boundary ends it: ``inputs`` is [boundary, *target]
-    and ``targets`` is [*target, boundary]. A source ends with the boundary of its own vocabulary. Where a target was
-    cut, both hold the symbols that are read, and ``targets`` has no boundary at the end; a source that was cut still
-    ends with one.
+    The boundary of its vocabulary stands before a target and ends it: ``inputs`` is [boundary, *target] and
+    ``targets`` is [*target, boundary]. A source ends with the boundary of its vocabulary. If a target was cut, both
+    hold the symbols that remain, and ``targets`` does not end with a boundary. A cut source still does.
 
     source               (b, s) symbols; 0 where padded
     source_padding_mask  (b, s) True at real symbols, False at padding, which stands at the end of a row
@@ -631,13 +631,13 @@ class PairBatch(NamedTuple):
     targets              (b, t) the symbol after each input, or IGNORED
     padding_mask         (b, t) True at real inputs, False at padding, which stands at the end of a row
     example              (b,)   ordinal of the pair within its split
-    requested_length     (b,)   the length that results are reported for; 0 where they are not reported by length
-    references           the texts that a row's output is compared with; empty in training
+    requested_length     (b,)   the length under which results are reported; 0 if they are not reported by length
+    references           the texts with which the output of each row is compared; empty in training
     cursor and padded as in TextBatch
-    start                (b,)   the position of the first input; None where all are 0
-    text                 (b,)   the symbols of the text that source and target are made of, with the boundary that ends
-                         it, where tokens of a run are those of texts; None where they are those of targets
-    source_padded        whether any symbol of a source may be padding; False where all are known to be real
+    start                (b,)   the position of the first input; None if all are 0
+    text                 (b,)   number of symbols of the text that source and target are made from, with its final
+                         boundary, if a run counts tokens of texts; None if it counts tokens of targets
+    source_padded        whether any symbol of a source may be padding; False if all are known to be real
     """
 
     source: Int[Tensor, "b s"]
@@ -656,8 +656,8 @@ class PairBatch(NamedTuple):
 
 
 class RetrievalBatch(NamedTuple):
-    """Questions, and passages among which those that answer them are to be found. In training, row n of the passages
-    answers row n of the questions; in an evaluation every text is read once, with padding in place of the other one.
+    """Questions, and passages to retrieve for them. In training, row n of the passages answers row n of the questions.
+    In evaluation every text occurs once, with padding in place of its counterpart.
 
     source               (b, s) symbols of questions, the boundary first; 0 where padded
     source_padding_mask  (b, s) True at real symbols, False at padding, which stands at the end of a row
@@ -667,7 +667,7 @@ class RetrievalBatch(NamedTuple):
     passage              (b,)   the number of each passage
     example              (b,)   ordinal of the question within its split
     cursor and padded as in TextBatch
-    source_padded        whether any symbol of a question may be padding; False where all are known to be real
+    source_padded        whether any symbol of a question may be padding; False if all are known to be real
     """
 
     source: Int[Tensor, "b s"]
@@ -683,26 +683,26 @@ class RetrievalBatch(NamedTuple):
 
 
 class RowBatch(NamedTuple):
-    """Rows of text in which symbols are hidden, each of one segment or two. Rows do not depend on each other.
+    """Rows of one or two segments of text, with hidden symbols. Rows do not depend on each other.
 
-    inputs        (b, t) symbols, with [MASK] or another symbol where one is hidden; 0 where padded
-    targets       (b, t) the original symbol wherever one was chosen to be predicted, also where it still stands in
-                  ``inputs``; else IGNORED
+    inputs        (b, t) symbols, with [MASK] or another symbol in place of hidden ones; 0 where padded
+    targets       (b, t) the original symbol at each place chosen for prediction, even if ``inputs`` still holds it;
+                  else IGNORED
     padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row
     segments      (b, t) 0 in the first segment with its [CLS] and [SEP], 1 in the second with its [SEP]; 0 at padding
-    relation      (b,)   the relation between the two segments, from 0; IGNORED where there is none to predict
+    relation      (b,)   the relation between the two segments, from 0; IGNORED if no relation is predicted
     example       (b,)   ordinal of the row within its split
     cursor and padded as in TextBatch
-    phrases       (b, p, 3) of each phrase that may have been replaced, the position of its first symbol, that after its
-                  last, and 1 if it was replaced, else 0; IGNORED after the last phrase of a row. None where there are
-                  none to tell
-    order         (b, t) the place of each symbol in the order of its row, from 0: it sees those whose place is not
-                  after its own; 0 at padding. None where every symbol sees every other
-    rule          (b,)   of minimal pairs: the number of the rule that every second row breaks, and the row before it,
-                  which differs in nothing else, obeys. Nothing in them is hidden, and ``targets`` has all symbols but
-                  special ones. None in batches of other rows
-    most_targets  a number that no row has more targets than, so that no device has to be waited for to count them; None
-                  where it is not known. Who changes ``targets`` changes it too
+    phrases       (b, p, 3) for each phrase that may have been replaced, the position of its first symbol, the position
+                  after its last, and 1 if it was replaced, else 0; IGNORED after the last phrase of a row. None if no
+                  phrases are predicted
+    order         (b, t) the place of each symbol in the order of its row, from 0: a symbol sees symbols of the same and
+                  of lower places; 0 at padding. None: every symbol sees all others
+    rule          (b,)   for minimal pairs, the number of their rule. The first row of a pair obeys it, the second
+                  differs only by breaking it. No symbol is hidden, and ``targets`` has all symbols except special ones.
+                  None for other rows
+    most_targets  an upper bound on the targets of a row, so that no step waits for a device to count them; None if it
+                  is unknown. Code that changes ``targets`` must update it
     """
 
     inputs: Int[Tensor, "b t"]
@@ -720,23 +720,23 @@ class RowBatch(NamedTuple):
 
 
 def needed_mask(batch: Any) -> Bool[Tensor, "b t"] | None:
-    """Returns the padding mask that a network needs of a batch: None where every input is known to be real."""
+    """Returns the padding mask (b, t) that a network needs for a batch; None if every input is known to be real."""
     return batch.padding_mask if batch.padded else None
 
 
 def needed_source_mask(batch: PairBatch | RetrievalBatch) -> Bool[Tensor, "b s"] | None:
-    """Returns the padding mask that a network needs of the sources: None where every symbol is known to be real."""
+    """Returns the padding mask (b, s) that a network needs for sources; None if every symbol is known to be real."""
     return batch.source_padding_mask if batch.source_padded else None
 
 
 def row_lengths(padding_mask: Bool[Tensor, "b t"]) -> Int[Tensor, " b"]:
-    """Returns the number of tokens of each row up to the last real one; 0 of a row of padding alone."""
+    """Returns the number of tokens (b,) of each row up to its last real one; 0 for a row of padding."""
     return (padding_mask * torch.arange(1, padding_mask.size(1) + 1, device=padding_mask.device)).amax(dim=1)
 
 
 def labels_in(batch: Any, name: str) -> Tensor:
-    """Returns a column of labels of a batch by its name in ``DataDescription.label_columns``. Raises ConfigError where
-    the batch has none of that name."""
+    """Returns a column of labels of a batch, by its name in ``DataDescription.label_columns``. Raises ConfigError if
+    the batch has no such column."""
     columns = {LABEL: batch.labels, **(batch.columns or {})} if isinstance(batch, LabelledBatch) else batch._asdict()
     if not isinstance(columns.get(name), Tensor):
         known = nearest(name, [known for known, values in columns.items() if isinstance(values, Tensor)])
@@ -745,8 +745,8 @@ def labels_in(batch: Any, name: str) -> Tensor:
 
 
 def tokens_read(batch: Any) -> Float[Tensor, ""]:
-    """Returns the number of tokens of a batch, as a tensor on its device: what ``tokens_per_step`` of its data counts,
-    without padding. They are its inputs, of retrieval those of passages; of pairs those of targets, or the symbols of
-    the texts that both sides are made of (``PairBatch.text``)."""
+    """Returns the number of tokens of a batch without padding, as a tensor on its device; ``tokens_per_step`` of its
+    data counts the same tokens: the inputs; of retrieval, the inputs of passages; of pairs, the inputs of targets, or
+    the symbols of the texts that both sides are made from (``PairBatch.text``)."""
     text = batch.text if isinstance(batch, PairBatch) else None
     return (batch.padding_mask if text is None else text).sum(dtype=torch.float64)

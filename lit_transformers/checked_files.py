@@ -1,5 +1,5 @@
-"""Files that grow at their end and are read by a memory map, with a checksum for each block; and vectors in them, in
-one of three precisions."""
+"""Append-only files with a checksum for each block, which are read by a memory map; and the vectors in them, in one of
+three precisions."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ __all__ = ["NOTHING", "CheckedFile", "CheckedWriter", "Extent", "Precision", "Ve
 
 Precision = Literal["float32", "bfloat16", "int8"]
 BLOCK = 1 << 20
-"""Bytes of a block. Each has a checksum (CRC-32)."""
+"""Bytes of a block. Each block has a checksum (CRC-32)."""
 SUMS, SUM = ".crc32", np.dtype("<u4")
-"""The end of the name of the file with the checksums of another one, and the type of each."""
-REMEDY = "remove the folder, and make the cache anew"
+"""The suffix of the file of checksums, and the type of a checksum."""
+REMEDY = "remove the folder, and write the cache again"
 LARGEST = 127
-"""The largest whole number of int8."""
+"""The largest integer of int8."""
 
 
 class VectorLayout(NamedTuple):
-    """How vectors (t, w) are written: as float32, as bfloat16, or as whole numbers from -127 to 127.
+    """The layout of vectors (t, w) in a file: float32, bfloat16, or int8.
 
-    The numbers of int8 are rounded multiples of a scale in float32, one for each channel, by which the largest absolute
-    value of the channel in these vectors becomes 127. The scales stand before the numbers.
+    int8 holds integers from -127 to 127. They are values divided by a float32 scale, and rounded. Each channel of the t
+    vectors has one scale, its largest absolute value / 127. The scales are written before the integers.
     """
 
     precision: Precision
     width: int
 
     def size(self, vectors: int) -> int:
-        """Returns the bytes of vectors that are written together."""
+        """Returns the number of bytes of ``vectors`` vectors that are written together."""
         if self.precision == "int8":
             return self.width * (4 + vectors)
         return self.width * vectors * (4 if self.precision == "float32" else 2)
 
     def total(self, windows: int, vectors: int) -> int:
-        """Returns the bytes of vectors in all, of as many windows."""
+        """Returns the total number of bytes of ``vectors`` vectors that are written as ``windows`` windows."""
         return windows * self.size(0) + vectors * (self.size(1) - self.size(0))
 
     def written(self, vectors: Float[Tensor, "t w"]) -> bytes:
-        """Returns vectors as bytes."""
+        """Returns the bytes of vectors."""
         vectors = vectors.detach().float().cpu().contiguous()
         if self.precision == "float32":
             return vectors.numpy().tobytes()
@@ -62,7 +62,7 @@ class VectorLayout(NamedTuple):
         return scales.numpy().tobytes() + whole.numpy().tobytes()
 
     def read(self, content: npt.NDArray[np.uint8], vectors: int) -> Float[Tensor, "t w"]:
-        """Returns the vectors of ``written`` in float32."""
+        """Returns the vectors in the bytes of ``written``, in float32."""
         numbers, shape = torch.from_numpy(np.array(content)), (vectors, self.width)
         if self.precision == "float32":
             return numbers.view(torch.float32).view(shape)
@@ -73,7 +73,7 @@ class VectorLayout(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """How much of a file is certain: its bytes, and the checksum of those behind the last whole block."""
+    """The saved part of a file: its size in bytes, and the checksum of the bytes after its last whole block."""
 
     size: int
     tail: int
@@ -83,8 +83,9 @@ NOTHING = Extent(0, 0)
 
 
 class CheckedWriter:
-    """Appends to a file, from its beginning or behind what is certain of it. ``extent``: of all bytes so far, which are
-    certain after ``save``. Raises ConfigError where what was certain is damaged or missing."""
+    """Appends bytes to a file after ``extent``, the part that is already saved; later bytes in the file are cut off.
+    The attribute ``extent`` covers all bytes appended so far. They are saved by ``save``. Raises ConfigError if the
+    saved part is damaged or missing."""
 
     def __init__(self, path: Path, extent: Extent = NOTHING) -> None:
         self.path, self.extent, self.sums = path, extent, array("I")
@@ -95,7 +96,7 @@ class CheckedWriter:
         self.file.seek(extent.size)
 
     def append(self, content: bytes) -> int:
-        """Writes bytes at the end, and returns where they begin."""
+        """Writes bytes at the end of the file, and returns the offset of the first one."""
         (size, tail), rest = self.extent, memoryview(content)
         self.file.write(rest)
         while rest:
@@ -109,7 +110,7 @@ class CheckedWriter:
         return begin
 
     def save(self) -> None:
-        """Brings all bytes so far to the disk, with the checksums of whole blocks."""
+        """Writes all bytes so far, and the checksums of whole blocks, to the disk."""
         self.file.flush()
         os.fsync(self.file.fileno())
         sums = np.array(self.sums, SUM).tobytes()
@@ -120,10 +121,10 @@ class CheckedWriter:
 
 
 class CheckedFile:
-    """What is certain of a file of a ``CheckedWriter``, which all processes that read it share in memory. Of each block
-    the checksum is compared when a part of it is first read.
+    """The saved part of a file of a ``CheckedWriter``, as a memory map that all reading processes share. The checksum
+    of a block is compared when a part of the block is first read.
 
-    Raises ConfigError where the file is shorter.
+    Raises ConfigError if the file or its file of checksums is missing or shorter than ``extent``.
     """
 
     def __init__(self, path: Path, extent: Extent) -> None:
@@ -144,7 +145,8 @@ class CheckedFile:
         self.checked = bytearray(len(self.sums))
 
     def read(self, begin: int, size: int) -> npt.NDArray[np.uint8]:
-        """Returns bytes as a view of the file. Raises ConfigError where a block of them is not as it was written."""
+        """Returns ``size`` bytes from offset ``begin``, as a view of the file. Raises ConfigError if one of their
+        blocks has changed since it was written."""
         for block in range(begin // BLOCK, -(-(begin + size) // BLOCK)):
             if not self.checked[block]:
                 self._check(block)
@@ -159,5 +161,5 @@ class CheckedFile:
 
 
 def sums_of(path: Path) -> Path:
-    """Returns the file with the checksums of another one."""
+    """Returns the path of the checksums of a file."""
     return path.with_name(path.name + SUMS)

@@ -1,5 +1,5 @@
-"""How many layers may read a question and a passage apart (DeFormer, Cao et al. 2020, arXiv:2005.00697), by the hops
-from the question to its answer."""
+"""How many layers may read a question and a passage apart (DeFormer, Cao et al. 2020, arXiv:2005.00697), for questions
+of one and of two hops."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ BASELINE = RunConfig(
         device="cpu",
     ),
 )
-"""A reader of three layers, whose logits compare a fact with the question: two encoders, which are three layers apart,
-have no other way to an answer."""
+"""A reader of three layers. Its logits are products of facts with the question: with all three layers apart, only the
+logits can combine both."""
 
 LARGER = {
     "model.dim": 256,
@@ -37,10 +37,10 @@ LARGER = {
     "training.device": "cuda",
     "training.precision": "bf16",
 }
-"""Overrides for passages of 48 facts on a GPU."""
+"""Overrides for passages of 48 facts, on a GPU."""
 
 ABLATION = Ablation(
-    question="How many layers may read a question and a passage apart where its answer is one or two hops away?",
+    question="How many layers may read a question and a passage apart if the answer takes one or two hops?",
     answer=["no layer above"],
     source=Source("Cao et al. 2020", arxiv="2005.00697"),
     baseline=BASELINE,
@@ -51,7 +51,7 @@ ABLATION = Ablation(
         "val/two_hops_exact_match",
         goal="maximize",
         label="answers to questions of two hops",
-        margin=Margin(2.0, "two in a hundred questions, a fortieth of what following the second hop gains"),
+        margin=Margin(2.0, "two in a hundred questions, a fortieth of the gain from following the second hop"),
     ),
     also=[
         Metric("val/one_hop_exact_match", goal="maximize", label="answers to questions of one hop"),
@@ -64,7 +64,7 @@ ABLATION = Ablation(
         Contrast("no layer above", "apart=3", "baseline"),
     ],
     published=Published(
-        protocol="BERT-base on SQuAD 1.1 and other data, whose answers are not known to need any number of hops",
+        protocol="BERT-base on SQuAD 1.1 and other data, whose numbers of hops are not known",
         metric="F1 on SQuAD 1.1",
         goal="maximize",
         claims=[

@@ -8,10 +8,10 @@ from ablations.fine_tuning import FETCH, READER, READER_F1, SIX_LANGUAGES, SIX_L
 
 SEVERAL = {
     **{f"apart={layers}": "between the depths of the demo" for layers in (1, 2, 4)},
-    "apart=6": "a head that compares is another question",
-    "scores=product": "a head that compares is another question",
+    "apart=6": "a head with products is a separate question",
+    "scores=product": "a head with products is a separate question",
 }
-"""What the demo leaves out, and why."""
+"""The arms that the demo omits, with the reasons."""
 
 ABLATION = Ablation(
     question="How many layers of a pretrained reader may read questions and passages apart?",
@@ -57,6 +57,6 @@ ABLATION = Ablation(
     },
     preparation=FETCH,
 )
-"""A fold of English has some 238 questions, of six languages some 1,430. Where paired answers differ by 45 points of F1
-(one standard deviation), five folds of English tell differences of some 3.6 points apart, and six languages, as far as
-translations of a question err independently, some 1.5."""
+"""A fold has about 238 questions in English, and about 1,430 in six languages. If the standard deviation of paired
+differences is 45 points of F1, five folds of English resolve differences of about 3.6 points. Six languages resolve
+about 1.5, if errors on translations of a question are independent."""

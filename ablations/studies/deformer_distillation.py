@@ -1,5 +1,5 @@
-"""What a reader with lower layers apart learns of its teacher (DeFormer, Cao et al. 2020, arXiv:2005.00697, section
-3.2)."""
+"""Whether a reader with lower layers apart gains by distillation from the full network (DeFormer, Cao et al. 2020,
+arXiv:2005.00697, section 3.2)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from lit_transformers.config import Plain
 from lit_transformers.tasks.distillation import DistillationConfig
 
 TEACHER: Mapping[str, Any] = {"run": READER.to_dict()}
-"""The full network, fine-tuned on the same folds, at every scale as in the demo."""
+"""The source of the teacher: the full network, fine-tuned on the same folds, as in the demo at every scale."""
 
 
 def distilled(**losses: Plain) -> Mapping[str, Any]:
-    """Returns the overrides of an arm that starts from its teacher and learns from it, with weights of losses."""
+    """Returns the overrides of an arm that starts from its teacher and learns from it. losses: weights of losses, by
+    the field of ``DistillationConfig``."""
     return {
         "start.network": TEACHER,
         "start.heads": "network",
@@ -61,7 +62,7 @@ ABLATION = Ablation(
         metric="F1 on SQuAD 1.1",
         goal="maximize",
         cells=[PublishedValue("learning=distilled", 87.00, note="9 of 12 layers apart")],
-        claims=["Both losses by the teacher make up for a part of what is lost; the full network has 88.34."],
+        claims=["Both losses by the teacher recover a part of the lost F1; the full network has 88.34."],
     ),
     scales={
         "demo": Scale(

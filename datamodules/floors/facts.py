@@ -1,5 +1,5 @@
-"""Floors of questions on facts: any fact, any of the relation that is sought, and the fact that answered the question
-most often in training."""
+"""Floors of questions on facts: a random fact, a random fact of the last relation, and the fact that answered the
+question most often in training."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lit_transformers.batch import GROUP, IGNORED, LabelledBatch
 __all__ = ["fact_floors"]
 
 MOST_ROWS = 50_000
-"""The most rows of training that are read."""
+"""The largest number of training rows to read."""
 
 
 class FactRow(NamedTuple):
-    """The symbols of a question and of the facts of its passage, the number of the fact that answers, and the group of
-    the question; None where there are no groups."""
+    """A row of questions on facts. question, facts: their symbols. answer: number of the fact that answers. group: of
+    the question; None if the data have no groups."""
 
     question: tuple[int, ...]
     facts: list[int]
@@ -32,12 +32,13 @@ class FactRow(NamedTuple):
 
 
 def fact_floors(data: LabelledData, config: FactsConfig, metric: str, batches: int) -> dict[str, float]:
-    """Returns exact match or F1, which is the same of single symbols, of who takes any fact, of who takes any fact of
-    the last relation of the question, and of who takes the fact of the passage that answered the question in the
-    largest share of the passages of training that hold it. Or the nats of all facts and [CLS] alike. Of one group where
-    the metric begins with its name. Raises DataError for other metrics.
+    """Returns the floors of a metric by name.
 
-    The share is counted in this many batches of training.
+    Exact match and F1, which are equal for answers of one symbol, in percent: a random fact; a random fact of the last
+    relation of the question; and, among the facts of the passage, the fact that answered the question in the largest
+    share of the training passages that hold it, counted in ``batches`` batches of training. Nats: equal probability for
+    all facts and [CLS]. If the metric begins with the name of a group, the floors are those of this group. Raises
+    DataError for other metrics.
     """
     group = next((name for name in data.description.groups if metric.startswith(f"{name}_")), None)
     name = metric.removeprefix(f"{group}_")
@@ -64,7 +65,7 @@ def fact_floors(data: LabelledData, config: FactsConfig, metric: str, batches: i
 
 
 def _rows(batches: Iterable[LabelledBatch]) -> Iterator[FactRow]:
-    """Yields the rows of batches; padding has none."""
+    """Yields the rows of batches without rows of padding."""
     for batch in batches:
         assert batch.segments is not None
         groups = None if batch.columns is None else batch.columns.get(GROUP)

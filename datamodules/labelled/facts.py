@@ -1,4 +1,4 @@
-"""Questions on passages of facts whose answers are known: one hop finds a fact, two hops follow one fact to another."""
+"""Questions on generated passages of facts. One hop looks up a fact; two hops follow one fact to another."""
 
 from __future__ import annotations
 
@@ -28,27 +28,30 @@ T = TypeVar("T")
 
 
 class FactQuestion(NamedTuple):
-    """The entity that a question begins with, and the relations that it follows from there."""
+    """A question: the entity that it begins with, and the relations that it follows from there."""
 
     entity: int
     relations: tuple[int, ...]
 
 
 class FactsConfig(ExamplesConfig, kind="facts"):
-    """Passages of facts, of one symbol each, and many questions on each passage. A fact says to which entity a relation
-    leads from another one; a passage has one for every entity and relation, in random order. A question of one hop is
-    answered by the fact of its entity and its relation. One of two hops names two relations: the answer is the fact of
-    the second relation, of the entity to which the first one leads. A task of our own.
+    """Generated passages of facts, and several questions on each passage. A task of this suite.
 
-    A row is [CLS] question [SEP] passage [SEP]. A question has three symbols: its entity, the first relation, and the
-    second one or a symbol for none, so that every passage begins at one place. The answer is a span of one symbol. With
-    mixed hops the questions form the groups ``one_hop`` and ``two_hops``, which are measured apart.
+    A fact (entity, relation, other entity) is one symbol. A passage holds one fact for every entity and relation, in
+    random order. The answer to a question of one hop is the fact of its entity and relation. A question of two hops has
+    two relations: the first leads from its entity to a second entity, and the answer is the fact of the second entity
+    and the second relation.
 
-    entities    number of entities; no fact leads from one to itself
+    A row is [CLS] question [SEP] passage [SEP]. A question has three symbols: the entity, the first relation, and the
+    second relation or a symbol for none. All passages therefore begin at the same place. The answer is a span of one
+    symbol. With mixed hops, the groups ``one_hop`` and ``two_hops`` are measured separately.
+
+    entities    number of entities; no fact leads from an entity to itself
     relations   number of relations
     hops        one, two, or mixed: half of the questions on a passage have one hop
-    questions   different questions on each passage
-    train       number of passages of training; so ``validation`` and ``test``, which share no seed with it
+    questions   number of different questions on each passage
+    train       number of passages of training; ``validation`` and ``test`` likewise, drawn with other seeds
+    seed        seed of all passages
     """
 
     entities: Annotated[int, Field(ge=3)] = 6
@@ -64,26 +67,26 @@ class FactsConfig(ExamplesConfig, kind="facts"):
         for name, count in self.counts.items():
             most = len(self.possible(name))
             if count > most:
-                reason = f"a passage has {most} questions of {name.replace('_', ' ')}, not {count}"
+                reason = f"a passage allows {most} questions of {name.replace('_', ' ')}, not {count}"
                 yield f"questions: {reason}; lower questions, or raise entities or relations"
         if self.hops == "mixed" and self.questions == 1:
-            yield "questions: one question has one number of hops; set questions to 2 or more, or hops to one or two"
+            yield "questions: mixed hops need two questions; set questions to 2 or more, or hops to one or two"
 
     @property
     def counts(self) -> dict[str, int]:
-        """The numbers of questions on a passage, by their hops."""
+        """The number of questions on a passage, by group."""
         if self.hops == "mixed":
             return {ONE: self.questions // 2, TWO: self.questions - self.questions // 2}
         return {ONE if self.hops == "one" else TWO: self.questions}
 
     def possible(self, hops: str) -> list[FactQuestion]:
-        """Returns all questions of one number of hops."""
+        """Returns all possible questions of the group ``hops``."""
         paths = product(range(self.relations), repeat=HOPS.index(hops) + 1)
         return [FactQuestion(entity, path) for entity, path in product(range(self.entities), paths)]
 
     @property
     def symbols(self) -> FactSymbols:
-        """What the symbols stand for."""
+        """The symbols of facts and questions."""
         return FactSymbols(self.entities, self.relations)
 
     @property
@@ -103,8 +106,9 @@ class FactsConfig(ExamplesConfig, kind="facts"):
         return {"validation": self.validation, "test": self.test, "questions on a passage": self.questions}
 
     def known_values(self) -> KnownValues:
-        """Returns the exact match of who takes any fact of the passage, of who takes one of the last relation of the
-        question, and of who follows every hop; of two hops where these are mixed."""
+        """Returns the exact match, in percent, of three ways to answer: a random fact of the passage, a random fact of
+        the last relation of the question, and the fact that all hops lead to. With mixed hops, on questions of two
+        hops."""
         metric = f"{TWO}_exact_match" if self.hops == "mixed" else "exact_match"
         any_fact, of_relation = 100 / (self.entities * self.relations), 100 / self.entities
         return KnownValues(metric, {"any fact": any_fact, "a fact of the last relation": of_relation, "every hop": 100})
@@ -114,15 +118,15 @@ class FactsConfig(ExamplesConfig, kind="facts"):
 
 
 class FactSymbols(NamedTuple):
-    """The symbols of facts, by their entity, their relation and the entity to which it leads, then those of questions:
-    entities, relations, and none in place of a second relation; then [SEP] and [CLS]."""
+    """The numbering of symbols. First facts, by entity, relation and other entity. Then the symbols of questions:
+    entities, relations, and none in place of a second relation. Last [SEP] and [CLS]."""
 
     entities: int
     relations: int
 
     @property
     def first(self) -> int:
-        """The first symbol that is no fact."""
+        """The first symbol after the symbols of facts."""
         return self.entities**2 * self.relations
 
     @property
@@ -150,20 +154,20 @@ class FactSymbols(NamedTuple):
         return [self.first + question.entity, *relations, *[self.none] * (2 - len(relations))]
 
     def text(self, fact: int) -> str:
-        """Returns the text of a fact: e3r1e5 leads from entity 3 by relation 1 to entity 5."""
+        """Returns the text of a fact. Example: e3r1e5, from entity 3 by relation 1 to entity 5."""
         pair, other = divmod(fact, self.entities)
         return "e{}r{}e{}".format(*divmod(pair, self.relations), other)
 
 
 class FactPassage(NamedTuple):
-    """A passage, and the questions on it with the number of the fact that answers each."""
+    """A passage. questions: each question with the number of the fact that answers it."""
 
     facts: tuple[int, ...]
     questions: tuple[tuple[FactQuestion, int], ...]
 
 
 def drawn_passage(config: FactsConfig, chance: Random) -> FactPassage:
-    """Draws a passage by random numbers of ``chance`` alone."""
+    """Draws a passage and its questions from the random numbers of ``chance``."""
     pairs = shuffled([*product(range(config.entities), range(config.relations))], chance)
     leads = {(entity, relation): another(entity, config.entities, chance) for entity, relation in pairs}
     questions = []
@@ -177,9 +181,10 @@ def drawn_passage(config: FactsConfig, chance: Random) -> FactPassage:
 
 
 class Facts(Examples):
-    """Questions on passages that are drawn in every call; none is stored. Those on a passage follow each other.
+    """Questions on passages of facts. Passages are drawn when they are read, and not stored. Questions on the same
+    passage have consecutive numbers.
 
-    Python promises that ``Random.random`` gives the same numbers in every version.
+    Python guarantees that ``Random.random`` gives the same numbers in every version.
     """
 
     def __init__(self, config: FactsConfig) -> None:
@@ -192,7 +197,7 @@ class Facts(Examples):
         return passages * self.config.questions
 
     def passage(self, split: Split, number: int) -> FactPassage:
-        """Returns the passage with that number."""
+        """Returns passage ``number`` of a split."""
         return drawn_passage(self.config, Random(f"{self.config.seed} {split} {number}"))
 
     def example(self, split: Split, ordinal: int) -> Example:
@@ -219,19 +224,19 @@ class Facts(Examples):
 
 
 def shuffled(items: Sequence[T], chance: Random) -> list[T]:
-    """Returns items in random order."""
+    """Returns the items in random order."""
     return sorted(items, key=lambda _: chance.random())
 
 
 def another(entity: int, entities: int, chance: Random) -> int:
-    """Returns a random entity that is not this one."""
+    """Returns a random entity different from ``entity``."""
     other = int(chance.random() * (entities - 1))
     return other + (other >= entity)
 
 
 def fact_spans(texts: Sequence[str], length: int) -> npt.NDArray[np.int64]:
-    """Returns the characters of every token of a row of ``length`` tokens, in a passage whose facts stand between
-    spaces."""
+    """Returns the first character, and the one after the last, of each token (length, 2), in a passage whose facts are
+    separated by spaces; 0 for tokens outside the passage."""
     stops = np.cumsum([len(text) + 1 for text in texts]) - 1
     spans = np.zeros((length, 2), np.int64)
     spans[QUESTION_WIDTH : length - 1, 0] = stops - [len(text) for text in texts]

@@ -1,4 +1,4 @@
-"""Windows of a passage behind a question, [CLS] question [SEP] passage [SEP], that overlap where it is long."""
+"""Rows [CLS] question [SEP] window [SEP]: the overlapping windows of a passage, each after the question."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from datamodules.rows.symbols import RowSymbols
 __all__ = ["NO_ANSWER", "QuestionRow", "QuestionWindows", "answer_symbols"]
 
 SPECIAL = 2
-"""[CLS] and [SEP] of a question."""
+"""The number of special symbols of a question, [CLS] and [SEP]."""
 NO_ANSWER = (-1, 0)
-"""The span of [CLS], which stands before the symbols of a row: that of a window without the answer."""
+"""The label of a window without the answer: the span of [CLS], which precedes the symbols of a row."""
 
 
 class QuestionRow(NamedTuple):
-    """The symbols of a row, without [CLS], the place of the first of its passage in them, the first and last symbol of
-    the passage that it holds, as a range, and how many symbols are of the question with its [SEP], where padding
-    follows it; None where none does."""
+    """A row. symbols: all symbols without [CLS]. second: the place of the first symbol of the passage in them. window:
+    the symbols of the passage that the row holds. first: number of symbols of the question with its [SEP]; None if no
+    padding follows them."""
 
     symbols: npt.NDArray[np.int64]
     second: int
@@ -30,13 +30,15 @@ class QuestionRow(NamedTuple):
     first: int | None = None
 
     def spans(self, offsets: Offsets) -> Offsets:
-        """Returns the characters of every token of the row, with [CLS], given those of the symbols of the passage."""
+        """Returns the first character of each token (t, 2) of the row with [CLS], and the one after its last; 0 outside
+        the passage. offsets: the same of all symbols of the passage."""
         spans = np.zeros((len(self.symbols) + 1, 2), np.int64)
         spans[self.second + 1 : -1] = offsets[self.window.start : self.window.stop]
         return spans
 
     def label(self, answer: range | None) -> tuple[int, int]:
-        """Returns the span of an answer of these symbols of the passage, where the window holds all of it."""
+        """Returns the span of an answer in the row, given its symbols in the passage; ``NO_ANSWER`` if the window does
+        not hold all of them."""
         if answer is None or answer.start < self.window.start or answer.stop > self.window.stop:
             return NO_ANSWER
         moved = self.second - self.window.start
@@ -44,10 +46,9 @@ class QuestionRow(NamedTuple):
 
 
 class QuestionWindows(NamedTuple):
-    """How a question and its passage become rows: of ``length`` tokens at most, each of which begins ``stride`` symbols
-    of the passage after the one before it (arXiv:1901.08634, section 2; ``doc_stride`` of BERT's code). separator: the
-    symbol that ends both. question_width: tokens of every question with [CLS], [SEP] and the padding behind it; None
-    where the passage follows it."""
+    """Turns a question and its passage into rows of at most ``length`` tokens. Each window begins ``stride`` symbols of
+    the passage after the previous one (arXiv:1901.08634, section 2; ``doc_stride`` of BERT's code). separator: [SEP],
+    which ends both texts. question_width: tokens of every question with [CLS], [SEP] and padding; None: no padding."""
 
     tokenizer: Tokenizer
     separator: int
@@ -57,16 +58,16 @@ class QuestionWindows(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, length: int, stride: int, question_width: int | None = None) -> Self:
-        """Returns the windows of texts by a tokenizer."""
+        """Returns the windows for the symbols of a tokenizer."""
         return cls(tokenizer, RowSymbols.of(tokenizer).separator, length, stride, question_width)
 
     def ranges(self, question: int, passage: int, name: str) -> list[range]:
-        """Returns the symbols of the passage in each window, given the numbers of symbols of a question and a passage.
-        Raises DataError, with the name of the question, where a window has no room for the passage, or the question is
-        wider than all may be."""
+        """Returns the symbols of the passage in each window, given the numbers of symbols of a question and of its
+        passage. Raises DataError, with the name of the question, if the question leaves too little of a window to the
+        passage or is longer than ``question_width``."""
         width = question + SPECIAL if self.question_width is None else self.question_width
         if question + SPECIAL > width:
-            reason = f"has {question} symbols, which with [CLS] and [SEP] are more than the {width} of every question"
+            reason = f"has {question} symbols, too many with [CLS] and [SEP] for the question width of {width}"
             raise DataError(f"{name}: {reason}; set data.source.question_width to {question + SPECIAL} or more")
         room = self.length - width - 1
         if room < max(min(self.stride, passage), 1):
@@ -88,7 +89,7 @@ class QuestionWindows(NamedTuple):
 
 
 def answer_symbols(offsets: Offsets, start: int, stop: int) -> range | None:
-    """Returns the fewest symbols that hold all characters of an answer that any symbol stands for; None where none
-    stands for one."""
+    """Returns the smallest range of symbols that covers the characters from ``start`` to ``stop``, without characters
+    that no symbol stands for; None if no symbol stands for any of them."""
     held = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < stop) & (offsets[:, 0] < offsets[:, 1]))
     return range(int(held[0]), int(held[-1]) + 1) if len(held) else None

@@ -1,4 +1,4 @@
-"""Questions whose answers are spans of a passage, as windows [CLS] question [SEP] passage [SEP]."""
+"""Questions whose answers are spans of a passage, as rows [CLS] question [SEP] window [SEP]."""
 
 from __future__ import annotations
 
@@ -34,34 +34,33 @@ __all__ = ["Questions", "QuestionsConfig"]
 
 MISPLACED = "questions omitted whose answer is not at its place in the passage"
 CONTENT = ("path", "language", "splits", "validation", "test", "split_seed", "folds", "misplaced")
-"""The fields that decide what is stored."""
+"""The fields that determine the stored passages."""
 
 
 class QuestionsConfig(ExamplesConfig, kind="questions"):
-    """Questions on passages whose answers are spans of these: JSON of SQuAD, version 1.1 (arXiv:1606.05250) or 2.0
-    (arXiv:1806.03822), or JSON lines with question, context and answers. Each question has a row for each window of its
-    passage; all questions on a passage are in one split. Without a split test, testing reads validation.
+    """Questions whose answers are spans of passages: JSON of SQuAD 1.1 (arXiv:1606.05250) or 2.0 (arXiv:1806.03822), or
+    JSON lines with question, context and answers. Each question has a row for each window of its passage. All questions
+    on a passage are in the same split. Without a test split, testing reads the validation split.
 
-    path        a file, or a folder whose files are read; relative to LIT_DATA or to the working folder
-    language    the word between dots of the names of the files that are read, such as ``en`` of xquad.en.json; None for
-                all files
+    path        a file, or a folder with files; relative to LIT_DATA or to the working folder
+    language    read only files with this word between dots of their names, such as ``en`` of xquad.en.json; None: all
     tokenizer   of the network that is fine-tuned
     length      tokens of the longest row, special symbols included
-    stride      symbols of the passage from the beginning of a window to that of the next
-    question_width  tokens of every question with [CLS], [SEP] and the padding behind it, so that all passages begin at
-                one place (for ``deformer``); None where a passage follows its question
-    examples    questions of training, chosen at random and the same for all seeds; None for all
-    splits      hash: passages are split by a hash of their texts. folders: by file or folder names (train, dev, test).
-                folds: cross-validation by passage. The passages of each file are dealt in order to ``folds`` folds, so
-                that translations of a passage, which stand in files of one order, are in one fold. Validation reads one
-                fold, which the seed of the data chooses, training all others; over as many seeds every question is
-                validated once
-    validation  the fraction of passages for validation, of a split by hash
-    test        the fraction of passages for the test, of a split by hash
-    split_seed  of the hash
-    folds       number of folds, of a split by folds
-    misplaced   a question with an answer that is not in its passage at answer_start: refuse is an error that names it,
-                leave_out omits and counts it
+    stride      symbols of the passage between the beginnings of two windows
+    question_width  tokens of every question with [CLS], [SEP] and padding, so that all passages begin at the same place
+                (for ``deformer``); None: no padding after questions
+    examples    number of training questions, chosen at random, the same for all seeds; None for all
+    splits      hash: by a hash of the text of the passage. folders: by file or folder names (train, dev, test).
+                folds: cross-validation by passage. Passage n of each file is in fold n modulo ``folds``. Translations
+                of a passage are then in the same fold if their files have the same order. The seed of the data chooses
+                the fold for validation, and training reads all others. Seeds 0 to ``folds`` - 1 validate every question
+                once
+    validation  fraction of passages for validation, in a split by hash
+    test        fraction of passages for the test, in a split by hash
+    split_seed  seed of the hash
+    folds       number of folds, in a split by folds
+    misplaced   a question with an answer that is not in its passage at answer_start: refuse raises an error that names
+                it, leave_out omits and counts it
     """
 
     path: str = "xquad"
@@ -81,10 +80,10 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
     def conflicts(self) -> Iterator[str]:
         yield from nothing_left(self.validation, self.test)
         if self.splits == "folds" and self.tokenizer.learned:
-            yield "tokenizer: learns from passages that other folds validate; set one that is read, or splits to hash"
+            yield "tokenizer: learns from passages of other folds; set one that is not learned, or set splits to hash"
         if self.stride > self.length - 1 - (self.question_width or 3):
             of_width = f" with questions of {self.question_width}" if self.question_width else ""
-            reason = f"windows of {self.length} tokens{of_width} cannot begin {self.stride} symbols apart"
+            reason = f"windows of {self.length} tokens{of_width} leave gaps at a stride of {self.stride} symbols"
             yield f"stride: {reason}; make it smaller"
 
     @property
@@ -97,7 +96,7 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
 
     @property
     def built_tokenizer(self) -> Tokenizer:
-        """The tokenizer, which learns from passages and questions of training if it learns. Raises DataError."""
+        """The tokenizer; if it is learned, from the passages and questions of training. Raises DataError."""
         if not self.tokenizer.learned:
             return cached_tokenizer(self.tokenizer, [], "")
         corpus = self.corpus()
@@ -111,7 +110,7 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
         )
 
     def windows(self, tokenizer: Tokenizer) -> QuestionWindows:
-        """Returns how a question and its passage become rows with the symbols of a tokenizer."""
+        """Returns the windows of questions and passages for the symbols of a tokenizer."""
         return QuestionWindows.of(tokenizer, self.length, self.stride, self.question_width)
 
     def protocol(self) -> dict[str, Plain]:
@@ -119,8 +118,8 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
         return {"length": self.length, "stride": self.stride, "questions of training": self.examples} | width
 
     def corpus(self, seed: int = 0) -> IndexedCorpus:
-        """Returns the corpus of the passages with their questions, by the fold that a seed of the data chooses where
-        they are split by folds. Raises DataError, which names the question."""
+        """Returns the corpus of passages with their questions. seed: chooses the fold for validation, in a split by
+        folds. Raises DataError, which names a misplaced question."""
         counts = Counter[str]()
         files = [file for file in files_of(self.path, is_questions, counts) if self._is_read(file.name)]
         if not files:
@@ -142,7 +141,7 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
         return self.language is None or self.language in PurePosixPath(name).name.split(".")
 
     def _texts(self, path: Path, name: str, fold: int | None, counts: Counter[str]) -> Iterator[Text]:
-        """Yields the passages of a file as they are stored."""
+        """Yields the passages of a file in their stored form, each with its split."""
         with damage(path):
             for member in members(path, name, is_questions, counts):
                 numbers: dict[str, int] = {}
@@ -159,7 +158,8 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
                     yield Text(member.name, split, BytesIO(content), path, row=row, says=says)
 
     def _well_placed(self, paragraph: Paragraph, counts: Counter[str]) -> Iterator[Question]:
-        """Yields the questions whose answers are where they should be. Raises DataError for another one."""
+        """Yields the questions whose answers are at their places in the passage. Omits and counts the others, or raises
+        DataError for the first one."""
         for question in paragraph.questions:
             if (fault := question.fault(paragraph.passage)) is None:
                 yield question
@@ -175,7 +175,7 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
 
 
 def _training_texts(corpus: IndexedCorpus) -> Iterator[Document]:
-    """Yields the passages and the questions of training."""
+    """Yields the passages and questions of training."""
     for document in corpus.documents("train"):
         paragraph = Paragraph.restored(document.text)
         for text in (paragraph.passage, *(question.text for question in paragraph.questions)):
@@ -183,8 +183,9 @@ def _training_texts(corpus: IndexedCorpus) -> Iterator[Document]:
 
 
 class Placed(NamedTuple):
-    """A split: for each question, its passage in the index and its number among the questions on that, and for each
-    window its question and its first and last symbol of the passage. unheld: answers that no window holds whole."""
+    """The windows of a split. passages, numbers: for each question, its passage in the index and its number among the
+    questions on the passage. questions, starts, stops: for each window, its question, its first symbol of the passage,
+    and the one after its last. unheld: number of answers that no window holds completely."""
 
     passages: npt.NDArray[np.int64]
     numbers: npt.NDArray[np.int64]
@@ -195,7 +196,7 @@ class Placed(NamedTuple):
 
 
 class Questions(Examples):
-    """Windows of an index of passages, which are turned into symbols when they are read. A document is a question."""
+    """The windows of indexed passages. Texts become symbols when a window is read. A document is a question."""
 
     def __init__(self, config: QuestionsConfig, corpus: IndexedCorpus) -> None:
         self.config, self.corpus = config, corpus
@@ -208,7 +209,7 @@ class Questions(Examples):
 
     @cached_property
     def windows(self) -> QuestionWindows:
-        """How a question and its passage become rows."""
+        """The windows for the symbols of ``tokenizer``."""
         return self.config.windows(self.tokenizer)
 
     @cached_property
@@ -254,7 +255,7 @@ class Questions(Examples):
         return Example(row.symbols, label, second=row.second, passage=text, first=row.first)
 
     def question(self, split: Split, ordinal: int) -> tuple[Paragraph, Question]:
-        """Returns a question of a split with its passage."""
+        """Returns a passage of a split and its question ``ordinal``."""
         placed = self._placed(split)
         content = self.corpus.documents(self._stored(split))[int(placed.passages[ordinal])].text
         paragraph = Paragraph.restored(content)
@@ -271,14 +272,14 @@ class Questions(Examples):
 
     def reading_messages(self) -> list[str]:
         unheld = self._placed("train").unheld
-        reason = f"{unheld:,} answers of training are in no window whole; set length larger, or stride smaller"
+        reason = f"no window holds all of {unheld:,} answers of training; set length larger, or stride smaller"
         return [*self.corpus.messages, *([reason] if unheld else [])]
 
     def _stored(self, split: Split) -> Split:
         return "validation" if split == "test" and not self.corpus.count("test") else split
 
     def _placed(self, split: Split) -> Placed:
-        """Returns the windows of a split. Raises DataError for one without room for its passage."""
+        """Returns the windows of a split. Raises DataError for a question that leaves no room to its passage."""
         if split not in self.placed:
             self.placed[split] = self._place(split)
         return self.placed[split]
@@ -311,8 +312,8 @@ def _holds(window: range, answer: range) -> bool:
 
 
 def _symbols_of(question: Question, offsets: npt.NDArray[np.int64]) -> range | None:
-    """Returns the symbols of the first answer, None where there is none. Raises DataError where no symbol stands for a
-    character of it."""
+    """Returns the symbols of the first answer; None without an answer. Raises DataError if no symbol stands for any
+    character of the answer."""
     if not question.answers:
         return None
     answer = question.answers[0]

@@ -36,13 +36,13 @@ NO_SPAN = -1e9
 
 
 class AnswerSpanConfig(HeadConfig, kind="answer_span"):
-    """Two softmaxes: over the first and over the last token of the answer. Both choose among the tokens of the passage
-    and [CLS], which means that the window holds no answer. The loss of a window is the mean of both cross entropies, in
+    """Two softmaxes, over the first and over the last token of the answer. Both choose among the tokens of the passage
+    and [CLS]. [CLS] means that the window holds no answer. The loss of a window is the mean of both cross entropies, in
     nats.
 
     scores: the logits of a token. linear: a linear map of its vector (section 4.2). product: the product of its vector
     with a linear map of the vector of [CLS], divided by the square root of the width (arXiv:1804.07726, section 3), so
-    that the answer depends on the question even if the passage was read without it.
+    that the answer depends on the question even if all layers read the passage without the question.
     longest_answer: the most tokens of an answer. threshold: predict no answer if the score of no answer exceeds the
     score of the best span by more than this; a score is the sum of two logits (arXiv:1810.04805, section 4.3). None:
     every question has an answer.
@@ -151,7 +151,7 @@ class AnswerSpan(TaughtHead):
         self.map = nn.Linear(dim, 2 if config.scores == "linear" else 2 * dim)
 
     def outputs(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b t 2"]:
-        """Returns the logits of the first and the last token of the answer; -inf at tokens that no answer may have."""
+        """Returns the logits (b, t, 2) of the first and the last token of the answer; -inf outside ``answerable``."""
         if self.scores == "linear":
             outputs = full_precision(self.map(reading.hidden))
         else:
@@ -172,7 +172,7 @@ class AnswerSpan(TaughtHead):
     def divergence(
         self, outputs: Float[Tensor, "b t 2"], taught: Float[Tensor, "b t 2"], temperature: float
     ) -> Float[Tensor, " b"]:
-        """Returns the mean over both ends of the answer, as the loss by labels is one."""
+        """Returns the mean over both ends of the answer, like the loss by labels."""
         return divergence(outputs.mT, taught.mT, temperature).mean(dim=1)
 
     def targets(self, batch: LabelledBatch) -> Int[Tensor, ""]:
@@ -194,7 +194,7 @@ class AnswerSpan(TaughtHead):
         spans, real = best_spans(self.outputs(reading, batch), self.longest_answer), batch.padding_mask.any(dim=1)
         table = torch.cat([spans, torch.stack([batch.example, real], dim=1).double()], dim=1).tolist()
         if batch.passages is None and any(row[-1] for row in table):
-            reason = "reads the text of answers in passages, which the batches of these data do not have"
+            reason = "reads the text of answers in passages, and the batches of these data have none"
             way_out = "set passage of every Example, or data.source to questions"
             raise ConfigError(f"{AnswerSpanConfig.kind} {reason}; {way_out}", "data")
         answers = []
@@ -234,7 +234,7 @@ class AnswerSpan(TaughtHead):
         return results
 
     def flops(self, length: int) -> float:
-        """As in ``Head.flops``; of products, the map of one vector and the products of all."""
+        """As in ``Head.flops``. With product scores: the map of one vector, and the products with all vectors."""
         if self.scores == "linear":
             return super().flops(length)
         return 2 * self.map.weight.numel() + 4 * length * self.map.in_features

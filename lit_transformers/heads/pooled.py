@@ -1,4 +1,4 @@
-"""Predictions of a whole sequence from one vector of the network: its class, several classes, or a number."""
+"""Heads that predict a class, several classes or a number for each row, from one vector of the row."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ ClassWeights = Literal["none", "balanced"] | tuple[PositiveFloat, ...]
 class PooledHeadConfig(HeadConfig):
     """Base of the heads with a linear layer on one vector of a row.
 
-    pooling: the vector of the first token, which is the boundary before every row (arXiv:1810.04805, section 3, where
-    it is called [CLS]); the mean over all real tokens, or the max of each channel; the vector of the last one, the only
-    one that has seen the whole row if the network is a language_model; or attention, the mean weighted by the softmax
-    of products with a learned query, which begins as the mean. dropout: of the vector that is read.
-    piece_pooling: how the vectors of the pieces of a text become one, where the data cut long texts into pieces: by
-    mean, max or attention (arXiv:1905.05583, section 5.3.1).
-    hidden: the activation of a linear map of the pooled vector to one as wide, such as tanh, BERT's pooler; None for no
-    such map. column: the labels that are predicted.
+    pooling: the vector of a row. first: the vector of its first token, the boundary ([CLS] in arXiv:1810.04805, section
+    3). mean, max: over all real tokens, for each channel. last: the vector of the last token, the only one that sees
+    the whole row in a language_model. attention: the mean weighted by a softmax of products with a learned query,
+    initially equal to mean. dropout: probability of dropout on this vector.
+    piece_pooling: combines the vectors of the pieces of a text, if the data cut long texts into pieces: mean, max or
+    attention (arXiv:1905.05583, section 5.3.1).
+    hidden: activation after a linear map of the pooled vector to the same width, such as tanh in BERT's pooler; None:
+    no map. column: the name of the column of labels that is predicted.
     """
 
     reads: ClassVar[Reads] = LabelledDescription
@@ -71,16 +71,16 @@ class PooledHeadConfig(HeadConfig):
     column: str = LABEL
 
     def outputs(self, data: DataDescription) -> int:
-        """Returns the number of outputs per sequence. Raises ConfigError for data that it cannot learn from."""
+        """Returns the number of outputs for each row. Raises ConfigError for data with unsuitable labels."""
         raise NotImplementedError
 
 
 class PooledHead(TaughtHead):
-    """One vector of each row, a hidden map where there is one, dropout, and a linear layer. data: the description of
-    labelled sequences.
+    """Pools each row to a vector, then applies an optional hidden map, dropout, and a linear layer. data: the
+    description of labelled sequences.
 
-    ``temperature``: by which outputs are divided before they become the probabilities of a prediction (Guo et al. 2017,
-    arXiv:1706.04599, section 4.2). It changes no loss and no measure.
+    ``temperature``: divides outputs before they become the probabilities of a prediction (Guo et al. 2017,
+    arXiv:1706.04599, section 4.2). Losses and measures do not depend on it.
     """
 
     temperature = 1.0
@@ -97,7 +97,8 @@ class PooledHead(TaughtHead):
 
     @abstractmethod
     def nats(self, outputs: Float[Tensor, "b o"], labels: Tensor) -> Float[Tensor, " b"]:
-        """Returns the loss of each example, in float32 or finer; 0 of one without a label."""
+        """Returns the loss of each example (b,) in nats, in float32 or higher precision; 0 for an example without a
+        label."""
 
     @abstractmethod
     def scores(self, outputs: Float[Tensor, "b o"], labels: Tensor) -> list[Tensor]:
@@ -105,15 +106,16 @@ class PooledHead(TaughtHead):
 
     @abstractmethod
     def prediction(self, document: int, outputs: list[float]) -> Any:
-        """Returns what is predicted of the example of that ordinal, given its outputs."""
+        """Returns the prediction for example ``document``, given its outputs."""
 
     def outputs(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b o"]:
-        """Returns the outputs for each sequence."""
+        """Returns the outputs (b, o) for each row."""
         vector = self.pooled(reading.hidden, batch.padding_mask)
         return full_precision(self.map(self.activation(self.hidden(vector))))
 
     def pooled(self, hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b d"]:
-        """Returns one vector of each row: of its tokens, or of its pieces, of which each has one of its tokens."""
+        """Returns one vector (b, d) for each row: pooled from its tokens, or from its pieces, each pooled from its
+        tokens."""
         if self.pieces is None:
             return self.tokens(hidden, padding_mask)
         rows, real = len(hidden), cut_rows(padding_mask, self.piece_length)
@@ -125,8 +127,8 @@ class PooledHead(TaughtHead):
         return labels_in(batch, self.column)
 
     def labelled(self, batch: LabelledBatch) -> Bool[Tensor, " b"]:
-        """Returns which rows have a label: those that are not padding, and whose classes are not IGNORED. Every row has
-        a number."""
+        """Returns a mask (b,) of the rows with a label: not padding, and not IGNORED. Every row has a label if labels
+        are numbers."""
         labels, real = self.labels(batch), batch.padding_mask.any(dim=1)
         return real if labels.is_floating_point() else real & (labels.view(len(labels), -1)[:, 0] != IGNORED)
 
@@ -145,7 +147,7 @@ class PooledHead(TaughtHead):
         return HeadLoss(total, nats.detach().sum())
 
     def loss_weights(self, labels: Tensor) -> Float[Tensor, " b"] | None:
-        """Hook: returns by what the loss of each row is multiplied in training, given its labels; None for 1."""
+        """Hook: returns the factor (b,) of the loss of each row in training, given its labels; None for 1."""
         return None
 
     def sums(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b c"]:
@@ -154,7 +156,7 @@ class PooledHead(TaughtHead):
         return torch.stack([column.double() for column in columns], dim=1).masked_fill(~real[:, None], 0.0)
 
     def flops(self, length: int) -> float:
-        """As in ``Head.flops``, of one piece where a text has several, with its share of the work for the text."""
+        """As in ``Head.flops``. For a text of several pieces, of one piece with its share of the FLOPs for the text."""
         parameters = (*self.hidden.parameters(), *self.map.parameters())
         of_text = 2 * sum(parameter.numel() for parameter in parameters if parameter.dim() > 1)
         of_pieces = 0 if self.pieces is None else self.pieces.flops(self.most_pieces)
@@ -164,9 +166,9 @@ class PooledHead(TaughtHead):
 class ClassLabelConfig(PooledHeadConfig, kind="class_label"):
     """A softmax over the classes of the data.
 
-    class_weights: by which the loss of an example is multiplied in training, by its class: none, or a number for each,
-    or balanced: the number of examples of training, divided by the number of classes and by the number of examples of
-    the class. Their mean over examples is 1. What is reported is not weighted.
+    class_weights: the factor of the loss of an example in training, by its class. none: 1. A number for each class. Or
+    balanced: the number of training examples, divided by the number of classes and by the number of examples of the
+    class, with a mean of 1 over examples. Reported measures are not weighted.
     """
 
     class_weights: ClassWeights = "none"
@@ -191,18 +193,19 @@ class ClassLabelConfig(PooledHeadConfig, kind="class_label"):
 
 
 class ClassProbabilities(NamedTuple):
-    """What is predicted of an example: its ordinal, and the probability of each class."""
+    """The prediction for an example. document: its ordinal. probabilities: of each class."""
 
     document: int
     probabilities: tuple[float, ...]
 
 
 class ClassLabel(PooledHead):
-    """Nats of the class of each example, whether it was the most likely, its number and that of the most likely one.
+    """Predicts the class of each example. Columns: nats, 1 if the most likely class is right, the class, and the most
+    likely class.
 
-    Measures are accuracy, the share of examples whose class is predicted, macro F1, the mean F1 of the classes that
-    examples have, and nats per example; of two classes also Matthews correlation, by which CoLA is scored
-    (arXiv:1805.12471, section 4; arXiv:1804.07461, section 3.1). ``class_weights`` (c,) multiply losses in training.
+    Measures: accuracy, the share of examples whose class is predicted; macro F1, the mean F1 of the classes that occur;
+    and nats per example. With two classes also the Matthews correlation, the score of CoLA (arXiv:1805.12471, section
+    4; arXiv:1804.07461, section 3.1). ``class_weights`` (c,) multiply losses in training.
     """
 
     columns: ClassVar[Mapping[str, type]] = {
@@ -224,8 +227,8 @@ class ClassLabel(PooledHead):
         self.register_buffer("class_weights", stated)
 
     def balance(self, counts: Sequence[int]) -> None:
-        """Sets the weights of classes by the number of examples of training that each has. Without an example, a class
-        has the weight 1."""
+        """Sets the balanced weights of classes, given the number of training examples of each. A class without examples
+        gets the weight 1."""
         assert self.class_weights is not None
         present, total = sum(count > 0 for count in counts), sum(counts)
         weights = [total / (present * count) if count else 1.0 for count in counts]
@@ -275,11 +278,11 @@ class ClassSetLabelConfig(PooledHeadConfig, kind="class_set_label"):
 
 
 class ClassSetLabel(PooledHead):
-    """Nats of the classes of each example, summed over classes, and for each class a number: 1 if the example has it,
-    and 2 more if it is predicted, with a probability of one half or more.
+    """Predicts the classes of each example. Columns: nats, summed over classes, and for each class a number: 1 if the
+    example has the class, plus 2 if it is predicted with a probability of at least 0.5.
 
-    Measures are nats per example, micro F1 over all classes of all examples, macro F1, the mean F1 of the classes that
-    examples have, and the share of examples whose classes are predicted exactly.
+    Measures: nats per example; micro F1 over all classes of all examples; macro F1, the mean F1 of the classes that
+    occur; and the share of examples whose classes are predicted exactly.
     """
 
     def __init__(
@@ -290,7 +293,7 @@ class ClassSetLabel(PooledHead):
 
     @property
     def columns(self) -> Mapping[str, type]:  # type: ignore[override]
-        """The columns, of which there is one for each class."""
+        """The columns: nats, tokens, bytes, and one for each class."""
         return {"nats": float, "tokens": int, "bytes": int} | dict.fromkeys(class_columns(self.classes), int)
 
     def column_names(self, name: str) -> list[str]:  # type: ignore[override]
@@ -303,7 +306,7 @@ class ClassSetLabel(PooledHead):
     def divergence(
         self, outputs: Float[Tensor, "b c"], taught: Float[Tensor, "b c"], temperature: float
     ) -> Float[Tensor, " b"]:
-        """Returns the sum over classes: a sigmoid is a softmax over its logit and 0."""
+        """Returns the sum over classes; the sigmoid of a logit is a softmax over this logit and 0."""
         own, expected = (torch.stack([logits, torch.zeros_like(logits)], dim=-1) for logits in (outputs, taught))
         return divergence(own, expected, temperature).sum(dim=1)
 
@@ -340,23 +343,24 @@ class NumberLabelConfig(PooledHeadConfig, kind="number_label"):
 
     def outputs(self, data: DataDescription) -> int:
         description = LabelledDescription.of(data, self.kind)
-        if not isinstance(description.label_columns.get(self.column), ClassLabels):  # whose numbers are numbers
+        if not isinstance(description.label_columns.get(self.column), ClassLabels):  # their indices are numbers
             description.labels_of(self.column, NumberLabels, self.kind)
         return 1
 
 
 class EstimatedNumber(NamedTuple):
-    """What is predicted of an example: its ordinal and a number."""
+    """The prediction for an example. document: its ordinal. number: the estimate."""
 
     document: int
     number: float
 
 
 class NumberLabel(PooledHead):
-    """Nats of the number of each example, half its squared error, the squared error, the number and what is predicted.
+    """Predicts the number of each example. Columns: nats (half the squared error), the squared error, the number, and
+    the prediction.
 
-    Measures are the means of both, and Pearson's and Spearman's correlation of numbers and predictions, by which SICK's
-    relatedness is scored (Marelli et al. 2014, SemEval-2014 task 1, section 4).
+    Measures: the means of nats and of the squared error, and Pearson's and Spearman's correlation of numbers and
+    predictions, the scores of SICK's relatedness (Marelli et al. 2014, SemEval-2014 task 1, section 4).
     """
 
     columns: ClassVar[Mapping[str, type]] = {
@@ -374,7 +378,8 @@ class NumberLabel(PooledHead):
     def divergence(
         self, outputs: Float[Tensor, "b 1"], taught: Float[Tensor, "b 1"], temperature: float
     ) -> Float[Tensor, " b"]:
-        """Returns that of two normal distributions of variance 1: half the squared difference of their means."""
+        """Returns the divergence of two normal distributions of variance 1: half the squared difference of their
+        means."""
         return ((outputs - taught)[:, 0] / temperature).square() / 2
 
     def scores(self, outputs: Float[Tensor, "b 1"], labels: Tensor) -> list[Tensor]:

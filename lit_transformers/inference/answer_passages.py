@@ -1,4 +1,4 @@
-"""Answers questions from passages whose lower states are computed before, line by line."""
+"""Answers questions, line by line, from passages whose lower states are on disk (arXiv:2005.00697)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from lit_transformers.inference.predictor import DIGITS, LineFormat, LineTexts, 
 __all__ = ["PassageAnswerPredictor", "passage_answer_predictor_of"]
 
 QUESTION_LINE = '{"question": "..."}, or with "passage": the line of a passage'
-"""What a line of JSON is, for messages."""
+"""The form of a line of JSON, for messages."""
 NAMES = ("answer", "passage", "start", "end", "score", "probability")
 TOGETHER = 1024
-"""The windows that are sorted by length together."""
+"""The number of windows that are sorted by length together."""
 
 
 class StoredPassages(Sequence[PassageLine]):
-    """The passages whose states are on disk, of which only those in use are in memory."""
+    """The passages whose states are on disk. Only passages in use are read into memory."""
 
     def __init__(self, states: PassageStates) -> None:
         self.states = states
@@ -50,19 +50,20 @@ class StoredPassages(Sequence[PassageLine]):
 
 
 class FoundSpan(NamedTuple):
-    """A window that was read for a question, and its best span, a row of ``best_spans``."""
+    """A window that was read for a question. columns: its best span, a row of ``best_spans``."""
 
     window: PassageWindow
     columns: Sequence[float]
 
 
 class PassageAnswerPredictor(Predictor):
-    """Finds the answer to a question in the passages on disk: in the one that the line names, in the most similar ones
-    by a retriever, or in all of them. Its upper layers read each question with the lower states of each window.
+    """Finds the answer to a question in passages on disk: in the passage that the line names, in the passages that a
+    retriever ranks highest, or in all passages. The upper layers read each question with the lower states of each
+    window.
 
-    Of all windows the best span is the answer, by the sum of its two logits without a softmax, so that passages can be
-    compared (arXiv:1704.00051, section 3.2). No answer and the probabilities are those of all windows that are read, as
-    if these were windows of one passage.
+    The answer is the span with the largest sum of two logits over all windows. The logits have no softmax, so scores of
+    different passages can be compared (arXiv:1704.00051, section 3.2). The score of no answer and the probabilities are
+    computed over all windows read, as if they were windows of one passage.
     """
 
     def __init__(
@@ -78,7 +79,8 @@ class PassageAnswerPredictor(Predictor):
         self.reader, self.states, self.finder, self.head = reader, states, finder, reader.task.answer_head
 
     def texts(self, line: str) -> tuple[str, ...]:
-        """Returns the question of a line and, where the line names a passage, the line of that in its file."""
+        """Returns the question of a line and, if it names a passage, the line of the passage in its file. Raises
+        ConfigError for a line of another form."""
         plain: Any = line
         if self.line_texts.format == "json":
             try:
@@ -129,7 +131,7 @@ class PassageAnswerPredictor(Predictor):
             yield self.answer(sorted(own, key=lambda span: span.window.number))
 
     def windows_of(self, texts: Sequence[tuple[str, ...]]) -> Iterator[tuple[int, PassageWindow]]:
-        """Yields the number of each question with each window that is read for it."""
+        """Yields the number of each question with each window to read for it."""
         searched = [question for question, *named in texts if not named]
         nearest = iter(self.finder.nearest_of(searched) if self.finder and searched else ())
         for number, (_, *named) in enumerate(texts):
@@ -144,7 +146,8 @@ class PassageAnswerPredictor(Predictor):
     def logits(
         self, questions: Int[Tensor, "b w"], mask: Bool[Tensor, "b w"], windows: Sequence[PassageWindow]
     ) -> Float[Tensor, "b t 2"]:
-        """Returns the logits of the first and the last token of an answer, given questions and the window for each."""
+        """Returns the logits (b, t, 2) of the first and the last token of the answer, given b questions and the window
+        of each."""
         states, states_mask = (
             part.to(questions.device) for part in padded([self.states.states(window) for window in windows])
         )
@@ -158,7 +161,7 @@ class PassageAnswerPredictor(Predictor):
         return self.head.outputs(Representation(network, output.hidden, aux=output.aux), batch)
 
     def answer(self, spans: Sequence[FoundSpan]) -> Mapping[str, Any]:
-        """Returns what is written of a question, given the best spans of all windows in their order."""
+        """Returns the output for a question, given the best spans of all its windows in their order."""
         best = max(spans, key=lambda span: span.columns[0])
         number, score = best.window.passage, best.columns[0]
         passage = self.states.passage(number)
@@ -168,7 +171,7 @@ class PassageAnswerPredictor(Predictor):
             if window.passage == number:
                 row = self.reader.windows.row(symbols[:0], symbols, window.symbols)
                 windows.append(WindowAnswer.of(number, columns, Passage(passage.text, row.spans(offsets), ())))
-            else:  # of equal scores it is the last
+            else:  # loses against an equal score
                 other, _, _, none, total = columns
                 windows.append(WindowAnswer(number, other, sys.maxsize, "", none, total))
         answer = ResolvedAnswer.of(windows)
@@ -188,11 +191,12 @@ def passage_answer_predictor_of(
     top: int = 5,
     threshold: float | None = None,
 ) -> PassageAnswerPredictor:
-    """Returns what answers questions by a checkpoint from the states of passages in a folder. Raises ConfigError where
-    they are of another network, or the checkpoints are of other tasks.
+    """Returns the predictor that answers questions by a checkpoint, from the states of passages in a folder. Raises
+    ConfigError if the states belong to another network, or a checkpoint to another task.
 
-    retriever: the checkpoint of a run of retrieval, which finds the ``top`` most similar passages of each question;
-    None for all of them. threshold: of no answer, in place of that of its task.
+    retriever: the checkpoint of a run of retrieval, which finds the ``top`` most similar passages for each question;
+    None: each question is answered from all passages. threshold: the threshold of no answer that replaces the
+    threshold of the task; None to keep it.
     """
     reader = passage_reader_of(checkpoint, threshold)
     states = PassageStates(passages, reader.dependencies)

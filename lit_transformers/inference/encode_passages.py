@@ -1,4 +1,4 @@
-"""Computes the lower states of passages of a file, once for all questions."""
+"""Computes the lower states of the passages of a file, once for all questions (arXiv:2005.00697)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from lit_transformers.training.arithmetic import arithmetic
 __all__ = ["PassageReader", "encode_passages", "passage_reader_of"]
 
 GROUP = 8
-"""Batches of windows that are held at once: they are sorted by length, computed, and made certain on the disk."""
+"""Batches of windows in a group. The windows of a group are sorted by length, computed, and saved together."""
 
 
 class PassageReader(NamedTuple):
-    """A trained network that answers questions, and whose lower layers read passages apart from them.
+    """A trained network for question answering whose lower layers read passages apart from questions.
 
-    width: tokens of a question with [CLS], [SEP] and its padding. dependencies: what the states of passages depend on,
-    by name.
+    width: tokens of a question with [CLS], [SEP] and padding. dependencies: the weights, tokenizer and windows that the
+    states of passages depend on, by name.
     """
 
     task: QuestionAnswering
@@ -52,12 +52,13 @@ class PassageReader(NamedTuple):
         return network
 
     def ranges(self, passage: int, name: str) -> list[range]:
-        """Returns the symbols of a passage in each of its windows, which are those of every question."""
+        """Returns the symbols of a passage in each of its windows, which are the same for every question. passage:
+        number of symbols of the passage. name: of the passage, for messages."""
         return self.windows.ranges(0, passage, name)
 
     @torch.no_grad()
     def states(self, rows: Sequence[Symbols]) -> list[Float[Tensor, "p d"]]:
-        """Returns the lower states of windows (p), each with its [SEP]."""
+        """Returns the lower states (p, d) of windows, given the p symbols of each with its final [SEP]."""
         torch.manual_seed(0)  # as in an evaluation, for mixers that draw random numbers
         symbols, padding_mask = padded([torch.from_numpy(row).long() for row in rows])
         with arithmetic(self.task.training_config):
@@ -66,9 +67,10 @@ class PassageReader(NamedTuple):
 
 
 def passage_reader_of(checkpoint: Path, threshold: float | None = None) -> PassageReader:
-    """Returns the reader of a checkpoint. Raises ConfigError where its network reads no passages apart from questions.
+    """Returns the reader of a checkpoint. Raises ConfigError if its network does not read passages apart from
+    questions.
 
-    threshold: of no answer, in place of that of its task.
+    threshold: the threshold of no answer that replaces the threshold of the task; None to keep it.
     """
     task, config, extra = load(checkpoint, None if threshold is None else {"task.threshold": threshold})
     require_numbers(task, checkpoint)
@@ -77,7 +79,7 @@ def passage_reader_of(checkpoint: Path, threshold: float | None = None) -> Passa
         reason = f"a run of the task {config.task.kind} on {config.data.name} answers no questions on passages"
         raise ConfigError(f"{reason}; give one of question_answering", str(checkpoint))
     if source.question_width is None:
-        reason = "the windows of a passage depend on its question; set a width, and train anew"
+        reason = "the windows of a passage depend on its question; set a width, and train again"
         raise ConfigError(reason, f"{checkpoint}: data.source.question_width")
     require_apart(task, checkpoint)
     task.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
@@ -86,9 +88,9 @@ def passage_reader_of(checkpoint: Path, threshold: float | None = None) -> Passa
 
 
 def require_apart(task: QuestionAnswering, checkpoint: Path) -> None:
-    """Raises ConfigError where no states of passages can be computed by a network, or its heads read other layers."""
+    """Raises ConfigError if a network cannot compute states of passages, or its heads read more than the last layer."""
     if not task.combination.last_alone(depth_of(task.network)):
-        reason = "its answers are read of several layers, and a cache holds one"
+        reason = "its head reads several layers, and a cache holds one"
         raise ConfigError(f"{reason}; train without it", f"{checkpoint}: task.combined_layers")
     try:
         task.evaluator().lower_states(torch.zeros(1, 1, dtype=torch.long))
@@ -97,7 +99,7 @@ def require_apart(task: QuestionAnswering, checkpoint: Path) -> None:
 
 
 def dependencies_of(task: QuestionAnswering, source: QuestionsConfig, windows: QuestionWindows) -> dict[str, Plain]:
-    """Returns what states of passages depend on, by name."""
+    """Returns the weights, tokenizer and windows that states of passages depend on, by name."""
     model = task.model_config.override(task.config.evaluation)
     return {
         "tokenizer": canonical_hash(key_of(windows.tokenizer), 32),
@@ -108,7 +110,8 @@ def dependencies_of(task: QuestionAnswering, source: QuestionsConfig, windows: Q
 
 
 class EncodedPassage(NamedTuple):
-    """A passage, the symbols of it in each of its windows, and the rows of these windows."""
+    """A passage with its windows. ranges: the symbols of the passage in each window. rows: the symbols of each window,
+    with [SEP]."""
 
     passage: PassageLine
     ranges: Sequence[range]
@@ -127,11 +130,11 @@ def encode_passages(
     batch_tokens: int = 4096,
     report: ReportLines | None = None,
 ) -> Manifest:
-    """Writes the lower states of the passages in a file, one in every line, to a folder, and returns what this holds.
+    """Computes the lower states of the passages in a file, one passage in each line. Writes them to a folder, and
+    returns its manifest.
 
-    Where the folder holds the states of the first passages of the file, it continues behind them. A group of batches
-    is computed and made certain at once. Raises ConfigError where the folder holds other states, and DataError where
-    the file cannot be read.
+    If the folder holds the states of the first passages of the file, continues after them. Saves after each group of
+    batches. Raises ConfigError if the folder holds other states, and DataError if the file cannot be read.
     """
     reader = passage_reader_of(checkpoint)
     layout = VectorLayout(precision, reader.task.model_config.dim)
@@ -157,13 +160,13 @@ def encode_passages(
 
 
 def reported(report: ReportLines | None, passages: Sequence[PassageLine]) -> None:
-    """Reports that passages are in the folder."""
+    """Reports the number and the bytes of passages that the folder holds now."""
     if report:
         report(len(passages), sum(len(passage.text.encode()) + 1 for passage in passages))
 
 
 def encoded(reader: PassageReader, passage: PassageLine) -> EncodedPassage:
-    """Returns the windows of a passage."""
+    """Returns a passage with its windows."""
     symbols = reader.windows.tokenizer.encode(passage.text.encode())
     ranges = reader.ranges(len(symbols), f"line {passage.line}")
     rows = [np.append(symbols[window.start : window.stop], reader.windows.separator) for window in ranges]
@@ -173,7 +176,7 @@ def encoded(reader: PassageReader, passage: PassageLine) -> EncodedPassage:
 def write_group(
     reader: PassageReader, writer: PassageStatesWriter, group: Sequence[EncodedPassage], batch_tokens: int
 ) -> None:
-    """Computes the states of passages, windows of similar length together, and writes them in the order of the file."""
+    """Computes the states of passages in batches of windows of similar length. Writes them in the order of the file."""
     rows = [row for read in group for row in read.rows]
     states: dict[int, Float[Tensor, "p d"]] = {}
     for indices in batches([len(row) for row in rows], batch_tokens):

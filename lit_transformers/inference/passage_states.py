@@ -1,5 +1,5 @@
-"""Lower states of passages on disk: what a network that reads questions and passages apart makes of each window of each
-passage, computed once and read by any number of processes."""
+"""Lower states of passages on disk: the outputs of the lower layers of a ``deformer`` (arXiv:2005.00697) for each
+window of each passage. They are computed once, and any number of processes can read them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ __all__ = ["ANEW", "Manifest", "PassageStates", "PassageStatesWriter", "PassageW
 
 WINDOW = np.dtype([("begin", "<i8"), ("passage", "<i8"), ("first", "<i4"), ("symbols", "<i4")])
 PASSAGE = np.dtype([("line", "<i8"), ("text", "<i8"), ("bytes", "<i4"), ("windows", "<i8")])
-"""The line of a passage in its file, the place and the size of its text, and the number of its first window."""
+"""The line of a passage in its file, the offset and the size of its text in bytes, and the number of its first
+window."""
 STATES, WINDOWS, PASSAGES, TEXTS = "states", "windows", "passages", "texts"
 MANIFEST, UNFINISHED, LOCK = "manifest.json", "unfinished.json", "lock"
-"""The folder has the first file where it is complete, and the second one where it is not."""
+"""A complete folder has the first file, an incomplete one has the second."""
 FORMAT = 1
-ANEW = "encode the passages anew into another folder"
+ANEW = "encode the passages again into another folder"
 HIDDEN = {"tokenizer": "another tokenizer", "weights": "other weights of the lower layers"}
-"""What states depend on without a value that a message could give."""
+"""Dependencies of states whose values are hashes, and their names in messages."""
 
 
 class PassageWindow(NamedTuple):
-    """A window of a passage: its number, the number of its passage, and the symbols of the passage in it."""
+    """A window of a passage. number: of the window. passage: number of the passage. symbols: the symbols of the passage
+    that the window holds."""
 
     number: int
     passage: int
@@ -43,13 +45,13 @@ class PassageWindow(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """The vectors of the window: one for each symbol, and one for the [SEP] behind them."""
+        """The number of vectors of the window: one for each symbol, and one for the final [SEP]."""
         return len(self.symbols) + 1
 
 
 class Manifest(NamedTuple):
-    """What a folder holds. dependencies: by which weights, tokenizer and windows, by name. files: how much of
-    each file is certain."""
+    """The contents of a folder of states. dependencies: the weights, tokenizer and windows that the states depend on,
+    by name. width: channels of a state. passages, windows, tokens: counts. files: the saved part of each file."""
 
     dependencies: Mapping[str, Plain]
     precision: Precision
@@ -61,7 +63,7 @@ class Manifest(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Raises ConfigError where the file is damaged, or of a version that is not known."""
+        """Reads a manifest. Raises ConfigError if the file is damaged or has another format."""
         try:
             plain = json.loads(path.read_text(encoding="utf-8"))
             checksum, version = plain.pop("checksum"), plain.pop("format")
@@ -80,7 +82,7 @@ class Manifest(NamedTuple):
         write_json(path, plain | {"format": FORMAT, "checksum": canonical_hash(plain, 32)})
 
     def lines(self) -> Iterator[str]:
-        """Yields sentences on the sizes."""
+        """Yields lines that report the sizes."""
         yield f"passages: {self.passages:,}, in {self.windows:,} windows of {self.tokens:,} tokens"
         yield f"states in {self.precision}: {memory(self.files[STATES].size)}"
         sizes = {name: VectorLayout(name, self.width).total(self.windows, self.tokens) for name in get_args(Precision)}
@@ -88,7 +90,8 @@ class Manifest(NamedTuple):
         yield f"bytes a passage: {', '.join(each)}"
 
     def require(self, own: Mapping[str, Plain], folder: Path) -> None:
-        """Raises ConfigError, which names the first difference, where a network with these cannot read the states."""
+        """Raises ConfigError if a network with the dependencies ``own`` cannot read the states. The message names the
+        first difference."""
         for name, value in own.items():
             if self.dependencies.get(name) != value:
                 differs = f"{name} {self.dependencies.get(name)}, and this network has {value}"
@@ -97,18 +100,19 @@ class Manifest(NamedTuple):
 
 @final
 class PassageStates:
-    """The states in a folder that a ``PassageStatesWriter`` has filled, of which only the parts in use are read, and
-    whose memory all processes share. A damaged part is refused when it is first read.
+    """Reads the states that a ``PassageStatesWriter`` has written to a folder. The files are memory maps that all
+    processes share, and only the parts in use are read.
 
-    own: what the network that reads them has, by name, as ``dependencies`` of the writer. Raises ConfigError where the
-    folder holds no states, where they are not complete, damaged, or of another network.
+    own: the dependencies of the network that reads the states, by name, as ``dependencies`` of the writer. Raises
+    ConfigError if the folder holds no states, or if they are incomplete, damaged or written by another network. A
+    damaged block raises it when the block is first read.
     """
 
     def __init__(self, folder: Path, own: Mapping[str, Plain], file: str = MANIFEST) -> None:
         if not (folder / file).exists():
-            reason = "holds no states of passages; make them: encode CHECKPOINT PASSAGES --to FOLDER"
+            reason = "holds no states of passages; write them by: encode CHECKPOINT PASSAGES --to FOLDER"
             if (folder / UNFINISHED).exists():
-                reason = "holds states that are not complete; start encode again, which continues"
+                reason = "holds incomplete states; start encode again, which continues"
             raise ConfigError(reason, str(folder))
         self.folder, self.manifest = folder, Manifest.read(folder / file)
         self.manifest.require(own, folder)
@@ -129,7 +133,7 @@ class PassageStates:
         return PassageLine(line, self.files[TEXTS].read(begin, size).tobytes().decode())
 
     def number_of(self, line: int) -> int | None:
-        """Returns the number of the passage in a line of their file; None where there is none."""
+        """Returns the number of the passage in a line of the file of passages; None if the line holds no passage."""
         number = int(np.searchsorted(self.passages["line"], line))
         return number if number < len(self) and self.passages["line"][number] == line else None
 
@@ -141,7 +145,7 @@ class PassageStates:
             yield PassageWindow(window, passage, range(first, first + symbols))
 
     def states(self, window: PassageWindow) -> Float[Tensor, "p d"]:
-        """Returns the states of a window in float32: those of its symbols, and of the [SEP] behind them."""
+        """Returns the states (p, d) of a window in float32: one for each symbol, and one for the final [SEP]."""
         begin = int(self.windows["begin"][window.number])
         return self.layout.read(self.files[STATES].read(begin, self.layout.size(window.tokens)), window.tokens)
 
@@ -151,11 +155,12 @@ FILES = (STATES, WINDOWS, PASSAGES, TEXTS)
 
 @final
 class PassageStatesWriter:
-    """Writes states to a folder in the order of the passages, with constant memory. What ``save`` has written stays:
-    a writer that is killed continues there in another process. ``finish`` makes the folder complete.
+    """Writes states to a folder in the order of the passages, with constant memory. ``save`` makes them permanent:
+    after a kill, another process continues after the last save. ``finish`` makes the folder complete.
 
-    dependencies: what the states depend on, by name. ``passages``: how many the folder holds. Raises ConfigError where
-    the folder holds something else, or states of other weights, or another process writes to it.
+    dependencies: the weights, tokenizer and windows that the states depend on, by name. ``passages``: number of
+    passages in the folder. Raises ConfigError if the folder holds other files or states of another network, or another
+    process writes to it.
     """
 
     def __init__(self, folder: Path, dependencies: Mapping[str, Plain], layout: VectorLayout) -> None:
@@ -198,15 +203,15 @@ class PassageStatesWriter:
         return {name: CheckedWriter(self.folder / name, self.manifest.files[name]) for name in FILES}
 
     def require_held(self, number: int, passage: PassageLine) -> None:
-        """Raises ConfigError where the folder holds another passage with this number."""
+        """Raises ConfigError if the folder holds another passage with this number."""
         if self.before.passage(number) != passage:
             reason = f"holds another passage in the place of line {passage.line}"
             raise ConfigError(f"{reason}; {ANEW}", str(self.folder))
 
     def add(self, passage: PassageLine, windows: Sequence[tuple[range, Float[Tensor, "p d"]]]) -> None:
-        """Appends a passage: for each window the symbols of the passage in it, and the states of these and of the [SEP]
-        behind them."""
-        if self.is_finished:  # from here on no reader takes the folder for complete
+        """Appends a passage. windows: for each window, the symbols of the passage that it holds, and the states (p, d)
+        of these symbols and of the final [SEP]."""
+        if self.is_finished:  # from now on readers refuse the folder as incomplete
             (self.folder / MANIFEST).rename(self.folder / UNFINISHED)
             self.is_finished, self.files = False, self._opened()
         files, manifest, text = self.files, self.manifest, passage.text.encode()
@@ -222,7 +227,7 @@ class PassageStatesWriter:
         )
 
     def save(self) -> None:
-        """Makes certain what was added so far."""
+        """Writes all passages added so far to the disk."""
         if self.is_finished:
             return
         for file in self.files.values():
@@ -231,7 +236,7 @@ class PassageStatesWriter:
         self.manifest.write(self.folder / UNFINISHED)
 
     def finish(self) -> Manifest:
-        """Makes the folder complete."""
+        """Saves all passages, marks the folder as complete, and returns its manifest."""
         self.save()
         if not self.is_finished:
             (self.folder / UNFINISHED).rename(self.folder / MANIFEST)

@@ -1,4 +1,4 @@
-"""Finds the passages of a file that a trained network takes for most similar to each question."""
+"""Finds the passages of a file whose vectors are most similar to the vector of a question."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ __all__ = ["PassageFinder", "PassageLine", "passage_finder_of", "passages_in"]
 
 VECTORS, META = "vectors", "meta.json"
 TOGETHER = 1024
-"""The passages whose symbols, or whose vectors in double precision, are held at once."""
+"""The number of passages whose symbols, or whose vectors in double precision, are in memory at once."""
 
 
 class PassageLine(NamedTuple):
-    """A passage: its line in the file that it was read from, and its text."""
+    """A passage: the number of its line in its file, and its text."""
 
     line: int
     text: str
 
 
 def passages_in(path: Path) -> Iterator[PassageLine]:
-    """Yields the passages of a file with a passage in every line; empty lines hold none. Raises DataError where the
-    file cannot be read, or holds no passage."""
+    """Yields the passages of a file, one for each line that is not empty. Raises DataError if the file cannot be read
+    or holds no passage."""
     is_empty = True
     with damage(path), path.open("rb") as file:
         for number, line in enumerate(text_lines(file, path.name), 1):
@@ -58,8 +58,8 @@ def passages_in(path: Path) -> Iterator[PassageLine]:
 
 
 class PassageFinder(Predictor):
-    """Finds the passages that are most similar to a question, equal ones in their order. top: how many are written for
-    a question, the most similar first. code: a hash of the code that computes vectors."""
+    """Finds the passages that are most similar to a question. top: number of passages written for each question, the
+    most similar first; passages with equal scores keep their order. code: a hash of the code that computes vectors."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class PassageFinder(Predictor):
         top: int,
         code: str,
     ) -> None:
-        """Computes the vectors of the passages, which are kept below LIT_CACHE for the next process."""
+        """Computes the vectors of the passages, and caches them below LIT_CACHE for later processes."""
         self.symbols, self.longest_question = data.symbols(trained.to_dict()), data.longest_question
         longest = data.longest_question - 1 - len(self.symbols.end)
         tokenizer = tokenizer_from_dict(trained.tokenizer)
@@ -83,9 +83,9 @@ class PassageFinder(Predictor):
         self.vectors = self.vectors_on_disk(data.longest_passage, code)
 
     def vectors_on_disk(self, longest: int, code: str) -> CheckedFile:
-        """Returns the vectors of the passages, computed now or before, by the weights, the tokenizer, the arithmetic,
-        the code and the texts. longest: symbols of a passage that are read. Raises ConfigError where the file is
-        damaged."""
+        """Returns the file of the vectors of the passages, and writes it if it does not exist. Its name depends on the
+        weights, the tokenizer, the arithmetic, the code and the texts. longest: number of symbols read of a passage.
+        Raises ConfigError if the file is damaged."""
         texts = hashlib.sha256()
         for number in range(len(self.passages)):
             texts.update(f"{self.passages[number].text}\n".encode())
@@ -113,7 +113,8 @@ class PassageFinder(Predictor):
         return CheckedFile(folder / VECTORS, extent)
 
     def vectors_of_passages(self, longest: int) -> Iterator[Float[Tensor, "n d"]]:
-        """Yields the vectors of the passages, those of some at a time. longest: symbols of a passage that are read."""
+        """Computes and yields the vectors (n, d) of the passages, ``TOGETHER`` at a time. longest: number of symbols
+        read of a passage."""
         for first in range(0, len(self.passages), TOGETHER):
             some = (self.passages[number] for number in range(first, min(first + TOGETHER, len(self.passages))))
             rows = [torch.from_numpy(self.symbols.row(self.encode(passage.text), longest)) for passage in some]
@@ -128,7 +129,7 @@ class PassageFinder(Predictor):
     def vectors_of(
         self, network: RowNetwork, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]
     ) -> Float[Tensor, "b d"]:
-        """Returns the vectors of texts by one of the encoders."""
+        """Returns the vectors (b, d) of texts (b, t), computed by one of the two encoders."""
         torch.manual_seed(0)
         rows, padding_mask = rows.to(self.device), padding_mask.to(self.device)
         with arithmetic(self.training):
@@ -147,7 +148,7 @@ class PassageFinder(Predictor):
             yield {"passages": [{"line": line, "score": score, "passage": text} for (line, text), score in entries]}
 
     def nearest(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Iterator[list[tuple[int, float]]]:
-        """Yields the numbers of the most similar passages for each question, with their scores."""
+        """Yields, for each question (b, t), the numbers and scores of the most similar passages."""
         questions = self.vectors_of(self.task.evaluator(), rows, padding_mask)
         parts = (questions.double() @ some.to(questions.device).double().T for some in self.every_vector())
         for scores in torch.cat([*parts], dim=1).float():
@@ -155,14 +156,14 @@ class PassageFinder(Predictor):
             yield [*zip(ordered.indices[: self.top].tolist(), ordered.values[: self.top].tolist(), strict=True)]
 
     def every_vector(self) -> Iterator[Float[Tensor, "n d"]]:
-        """Yields the vectors of all passages, those of some at a time."""
+        """Reads and yields the vectors (n, d) of all passages, ``TOGETHER`` at a time."""
         for first in range(0, len(self.passages), TOGETHER):
             count = min(TOGETHER, len(self.passages) - first)
             begin, size = self.layout.size(first), self.layout.size(count)
             yield self.layout.read(self.vectors.read(begin, size), count)
 
     def nearest_of(self, questions: Sequence[str]) -> list[list[tuple[int, float]]]:
-        """Returns the numbers of the most similar passages for each text of a question, with their scores."""
+        """Returns, for the text of each question, the numbers and scores of the most similar passages."""
         rows = [torch.from_numpy(self.row([self.encode(question)])).long() for question in questions]
         inputs, padding_mask = padded([row[:, 0] for row in rows])
         return [*self.nearest(inputs, padding_mask)]
@@ -176,14 +177,15 @@ def passage_finder_of(
     top: int = 5,
     place: str = "--passages",
 ) -> PassageFinder:
-    """Returns what finds passages by a checkpoint, the ``top`` most similar ones. Raises ConfigError where it is of
-    another task, with the option that names it as the place, or was not trained on texts."""
+    """Returns the predictor that finds the ``top`` most similar passages by a checkpoint. Raises ConfigError if the
+    checkpoint belongs to another task or was not trained on texts. place: the option that gives the checkpoint, for
+    messages."""
     task, config, extra = load(checkpoint)
     trained = TrainedSymbols.of(extra)
     if not isinstance(task, Retrieval) or not isinstance(config.data, RetrievalDataConfig):
         raise ConfigError(f"a run of the task {config.task.kind} searches no passages; omit it", place)
     if trained.tokenizer is None:
-        reason = f"was trained on {config.data.name}, which are no texts; measure it by: evaluate"
+        reason = f"was trained on {config.data.name}, which are not texts; measure it by: evaluate"
         raise ConfigError(reason, str(checkpoint))
     require_numbers(task, checkpoint)
     code = code_hash(config, (__name__,))

@@ -1,4 +1,4 @@
-"""Finds the answers to questions in passages, line by line."""
+"""Finds the answers to questions in passages, line by line (arXiv:1810.04805, section 4.2)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["AnswerPredictor"]
 
 
 class AnswerPredictor(Predictor):
-    """Finds the answer to a question in a passage, in windows as those of training."""
+    """Finds the answer to a question in a passage, divided into windows as in training."""
 
     def __init__(
         self, task: QuestionAnswering, windows: QuestionWindows, options: LineOptions, form: LineFormat
@@ -60,7 +60,7 @@ class AnswerPredictor(Predictor):
         padded: bool,
         texts: Sequence[tuple[str, ...]],
     ) -> Iterator[Sequence[float]]:
-        """Yields the ``best_spans`` of every row."""
+        """Yields the row of ``best_spans`` for each window."""
         numbers = torch.arange(len(rows))
         batch = LabelledBatch(
             rows, padding_mask, numbers.to(rows.device), None, numbers, None, padded=padded, segments=segments

@@ -1,6 +1,6 @@
-"""A bidirectional encoder (Devlin et al. 2019, arXiv:1810.04805), of ALBERT's and ELECTRA's embeddings too, with the
-second stream of XLNet (Yang et al. 2019, arXiv:1906.08237), or from left to right alone; and DeFormer (Cao et al. 2020,
-arXiv:2005.00697), an encoder whose lower layers read two texts apart."""
+"""Encoders of whole rows: bidirectional (Devlin et al. 2019, arXiv:1810.04805), with the embeddings of ALBERT and
+ELECTRA, with the second stream of XLNet (Yang et al. 2019, arXiv:1906.08237), or causal; and DeFormer (Cao et al. 2020,
+arXiv:2005.00697), an encoder whose lower layers read the two texts of a row apart."""
 
 from __future__ import annotations
 
@@ -35,20 +35,21 @@ from lit_transformers.stacks.block import add_losses
 
 
 class EncoderConfig(RowModelConfig, kind="encoder"):
-    """Reads a whole sequence at once.
+    """An encoder that reads a whole row at once.
 
-    extra_tokens: learned vectors that are put before the sequence as marked tokens and removed from the output, as
-    BigBird's ETC adds them for its global attention (arXiv:2007.14062, section 2).
-    segments: number of learned vectors of which one is added to the symbols of each segment (arXiv:1810.04805, figure
-    2); 0 for none. embedding_norm: whether the sum of symbols, positions and segments is normalised, as in BERT's code.
-    embedding_dim: width of that sum, which is then mapped to ``dim`` (arXiv:1909.11942, section 3.1); None for ``dim``.
-    transform: the activation of a map with a layer norm between the last layer and the softmax, as in BERT's code; None
-    where the softmax reads the last layer. transform_bias: whether that map has a bias.
-    query_stream: the stream from which symbols are predicted in an order of their row. learned: one vector that knows
-    its position alone, a second stream through the same weights (arXiv:1906.08237, section 2.3). content: the stream
-    that reads the symbols, which sees those that it is to predict, as its gate says. none: where symbols are not
-    predicted so.
-    causal: whether each symbol sees itself and those before it alone, the left-to-right model of arXiv:1810.04805,
+    extra_tokens: number of learned vectors that are put before each row as marked tokens and removed from the output,
+    as in BigBird's ETC (arXiv:2007.14062, section 2).
+    segments: number of learned segment vectors; the vector of its segment is added to each symbol (arXiv:1810.04805,
+    figure 2); 0 for none. embedding_norm: whether the sum of symbols, positions and segments is normalised, as in
+    BERT's code. embedding_dim: width of that sum, which a linear map takes to ``dim`` (arXiv:1909.11942, section 3.1);
+    None for ``dim``.
+    transform: the activation of a linear map with a layer norm between the last layer and the softmax, as in BERT's
+    code; None: the softmax reads the last layer. transform_bias: whether that map has a bias.
+    query_stream: the stream that predicts symbols in an order of their row. learned: a second stream through the same
+    weights, which begins as one learned vector and knows its position only (arXiv:1906.08237, section 2.3). content:
+    the stream that reads the symbols; it sees the symbols that it predicts, as its gate reports. none: symbols are not
+    predicted in an order.
+    causal: whether each symbol sees only itself and earlier symbols, the left-to-right model of arXiv:1810.04805,
     section 5.1.
     """
 
@@ -73,7 +74,7 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
         if self.embedding_dim is not None and per_layer:
             yield "positions that each layer adds are as wide as the layers; drop embedding_dim or positions.per_layer"
         if not self.transform_bias and self.transform is None:
-            yield "transform_bias is of the map before the softmax, and transform is null"
+            yield "transform_bias belongs to the map before the softmax, and transform is null"
         if self.query_stream != "none" and self.extra_tokens:
             yield "extra_tokens have no place in an order of the row; set extra_tokens: 0, or query_stream: none"
         if self.query_stream != "none" and self.causal:
@@ -96,7 +97,7 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
 
     @property
     def embedding_width(self) -> int:
-        """The channels of embeddings, and of what the softmax reads."""
+        """The channels of the embeddings, and of the vectors that the softmax reads."""
         return self.embedding_dim or self.dim
 
     def build(self, data: DataDescription) -> Encoder:
@@ -110,7 +111,7 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
         return StackInput(positions, self.dropout, norm, widen)
 
     def build_transform(self) -> nn.Sequential | None:
-        """Builds what stands between the last layer and the softmax, where anything does."""
+        """Builds the map, activation and norm between the last layer and the softmax; None without ``transform``."""
         if self.transform is None:
             return None
         widths = self.dim, self.embedding_width
@@ -119,8 +120,8 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
 
 
 class Encoder(RowNetwork):
-    """A network in which every position sees every other, so that a position is represented from both sides; or if it
-    is causal, those before it alone."""
+    """A network in which every position sees all positions of its row or, if it is causal, only itself and earlier
+    ones."""
 
     def __init__(self, config: EncoderConfig, data: DataDescription) -> None:
         super().__init__()
@@ -131,7 +132,7 @@ class Encoder(RowNetwork):
         has_encoding = isinstance(config.mixer, EncodedConfig) and config.mixer.encoding is not None
         if self.restarts and (config.positions is None or has_encoding):
             raise ConfigError(
-                "positions that restart with a segment are those that are added to symbols; set positions, and "
+                "only positions that are added to symbols restart with a segment; set positions, and set "
                 "mixer.encoding to null",
                 "model",
             )
@@ -158,8 +159,8 @@ class Encoder(RowNetwork):
         order: Int[Tensor, "b t"] | None = None,
         keep_layers: bool = False,
     ) -> ModelOutput:
-        """Maps symbols (b, t) to hidden (b, t, d). keep_layers: return all layers' outputs. The other arguments are
-        those of ``read_row`` and ``read_ordered``."""
+        """Maps symbols (b, t) to hidden (b, t, d). keep_layers: also return the outputs of all layers. For the other
+        arguments see ``read_row`` and ``read_ordered``."""
         x = self.embed(symbols, segments)
         if self.extra is not None:
             rows, extra = symbols.size(0), self.extra.weight.size(0)
@@ -189,7 +190,7 @@ class Encoder(RowNetwork):
         return ModelOutput(self.norm(output.y)[:, extra:], None, dict(output.aux), layers, embedded=embedded)
 
     def pass_layers(self, x: Float[Tensor, "b t e"], ctx: Context, keep_hidden: bool = False) -> StackOutput:
-        """Hook: passes embedded rows through all layers. By default every layer reads the whole row."""
+        """Hook: passes embedded rows (b, t, e) through all layers. By default every layer reads the whole row."""
         output: StackOutput = self.stack(x, ctx, keep_hidden=keep_hidden)
         return output
 
@@ -252,7 +253,7 @@ class Encoder(RowNetwork):
         return self.stack.query_flops(predictions, length, remembered) + of_entry
 
     def embed(self, symbols: Int[Tensor, "b t"], segments: Int[Tensor, "b t"] | None) -> Float[Tensor, "b t e"]:
-        """Returns embeddings of symbols, with those of their segments where there are any."""
+        """Returns the embeddings (b, t, e) of symbols, plus the vectors of their segments if the network has any."""
         x = self.tokens.embed(symbols)
         if self.segments is None:
             return x
@@ -288,13 +289,14 @@ class Encoder(RowNetwork):
         return [*self.tokens.softmax_only(), *(parameter for part in parts for parameter in part.parameters())]
 
     def flops(self, length: int, remembered: int = 0, source: int = 0) -> int:
-        """As in ``Network.flops``, without an output layer, which belongs to the objective."""
+        """As in ``Network.flops``, without the output layer, which belongs to the objective."""
         positions = length + (0 if self.extra is None else self.extra.weight.size(0))
         widen = self.stack.entry.widen
         return self.layer_flops(positions, remembered) + (0 if widen is None else linear_flops(widen, positions))
 
     def layer_flops(self, length: int, remembered: int) -> int:
-        """Hook: forward FLOPs of all layers for a row of ``length`` tokens. By default each reads the whole row."""
+        """Hook: returns the forward FLOPs of all layers for a row of ``length`` tokens. By default every layer reads
+        the whole row."""
         return self.stack.flops(length, remembered, causal=self.causal)
 
     def softmax_flops(self, length: int) -> int:
@@ -302,14 +304,15 @@ class Encoder(RowNetwork):
 
 
 class DeFormerConfig(EncoderConfig, kind="deformer"):
-    """An encoder whose lower layers read the two texts of a row apart: no token sees the other text there (Cao et al.
-    2020, arXiv:2005.00697, section 3). A row of one text passes all layers, as in an encoder.
+    """An encoder whose lower layers read the two texts of a row apart: in these layers no token sees the other text
+    (Cao et al. 2020, arXiv:2005.00697, section 3). The upper layers read the whole row. All layers read a row of one
+    text as in ``encoder``.
 
-    apart: the number of the lowest layers that read both texts apart, k in the paper. 0: the encoder; as many as there
-    are layers: two encoders with the same weights.
-    passage_positions: where the positions of the second text begin, in all layers. keep: at its place in the row, so
-    that the states of a passage can be computed before its question is known only if every second text begins at one
-    place (``data.source.question_width``). restart: at 0, as in the authors' code, which is no encoder's row.
+    apart: number of lower layers that read the two texts apart, k in the paper. 0: the same network as ``encoder``.
+    ``depth``: two encoders with the same weights.
+    passage_positions: the position at which the second text begins, in all layers. keep: its place in the row; the
+    states of a passage are then independent of its question only if all second texts begin at the same place
+    (``data.source.question_width``). restart: 0, as in the authors' code; an ``encoder`` has no such rows.
     """
 
     gates: ClassVar[str] = "lit_transformers.gates.gates:DIVIDED"
@@ -324,7 +327,7 @@ class DeFormerConfig(EncoderConfig, kind="deformer"):
         if self.apart and self.extra_tokens:
             yield "extra_tokens see both texts, which the lower layers read apart; set extra_tokens: 0, or apart: 0"
         if self.apart and self.query_stream != "none":
-            yield "an order of a row runs through both texts; set query_stream: none, or apart: 0"
+            yield "query_stream follows an order that spans both texts; set query_stream: none, or apart: 0"
 
     def origin(self) -> EncoderConfig:
         return EncoderConfig(**{name: getattr(self, name) for name in field_types(EncoderConfig)})
@@ -332,7 +335,7 @@ class DeFormerConfig(EncoderConfig, kind="deformer"):
     def beyond_origin(self) -> str:
         if self.apart:
             return f"apart: {self.apart} of its layers read two texts apart"
-        return "passage_positions: restart begins positions again with the second text" if self.restarts else ""
+        return "passage_positions: restart begins the positions of the second text at 0" if self.restarts else ""
 
     @property
     def restarts(self) -> bool:
@@ -343,10 +346,11 @@ class DeFormerConfig(EncoderConfig, kind="deformer"):
 
 
 class DeFormer(Encoder):
-    """An encoder whose lower layers read two texts apart, and whose upper layers read both together.
+    """An encoder whose lower layers read two texts apart, and whose upper layers read both together
+    (arXiv:2005.00697).
 
-    ``parts``: the stack of the lower layers, and that of the upper ones, which share the weights of ``stack``; None
-    where there are none.
+    ``parts``: the stack of the lower layers and the stack of the upper layers. Both share the weights of ``stack``.
+    A stack without layers is None.
     """
 
     parts: tuple[Stack | None, Stack | None]
@@ -354,7 +358,7 @@ class DeFormer(Encoder):
     def __init__(self, config: DeFormerConfig, data: DataDescription) -> None:
         super().__init__(config, data)
         if config.apart and isinstance(data, RowDescription) and data.ordered:
-            reason = "an order of a row runs through both texts; set apart: 0, or drop data.attention_masks"
+            reason = "data.attention_masks order a row across both texts; set apart: 0, or drop data.attention_masks"
             raise ConfigError(reason, "model.apart")
         labelled = data if isinstance(data, LabelledDescription | MixedDescription) else None
         self.apart, self.question_width = config.apart, None if labelled is None else labelled.question_width
@@ -363,7 +367,8 @@ class DeFormer(Encoder):
         self.parts = self.divided()
 
     def divided(self) -> tuple[Stack | None, Stack | None]:
-        """Returns the lower and the upper layers. Raises ConfigError where the stack cannot be divided there."""
+        """Returns the stack of the lower layers and the stack of the upper layers; None for no layers. Raises
+        ConfigError if the stack cannot be divided."""
         if self.apart == 0:
             return None, self.stack
         return self.stack.split(self.apart) if self.apart < len(self.stack.steps()) else (self.stack, None)
@@ -383,8 +388,8 @@ class DeFormer(Encoder):
         return self.read_jointly(lower, ctx, keep_hidden)
 
     def division(self, x: Float[Tensor, "b t e"], segments: Int[Tensor, "b t"]) -> Division:
-        """Returns how rows divide into texts: where the data say that every second text begins, or where the segments
-        do."""
+        """Returns the division of rows into two texts: at ``question_width`` of the data, else at the second segment
+        (b, t) of each row."""
         length = x.size(1)
         if self.question_width is not None and self.question_width < length:
             return Division(length, self.question_width, length - self.question_width)
@@ -393,7 +398,8 @@ class DeFormer(Encoder):
     def read_apart(
         self, x: Float[Tensor, "b t e"], ctx: Context, division: Division, keep_hidden: bool = False
     ) -> StackOutput:
-        """Passes both texts of rows through the lower layers, and returns what these make of the rows."""
+        """Passes the two texts of rows (b, t, e) through the lower layers, and returns their output joined to rows
+        (b, t, d)."""
         lower, _ = self.parts
         assert lower is not None
         texts = [division.part(number, x) for number in (0, 1)]
@@ -407,7 +413,7 @@ class DeFormer(Encoder):
         return StackOutput(division.joined(first.y, second.y), (), mean_losses(outputs, contexts), hidden, entered)
 
     def read_jointly(self, lower: StackOutput, ctx: Context, keep_hidden: bool = False) -> StackOutput:
-        """Passes rows through the upper layers, given what the lower ones make of them."""
+        """Passes rows through the upper layers, given the output of the lower layers."""
         _, upper = self.parts
         if upper is None:
             return lower
@@ -459,16 +465,17 @@ class DeFormer(Encoder):
         return ModelOutput(self.norm(output.y), None, dict(output.aux))
 
     def passage_start(self) -> int:
-        """Returns the position of the first symbol of every passage. Raises ConfigError where it is not one."""
+        """Returns the position of the first symbol of every passage. Raises ConfigError if it depends on the
+        question."""
         if self.restarts:
             return 0
         if self.question_width is None:
-            reason = "passages begin behind questions of any length, on which their positions depend; set a width"
+            reason = "the positions of a passage depend on the length of its question; set a width"
             raise ConfigError(f"{reason}, or model.passage_positions: restart", "data.source.question_width")
         return self.question_width
 
     def layer_flops(self, length: int, remembered: int) -> int:
-        """As in ``Encoder.layer_flops``. Of two texts the first is as wide as the data say, or half of the row."""
+        """As in ``Encoder.layer_flops``. The first of two texts has ``question_width`` tokens, or half of the row."""
         if self.apart == 0 or not self.has_two_texts:
             return self.stack.flops(length, remembered, causal=self.causal)
         width = min(length // 2 if self.question_width is None else self.question_width, length)
@@ -478,13 +485,14 @@ class DeFormer(Encoder):
 
 
 def second_segments(segments: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
-    """Returns where the second segment of a row begins, at its symbols, and 0 at all others."""
+    """Returns, for each symbol (b, t), the place at which the second segment of its row begins; 0 for symbols outside
+    the second segment."""
     is_second = segments == 1
     return is_second.long().argmax(dim=1, keepdim=True) * is_second
 
 
 class LearnedQuery(nn.Module):
-    """The vector that every query of a second stream starts as, w of arXiv:1906.08237, section 2.3."""
+    """The learned vector with which every query of a second stream begins, w of arXiv:1906.08237, section 2.3."""
 
     role: ClassVar[str] = "embeddings"
 
@@ -499,7 +507,8 @@ class LearnedQuery(nn.Module):
     def forward(
         self, at: Int[Tensor, "b m"], segments: Int[Tensor, "b t"] | None, of_segments: nn.Embedding | None
     ) -> Float[Tensor, "b m e"]:
-        """Returns the queries at these positions, with the vectors of their segments where there are any."""
+        """Returns the queries (b, m, e) at positions ``at``, plus the vectors of their segments if ``of_segments`` is
+        given."""
         queries = self.weight.expand(*at.shape, -1)
         if of_segments is None:
             return queries
@@ -508,6 +517,6 @@ class LearnedQuery(nn.Module):
 
 
 def linear_flops(module: nn.Module, queries: int) -> int:
-    """Forward FLOPs of a linear map for so many vectors."""
+    """Returns the forward FLOPs of a linear map for ``queries`` vectors."""
     assert isinstance(module, nn.Linear)
     return 2 * queries * module.in_features * module.out_features

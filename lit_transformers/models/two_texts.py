@@ -1,4 +1,5 @@
-"""Rows of two texts as two sequences, and back: for networks whose lower layers read both apart."""
+"""Divides rows of two texts into two sequences and joins them again, for networks whose lower layers read two texts
+apart (arXiv:2005.00697)."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ __all__ = ["Division", "joined_masks", "mean_losses"]
 
 
 class Division(NamedTuple):
-    """How rows of ``length`` tokens divide into two texts.
+    """The division of rows of ``length`` tokens into two texts.
 
-    widths of the first and the second text with their padding; starts (b,): the place of the second text in each row;
-    None where it is as far as the first is wide, in all rows.
+    first, second: tokens of the first and of the second text, padding included. starts (b,): the place of the second
+    text in each row; None: at ``first`` in all rows.
     """
 
     length: int
@@ -31,8 +32,8 @@ class Division(NamedTuple):
 
     @classmethod
     def of(cls, segments: Int[Tensor, "b t"]) -> Self:
-        """Returns how rows divide where their second segment begins; a row without one is a first text. On a device
-        both texts are as wide as the rows, for to know more would mean waiting."""
+        """Returns the division of rows at the beginning of their second segment (b, t). A row without a second segment
+        is a first text. On a device, both texts are as wide as the rows: reading the widths would wait for it."""
         is_second, length = segments == 1, segments.size(1)
         starts = torch.where(is_second.any(dim=1), is_second.long().argmax(dim=1), length)
         if not reads_at_once(starts):
@@ -40,7 +41,8 @@ class Division(NamedTuple):
         return cls(length, max(1, int(starts.max())), max(1, length - int(starts.min())), starts)
 
     def places(self, number: int) -> tuple[Int[Tensor, "b s"], Bool[Tensor, "b s"]]:
-        """Returns the place in its row of each token of a text, 0 or 1, and which of these are tokens of the text."""
+        """Returns the place in its row of each token (b, s) of text 0 or 1, and a mask (b, s): True for tokens of the
+        text, False for its padding."""
         assert self.starts is not None
         starts = self.starts[:, None]
         if number == 0:
@@ -50,14 +52,14 @@ class Division(NamedTuple):
         return places.clamp(max=self.length - 1), places < self.length
 
     def part(self, number: int, row: Tensor) -> Tensor:
-        """Returns what rows (b, t, ...) hold of a text (b, s, ...)."""
+        """Returns the part (b, s, ...) of rows (b, t, ...) that belongs to text 0 or 1."""
         if self.starts is None:
             return row[:, : self.first] if number == 0 else row[:, self.first :]
         places, _ = self.places(number)
         return row.gather(1, places) if row.dim() == 2 else row.gather(1, places[..., None].expand(-1, -1, row.size(2)))
 
     def context(self, number: int, ctx: Context) -> Context:
-        """Returns the context of a text, given that of the rows."""
+        """Returns the context of text 0 or 1, given the context of the rows."""
         positions, mask, marked, segments = (
             None if part is None else self.part(number, part)
             for part in (ctx.positions, ctx.padding_mask, ctx.marked, ctx.segments)
@@ -81,7 +83,7 @@ class Division(NamedTuple):
         )
 
     def joined(self, first: Float[Tensor, "b s d"], second: Float[Tensor, "b r d"]) -> Float[Tensor, "b t d"]:
-        """Returns the rows of which two texts are the parts."""
+        """Returns the rows (b, t, d) that two texts (b, s, d) and (b, r, d) form. Inverse of ``part``."""
         both = torch.cat([first, second], dim=1)
         if self.starts is None:
             return both
@@ -91,7 +93,7 @@ class Division(NamedTuple):
 
 
 def mean_losses(outputs: Sequence[StackOutput], contexts: Sequence[Context]) -> Mapping[str, Tensor]:
-    """Returns the losses of texts by name, each a mean over the real tokens of all of them."""
+    """Returns the losses of several texts by name, each the mean over the real tokens of all texts."""
     if not outputs[0].aux:
         return {}
     masks = [torch.ones_like(ctx.positions) if ctx.padding_mask is None else ctx.padding_mask for ctx in contexts]
@@ -101,7 +103,8 @@ def mean_losses(outputs: Sequence[StackOutput], contexts: Sequence[Context]) -> 
 
 
 def joined_masks(*texts: tuple[Tensor, Bool[Tensor, "b s"] | None]) -> Bool[Tensor, "b t"] | None:
-    """Returns the padding mask of rows of texts, each (b, s, ...) with its own; None where all is real."""
+    """Returns the padding mask (b, t) of rows that consist of texts (b, s, ...) with masks (b, s); None if no text has
+    a mask."""
     if all(mask is None for _, mask in texts):
         return None
     masks = [text.new_ones(text.shape[:2], dtype=torch.bool) if mask is None else mask for text, mask in texts]

@@ -80,8 +80,8 @@ class Reversible(Stack):
         return [block for block in self.blocks if isinstance(block, Block)]
 
     def split(self, step: int) -> tuple[Stack, Stack]:
-        reason = "two streams pass between the layers of a reversible stack, of which its output is the mean, so that"
-        raise ConfigError(f"{reason} no layer divides it; set stack: sequential", "stack")
+        reason = "a reversible stack passes two streams from layer to layer, so it cannot be divided"
+        raise ConfigError(f"{reason}; set stack: sequential", "stack")
 
     def without_steps(self) -> Sequential:
         return Sequential([], self.entry)
@@ -93,8 +93,8 @@ def mean(pair: Pair, dtype: torch.dtype) -> Float[Tensor, "b t d"]:
 
 
 class BranchCall(NamedTuple):
-    """A branch, and what is needed to compute it again: its state before the segment, the state of the random number
-    generators at its start, and its discrete choices."""
+    """A branch, and all that it needs to be computed again: its state before the segment, the state of the random
+    number generators at its start, and its discrete choices."""
 
     block: Block
     branch: Branch
@@ -109,7 +109,7 @@ class BranchCall(NamedTuple):
 
 
 class ForwardPass:
-    """One pass through the stack; with ``recompute`` it records what the backward pass needs."""
+    """One pass through the stack; with ``recompute`` it records the inputs of the backward pass."""
 
     def __init__(
         self, stack: Reversible, ctx: Context, state: Any, dtype: torch.dtype, keep_hidden: bool, recompute: bool

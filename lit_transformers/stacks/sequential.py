@@ -25,9 +25,9 @@ class SequentialConfig(StackConfig, kind="sequential"):
 
 
 class Sequential(Stack):
-    """One block after another. With shared weights a block is used at several steps, each with its own state.
+    """One block after another. With shared weights a block takes several steps, each with a separate state.
 
-    first: the number of its first step, which is not 0 where it is the upper part of a stack.
+    first: the number of its first step; above 0 for the upper part of a divided stack.
     """
 
     def __init__(self, blocks: Iterable[Block], entry: StackInput, first: int = 0) -> None:

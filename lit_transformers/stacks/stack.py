@@ -1,5 +1,5 @@
-"""The base of every stack, which applies blocks step by step. It passes one state per step, may keep every step's
-output, and does not depend on the kind of mixer in a block."""
+"""The base of every stack. A stack applies blocks step by step, passes one state for each step, and can keep the output
+of every step. It does not depend on the kind of mixer in a block."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lit_transformers.mixer import Context, Shape
 from lit_transformers.stacks.block import Block, TwoStreamOutput
 
 MakeBlock = Callable[[int, int], Block]
-"""Builds block ``layer`` of ``depth`` blocks that have their own weights."""
+"""Builds block ``layer`` of ``depth`` blocks, each with separate weights."""
 
 
 class StackOutput(NamedTuple):
-    """The output of a stack. ``aux`` holds the sums of its blocks' losses by name; ``hidden`` has every step's output
-    but the last, if requested; ``entered`` is then the input of the first step."""
+    """The output of a stack. aux: the sums of the losses of its blocks, by name. hidden: the outputs of all steps
+    except the last, if requested. entered: the input of the first step, if requested."""
 
     y: Float[Tensor, "b t d"]
     state: Any
@@ -31,9 +31,9 @@ class StackOutput(NamedTuple):
 
 
 class StackInput(nn.Module):
-    """The input of each step: x with positions added, and at the first step with dropout of the sum (arXiv:1706.03762,
-    section 5.4), after a norm of it where there is one (arXiv:1810.04805), and before a map to the width of the layers
-    where embeddings are narrower (arXiv:1909.11942, section 3.1)."""
+    """The input of each step: x plus positions. At the first step an optional norm (arXiv:1810.04805), dropout
+    (arXiv:1706.03762, section 5.4) and, for narrower embeddings, a linear map to the width of the layers follow
+    (arXiv:1909.11942, section 3.1)."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class StackInput(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def offsets(self, positions: Int[Tensor, "b t"]) -> Int[Tensor, " b"] | None:
-        """Returns the offset (b,) of the added positions in one pass, or None where it is zero."""
+        """Returns the offset (b,) of the added positions in one pass; None for zero."""
         return None if self.positions is None else self.positions.offsets(positions)
 
     def drawn(self, ctx: Context) -> Int[Tensor, "b t"]:
-        """Returns the positions of one pass, with an offset that is drawn once and the same at all steps."""
+        """Returns the positions (b, t) of one pass, with an offset that is drawn once for all steps."""
         offset = self.offsets(ctx.positions) if ctx.offset is None else ctx.offset
         return ctx.positions if offset is None else ctx.positions + offset[:, None]
 
@@ -65,8 +65,8 @@ class StackInput(nn.Module):
 
 
 class StackConfig(Config):
-    """Base of every stack's config; the table STACKS lists the kinds. ``reads_queries``: whether its stack has a place
-    for a second stream of queries (``Stack.forward_with_queries``)."""
+    """Base of the configs of stacks; the table STACKS lists the kinds. ``reads_queries``: whether the stack reads a
+    second stream of queries (``Stack.forward_with_queries``)."""
 
     reads_queries: ClassVar[bool] = False
 
@@ -88,11 +88,11 @@ class Stack(nn.Module, ABC):
 
     @abstractmethod
     def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
-        """Forward FLOPs for one sequence, for which cross mixers read ``source`` tokens."""
+        """Returns the forward FLOPs for one sequence. source: tokens that cross mixers read."""
 
     @abstractmethod
     def steps(self) -> Sequence[Block]:
-        """Returns the block of each step of a pass; one block may take several."""
+        """Returns the block of each step of a pass; a block may take several steps."""
 
     @final
     def decoding_state(self, length: int) -> int | None:
@@ -109,39 +109,40 @@ class Stack(nn.Module, ABC):
         at: Int[Tensor, "b m"] | None = None,
         state: Any = None,
     ) -> TwoStreamOutput:
-        """Hook: reads x, the content stream, and a query stream through the same weights (arXiv:1906.08237, section
-        2.3). Its blocks are "permuted". Both streams see all that ``state`` remembers.
+        """Hook: passes x, the content stream, and a query stream through the same weights (arXiv:1906.08237, section
+        2.3). Its blocks are "permuted". Both streams see all of ``state``.
 
-        at (b, m): where each query stands among the tokens of x, no two of a row at one; None: one at each.
-        places (b, t): the place of each token in the order of its row. Content sees its own token and those of lower
-        places; a query sees the content of lower places alone, so that it does not depend on the token at its position.
-        Raises ConfigError where a stack has no place for a second stream, which is the default.
+        at (b, m): the token of x at which each query stands, no two queries of a row at the same token; None: one query
+        at each token. places (b, t): the place of each token in the order of its row. A token of the content stream
+        sees itself and tokens of lower places. A query sees only tokens of lower places, so it does not depend on the
+        token at its position. Raises ConfigError if the stack reads no second stream, which is the default.
         """
         reason = f"a {type(self).__name__} stack reads no second stream of queries; set stack: sequential"
         raise ConfigError(reason, "stack")
 
     def query_flops(self, queries: int, length: int, remembered: int = 0) -> int:
-        """Hook: forward FLOPs of a second stream of so many queries in a row of ``length`` tokens, beside those of the
-        row, of a stack that has a place for one."""
+        """Hook: returns the forward FLOPs that a second stream of ``queries`` queries adds to a row of ``length``
+        tokens."""
         raise NotImplementedError(f"a {type(self).__name__} stack reads no second stream of queries")
 
     def split(self, step: int) -> tuple[Stack, Stack]:
-        """Hook: returns the stack of the first ``step`` steps and that of the others, which share this one's weights.
+        """Hook: returns the lower stack of the first ``step`` steps, and the upper stack of the other steps. Both share
+        the weights of this stack.
 
-        The second continues with what the first returns, so that a network may keep the first one's output, or read it
-        twice. Where positions have a random offset, both passes need the same ``Context.offset``. Raises ConfigError
-        where a stack is one piece, which is the default.
+        The upper stack reads the output of the lower stack, so a network can store this output or read it twice. If
+        positions have a random offset, both passes need the same ``Context.offset``. Raises ConfigError if the stack
+        cannot be divided, which is the default.
         """
         raise ConfigError(f"a {type(self).__name__} stack cannot be divided at a layer; set stack: sequential", "stack")
 
     def without_steps(self) -> Stack:
-        """Hook: returns a stack with this one's entry, whose output is the input of the first step. Raises ConfigError
-        where a stack has none, which is the default."""
-        reason = f"a {type(self).__name__} stack has no part below its layers; set stack: sequential"
+        """Hook: returns a stack without steps, with the entry of this stack: its output is the input of the first step.
+        Raises ConfigError if there is no such stack, which is the default."""
+        reason = f"a {type(self).__name__} stack needs at least one layer; set stack: sequential"
         raise ConfigError(reason, "stack")
 
 
 def require_between(step: int, depth: int) -> None:
-    """Raises ConfigError where a stack of ``depth`` layers is to be divided below its first or above its last one."""
+    """Raises ConfigError unless at least one of ``depth`` layers is below and one above the division at ``step``."""
     if not 0 < step < depth:
         raise ConfigError(f"a stack of {depth} layers cannot be divided after {step} of them", "depth")

@@ -43,8 +43,8 @@ class HaltingConfig(Config):
 class UniversalConfig(StackConfig, kind="universal"):
     """One block applied ``depth`` times (Dehghani et al. 2019, arXiv:1807.03819, section 2.1).
 
-    timestep: sinusoids of the step, counted from 1, are added before each (equations 6 and 7, whose other summand is
-    ``positions.per_layer``). halting: decides at each position how many steps count; None if all of them do.
+    timestep: whether sinusoids of the step, counted from 1, are added before each step (equations 6 and 7, whose other
+    summand is ``positions.per_layer``). halting: decides at each position how many steps count; None: all steps count.
     """
 
     timestep: bool = True
@@ -67,7 +67,7 @@ class Universal(Stack):
 
     A position is still transformed after it has halted, and its neighbours see that, as in the listing; the paper's
     text copies it instead. Only its contribution to the output ends.
-    first: the number of its first step, which is not 0 where it is the upper part of a stack.
+    first: the number of its first step; above 0 for the upper part of a divided stack.
     """
 
     def __init__(
@@ -107,7 +107,8 @@ class Universal(Stack):
         return StackOutput(x, tuple(states), aux, *kept)
 
     def before(self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "b t"], step: int) -> Float[Tensor, "b t d"]:
-        """Returns what a step reads of the output of the one before it, with the sinusoids of the step."""
+        """Returns the input (b, t, d) of a step, given the output of the previous step: adds the sinusoids of the step,
+        and applies the entry."""
         number = self.first + step
         if self.timestep:
             x = x + sinusoids(torch.full((1, 1), number + 1, device=x.device), self.shape.dim, x.dtype)
@@ -124,15 +125,15 @@ class Universal(Stack):
     def split(self, step: int) -> tuple[Universal, Universal]:
         require_between(step, self.shape.depth)
         if self.halting is not None:
-            reason = "positions that halt keep what they have added up from step to step, so that no step divides the"
-            raise ConfigError(f"{reason} stack; set halting: null", "stack.halting")
+            reason = "halting adds up over all steps, so the stack cannot be divided between them"
+            raise ConfigError(f"{reason}; set halting: null", "stack.halting")
         return self._steps(self.first, step), self._steps(self.first + step, self.shape.depth - step)
 
     def without_steps(self) -> Universal:
         return self._steps(self.first, 0)
 
     def _steps(self, first: int, depth: int) -> Universal:
-        """Returns a stack of so many of its steps, without halting, from the one of that number on."""
+        """Returns a stack of ``depth`` steps of this one, without halting. first: the number of its first step."""
         return Universal(with_fields(self.shape, depth=depth), self.block, self.entry, self.timestep, None, first)
 
 

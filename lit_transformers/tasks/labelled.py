@@ -1,4 +1,4 @@
-"""The base of the objectives that predict labels of rows: a network that reads whole rows, and heads on its output."""
+"""The base of objectives that predict labels: a network that reads whole rows, and heads on its output."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from lit_transformers.training.groups import INSTEAD_OF_FROZEN
 class LabelledTaskConfig(TaskConfig):
     """Base of the configs of objectives that predict labels of rows, of their tokens, or of spans.
 
-    layers: reads the output of the first n layers, and omits the others; None for the network's own output.
-    Where ``training.groups`` freeze the network, it is a probe of the representations of a layer (Alain and Bengio
-    2016, arXiv:1610.01644, section 3; Tenney et al. 2019, arXiv:1905.05950).
-    combined_layers: the layers whose outputs heads read together: 0 for the embeddings with their positions, 1 for the
-    lowest layer, -1 for the last of those that ``layers`` leaves, -2 for the one below it. Layers above them are
-    omitted. Empty: the last layer alone.
-    layer_combination: how these are combined. concatenation, by which heads read vectors that many times as wide; the
-    mean or the max of each channel (arXiv:1905.05583, section 5.3.2); scalar_mix, the mean weighted by a softmax of one
-    learned number a layer, times another one (ELMo, arXiv:1802.05365, equation 1).
-    distillation: what it also learns from a trained network, ``start.teacher``; None: the labels alone.
+    layers: heads read the output of the first n layers, and the network omits the others; None: all layers. With a
+    network frozen by ``training.groups``, the heads are a probe of a layer (Alain and Bengio 2016, arXiv:1610.01644,
+    section 3; Tenney et al. 2019, arXiv:1905.05950).
+    combined_layers: the layers whose outputs the heads read together: 0 for the embeddings with their positions, 1 for
+    the lowest layer, -1 for the last layer within ``layers``, -2 for the layer below it. The network omits higher
+    layers. Empty: only the last layer.
+    layer_combination: how the outputs of these layers are combined. concatenation: along channels, which makes them
+    wider. mean, max: of each channel (arXiv:1905.05583, section 5.3.2). scalar_mix: the mean weighted by a softmax of
+    one learned number for each layer, times a learned scale (ELMo, arXiv:1802.05365, equation 1).
+    distillation: losses by a trained teacher, ``start.teacher``, in addition to labels; None: only labels.
     """
 
     reads: ClassVar[type[DataDescription]] = LabelledDescription
@@ -58,12 +58,13 @@ class LabelledTaskConfig(TaskConfig):
         if (self.layers is not None or self.combined_layers) and self.evaluation:
             field = "combined_layers" if self.layers is None else "layers"
             way_out = f"empty evaluation, or drop {field}"
-            yield f"evaluation measures another network, and {field} takes a part of it; {way_out}"
+            yield f"evaluation measures another network, and {field} keeps only a part of it; {way_out}"
         if self.layer_combination != "concatenation" and len(self.combined_layers) < 2:
             yield f"{self.layer_combination} combines two layers or more; set combined_layers: [-2, -1], or drop it"
 
     def fewest_layers(self) -> int:
-        """Returns as many layers as those that are combined need, counted from below and from above, to be others."""
+        """Returns the smallest depth at which the layers that are combined, counted from below or from above, and those
+        that are compared with a teacher are different layers."""
         below, above = max((0, *self.combined_layers)), -min((0, *self.combined_layers))
         compared = () if self.distillation is None else self.distillation.layers or ()
         return max(self.layers or 1, below + above, *compared)
@@ -76,11 +77,11 @@ class LabelledTaskConfig(TaskConfig):
         return frozenset({"outputs"} if fields.logits else {}) | ({"states"} if fields.reads_states else frozenset())
 
     def by_labels_alone(self) -> Self:
-        """Returns the config of an objective that learns from no teacher."""
+        """Returns the config of the same objective without a teacher."""
         return self if self.distillation is None else self.override({"distillation": None})
 
     def teach_probe(self, task: Task) -> None:
-        """Gives a task of a probe a teacher of its own family, whose weights are random."""
+        """Sets a teacher of the same family, with random weights, for the task of a probe."""
         fields = self.distillation
         if fields is None or not isinstance(task, LabelledTask):
             return
@@ -97,20 +98,20 @@ class LabelledTaskConfig(TaskConfig):
         task.learn_from(teacher)
 
     def numbered_layers(self, count: int) -> tuple[int, ...]:
-        """Returns the combined layers of a network of ``count`` layers by their numbers from below, the embeddings
-        being 0; the last one alone where none are combined. Raises ConfigError for one that there is not, and for one
-        that is there twice."""
+        """Returns the numbers, counted from below, of the combined layers of a network of ``count`` layers; 0 for the
+        embeddings. Without ``combined_layers``, only the last layer. Raises ConfigError for a layer that does not exist
+        or occurs twice."""
         numbers = tuple(layer if layer >= 0 else count + 1 + layer for layer in self.combined_layers) or (count,)
         for layer, number in zip(self.combined_layers, numbers, strict=False):
             if not 0 <= number <= count:
                 raise ConfigError(f"there is no layer {layer}; there are 0 to {count}", "task.combined_layers")
             if numbers.count(number) > 1:
-                raise ConfigError(f"layer {number} is there twice; drop one", "task.combined_layers")
+                raise ConfigError(f"layer {number} occurs twice; drop one", "task.combined_layers")
         return numbers
 
     def random_batch(self, data: DataDescription) -> LabelledBatch:
-        """Returns two examples of random symbols, each with a random label and a random marked token in every row, and
-        of two texts if rows may have two."""
+        """Returns two examples of random symbols. Each has a random label and, in every row, a random marked token; two
+        texts if the data allow two."""
         described = LabelledDescription.of(data, self.kind)
         choices = (described.labels.count,) if isinstance(described.labels, ChoiceLabels) else ()
         length = described.longest_row
@@ -128,8 +129,8 @@ class LabelledTaskConfig(TaskConfig):
 
 
 class LabelledTask(Task):
-    """Trains and measures a network that reads whole rows. Subclasses add their heads. ``features``: a table of what
-    the network makes of rows, from which these are read where they are in it; None in general."""
+    """Trains and measures a network that reads whole rows. Subclasses add their heads. ``features``: a table of cached
+    outputs of the network, which replaces the network for rows that it holds; usually None."""
 
     config: LabelledTaskConfig
     network: RowNetwork
@@ -142,7 +143,7 @@ class LabelledTask(Task):
         data: DataDescription,
         training: TrainingConfig | None = None,
     ) -> None:
-        """Raises ConfigError where the model cannot be built or cannot be used for such an objective."""
+        """Raises ConfigError if the model cannot be built or used for this objective."""
         reader = require(model, RowModelConfig, f"{config.kind} reads")
         super().__init__(config, model, data, training)
         self.network = built(reader, config, data)
@@ -153,15 +154,15 @@ class LabelledTask(Task):
             self.network.keep_layers(max(layers))
         for parameter in self.network.prediction_only():
             parameter.requires_grad_(False)
-        with torch.random.fork_rng(devices=[]):  # heads start alike, whether or not there is a map
+        with torch.random.fork_rng(devices=[]):  # heads have the same initial weights with and without a map
             fields = config.distillation
             self.distillation = None if fields is None else Distillation(fields, model.dim)
 
     def learn_from(self, teacher: LabelledTask) -> None:
-        """Takes a trained task as the teacher of a distillation. Raises ConfigError where this one learns from none, or
-        cannot be compared with it."""
+        """Sets a trained task as the teacher. Raises ConfigError if this task has no ``distillation``, or cannot be
+        compared with the teacher."""
         if self.distillation is None:
-            raise ConfigError("learns from no teacher; set task.distillation", "task")
+            raise ConfigError("has no distillation to learn from a teacher; set task.distillation", "task")
         self.distillation.accept(self, teacher)
 
     def training_reading(self, batch: LabelledBatch) -> Representation:
@@ -179,14 +180,14 @@ class LabelledTask(Task):
         return self.model_config.override({"dim": self.combination.width(self.model_config.dim)})
 
     def on_fit_start(self) -> None:
-        """Counts the examples of each class, where the losses of a head are weighted by them. Raises ConfigError where
-        the trainer has no data module that counts them."""
+        """Counts the training examples of each class for heads with balanced class weights. Raises ConfigError if the
+        data module of the trainer cannot count them."""
         super().on_fit_start()
         for head in self.heads.values():
             if isinstance(head, ClassLabel) and head.balanced:
                 count = getattr(getattr(self.trainer, "datamodule", None), "class_counts", None)
                 if count is None:
-                    reason = "balanced counts the labels of training, which this trainer's data do not; give a number"
+                    reason = "balanced needs counts of training labels, which this trainer's data lack; give a number"
                     raise ConfigError(f"{reason} for each class", "task.class_weights")
                 head.balance(count(head.column, head.classes))
 
@@ -200,24 +201,24 @@ class LabelledTask(Task):
         return self.combined(network, batch, read)
 
     def combined(self, network: RowNetwork, batch: LabelledBatch, read: LayerOutputs) -> Representation:
-        """Returns what heads read of a batch, given what a network made of ``rows_read``: the layers that are combined
-        alone."""
+        """Returns the input of heads for a batch. read: the outputs of a network for ``rows_read``, only the combined
+        layers."""
         hidden = self.combination(read.layers)
         if self.data.pieces > 1:
             hidden = joined_rows(hidden, len(batch.inputs))[:, : batch.inputs.size(1)]
         return Representation(network, hidden, aux=read.aux)
 
     def rows_read(self, batch: LabelledBatch) -> LabelledBatch:
-        """Returns the rows that the network reads of a batch: its own, or their pieces."""
+        """Returns the rows that the network reads: those of the batch, or their pieces."""
         return batch if self.data.pieces == 1 else in_pieces(batch, self.data.length)
 
     def every_layer(self, network: RowNetwork, batch: LabelledBatch) -> tuple[LabelledBatch, LayerOutputs]:
-        """Runs a network on ``rows_read`` of a batch, and returns these and the outputs of all layers."""
+        """Runs a network on ``rows_read`` of a batch. Returns these rows and the outputs of all layers."""
         rows = self.rows_read(batch)
         return rows, network.read_layers(rows.inputs, needed_mask(rows), marks(rows), rows.segments)
 
     def chosen_layers(self, network: RowNetwork, rows: LabelledBatch) -> LayerOutputs:
-        """Runs a network on rows of one piece each, and returns the layers that are combined."""
+        """Runs a network on rows of one piece each. Returns the outputs of the combined layers."""
         inputs = rows.inputs, needed_mask(rows), marks(rows), rows.segments
         if self.combination.last_alone(depth_of(network)):
             output = network.read_row(*inputs)
@@ -227,7 +228,7 @@ class LabelledTask(Task):
 
 
 def built(reader: RowModelConfig, config: LabelledTaskConfig, data: DataDescription) -> RowNetwork:
-    """Builds the network with the layers that the config reads. Raises ConfigError where it has no more than these."""
+    """Builds the network with only the layers that the config reads. Raises ConfigError if it does not have more."""
     network = reader.build(data)
     if config.layers is not None and config.layers != reader.get("depth"):
         network.keep_layers(config.layers)
@@ -235,8 +236,8 @@ def built(reader: RowModelConfig, config: LabelledTaskConfig, data: DataDescript
 
 
 def in_pieces(batch: LabelledBatch, length: int) -> LabelledBatch:
-    """Returns the pieces of rows as rows of at most ``length`` tokens, those of the first row first. All rows have
-    the same number, of which the last ones may be padding alone."""
+    """Returns the pieces of rows as rows of at most ``length`` tokens, in the order of the rows. All rows have the same
+    number of pieces; the last ones may hold only padding."""
     if batch.inputs.size(1) <= length:
         return batch
     inputs, real = cut_rows(batch.inputs, length), cut_rows(batch.padding_mask, length)
@@ -247,7 +248,8 @@ def in_pieces(batch: LabelledBatch, length: int) -> LabelledBatch:
 
 
 def marks(batch: LabelledBatch) -> Bool[Tensor, "b t"]:
-    """Returns the tokens that the data mark, or else the first token of each row (arXiv:2004.05150, section 3.2)."""
+    """Returns a mask (b, t) of the tokens that the data mark; without marks, of the first token of each row
+    (arXiv:2004.05150, section 3.2)."""
     if batch.marked is not None:
         return batch.marked
     first = torch.zeros_like(batch.padding_mask)
@@ -256,8 +258,8 @@ def marks(batch: LabelledBatch) -> Bool[Tensor, "b t"]:
 
 
 def random_segments(inputs: Int[Tensor, "*n t"], question_width: int | None = None) -> Int[Tensor, "*n t"]:
-    """Returns segments of rows of two texts, of which the second begins at a random token, or behind as many as the
-    first one always has, where rows are longer."""
+    """Returns the segments of rows of two texts. The second text begins at ``question_width`` if this is given and
+    shorter than the rows, and else at a random token."""
     length, shape = inputs.size(-1), (*inputs.shape[:-1], 1)
     if question_width is not None and question_width < length:
         last = torch.full(shape, question_width - 1)
@@ -267,5 +269,5 @@ def random_segments(inputs: Int[Tensor, "*n t"], question_width: int | None = No
 
 
 def words_of_two(rows: int, length: int) -> Int[Tensor, "b t"]:
-    """Returns the words of rows whose words have two tokens each, the last one perhaps one, behind the boundary."""
+    """Returns the words (b, t) of rows: 0 for the boundary, then two tokens for each word; the last may have one."""
     return ((torch.arange(length) + 1) // 2).expand(rows, length)

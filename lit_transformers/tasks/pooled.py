@@ -1,4 +1,4 @@
-"""Objectives with one prediction for a whole sequence: a network, and a head on one vector of its output."""
+"""Objectives with one prediction for each row: a network, and a head on one vector of its output."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from lit_transformers.training.config import TrainingConfig
 
 
 class PooledTaskConfig(LabelledTaskConfig):
-    """Base of the configs of objectives with one prediction per sequence.
+    """Base of the configs of objectives with one prediction for each row.
 
-    pooling: the vector of the first token, which is the boundary before every row (arXiv:1810.04805, section 3, where
-    it is called [CLS]); the mean over all real tokens, or the max of each channel; the vector of the last one, the only
-    one that has seen the whole row if the network is a language_model; or attention, the mean weighted by the softmax
-    of products with a learned query, which begins as the mean. dropout: of the vector that is read.
-    piece_pooling: how the vectors of the pieces of a text become one, where the data cut long texts into pieces: by
-    mean, max or attention (arXiv:1905.05583, section 5.3.1).
-    hidden: the activation of a linear map of the pooled vector to one as wide, such as tanh, BERT's pooler, which
-    starts from the released pooler where heads start from released weights; None for no such map.
-    self_distillation: whether it also learns the outputs of the mean of its last weights; None: the labels alone.
-    column: the labels that are predicted, by the name of their column in the data.
+    pooling: the vector of a row. first: the vector of its first token, the boundary ([CLS] in arXiv:1810.04805, section
+    3). mean, max: over all real tokens, for each channel. last: the vector of the last token, the only one that sees
+    the whole row in a language_model. attention: the mean weighted by a softmax of products with a learned query,
+    initially equal to mean. dropout: probability of dropout on this vector.
+    piece_pooling: combines the vectors of the pieces of a text, if the data cut long texts into pieces: mean, max or
+    attention (arXiv:1905.05583, section 5.3.1).
+    hidden: activation after a linear map of the pooled vector to the same width, such as tanh in BERT's pooler; with
+    released weights for heads, the map starts from the released pooler. None: no map.
+    self_distillation: also learn the outputs of the network with the mean of its last weights; None: only labels.
+    column: the name of the column of labels that is predicted.
     """
 
     pooling: Pooling = "first"
@@ -49,7 +49,7 @@ class PooledTaskConfig(LabelledTaskConfig):
     def conflicts(self) -> Iterator[str]:
         yield from super().conflicts()
         if self.self_distillation is not None and self.distillation is not None:
-            yield "self_distillation is another teacher than that of distillation; drop one of them"
+            yield "self_distillation and distillation each need a teacher, and a task has one; drop one of them"
 
     def by_labels_alone(self) -> Self:
         alone = super().by_labels_alone()
@@ -73,7 +73,8 @@ class PooledTaskConfig(LabelledTaskConfig):
         return {"label": self.head()}
 
     def measured_as(self, metric: str) -> str:
-        """Names the column of labels that a metric is of, where it is another than ``label``: "relatedness:nats"."""
+        """Returns a metric with the name of its column of labels in front, unless that is ``label``. Example:
+        "relatedness:nats"."""
         heads = {head.name or head.kind: head for head in self.heads if isinstance(head, PooledHeadConfig)}
         name = next((name for name in heads if metric.startswith(f"{name}_")), None)
         column = self.column if name is None else heads[name].column
@@ -97,8 +98,8 @@ class PooledTask(LabelledTask):
         data: DataDescription,
         training: TrainingConfig | None = None,
     ) -> None:
-        """Raises ConfigError where the model cannot be built or cannot be used for such an objective, or the labels are
-        of another kind."""
+        """Raises ConfigError if the model cannot be built or used for this objective, or the labels are of another
+        kind."""
         require_readable(model, config.kind, config.pooling)
         description = LabelledDescription.of(data, config.kind)
         if config.piece_pooling != "mean" and description.pieces == 1:
@@ -107,7 +108,7 @@ class PooledTask(LabelledTask):
         config.head().outputs(config.reads.of(data, config.kind))
         super().__init__(config, model, data, training)
         if config.self_distillation is not None and self.training_config.strategy == "fsdp":
-            reason = "a teacher has whole weights, of which strategy fsdp leaves each rank a part"
+            reason = "a teacher needs whole weights on each rank, and strategy fsdp divides them"
             raise ConfigError(f"{reason}; set it to null, or training.strategy: ddp", "task.self_distillation")
         self.past = None if config.self_distillation is None else PastWeights(config.self_distillation.last)
         self.add_heads()
@@ -118,8 +119,8 @@ class PooledTask(LabelledTask):
         return reading if teacher is None else reading._replace(parts={TEACHER: teacher})
 
     def teacher(self, batch: LabelledBatch) -> Teacher | None:
-        """Returns what the mean of the last weights makes of a batch; None without self-distillation, and in the first
-        update."""
+        """Returns the outputs of the network with the mean of its last weights; None without self-distillation and in
+        the first update."""
         if self.past is None or self.config.self_distillation is None:
             return None
         self.past.note(self)
@@ -135,7 +136,8 @@ class PooledTask(LabelledTask):
         return Teacher(outputs, self.config.self_distillation.weight)
 
     def other_flops(self, length: int) -> float:
-        """Returns those of a teacher's pass, a third of them: it has no backward pass, which takes twice as many."""
+        """Returns a third of the forward FLOPs of the teacher: a training step counts as three forward passes, and the
+        teacher has no backward pass."""
         if self.past is None:
             return super().other_flops(length)
         of_heads = sum(head.flops(length) for head in self.trained_heads.values() if isinstance(head, TaughtHead))
@@ -161,18 +163,18 @@ class PooledTask(LabelledTask):
         return self.label_head.outputs(self.evaluation_reading(batch), batch)
 
     def predict_step(self, batch: LabelledBatch, batch_index: int) -> list[Any]:
-        """Returns the head's ``prediction`` of every example; rows of padding have none."""
+        """Returns the ``prediction`` of the head for every example, without rows of padding."""
         real, predict = batch.padding_mask.any(dim=1), self.label_head.prediction
         outputs = self.evaluation_output(batch)[real].tolist()
         return [predict(*pair) for pair in zip(batch.example[real].tolist(), outputs, strict=True)]
 
 
 def require_readable(model: ModelConfig, task: str, pooling: Pooling) -> None:
-    """Raises ConfigError if the output of a model cannot be pooled as a task says."""
+    """Raises ConfigError if ``pooling`` cannot be used with the output of a model."""
     reader = require(model, RowModelConfig, f"{task} reads")
     if pooling == "first" and not reader.first_sees_all:
         raise ConfigError(
-            f"the first token of a {model.kind} sees nothing but itself; set task.pooling to last or mean, "
+            f"the first token of a {model.kind} sees only itself; set task.pooling to last or mean, "
             "or model to an encoder that is not causal",
             "task.pooling",
         )

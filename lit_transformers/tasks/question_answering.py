@@ -1,4 +1,4 @@
-"""Extractive question answering: the answer to a question is a span of a passage."""
+"""Extractive question answering: the answer to a question is a span of its passage (arXiv:1810.04805)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from lit_transformers.training.config import TrainingConfig
 
 
 class QuestionAnsweringConfig(LabelledTaskConfig, kind="question_answering"):
-    """The first and the last token of the answer in each window of a passage behind its question, or [CLS] where the
-    window has none (arXiv:1810.04805, sections 4.2 and 4.3).
+    """Predicts the first and the last token of the answer in each window of a passage, or [CLS] if the window holds no
+    answer (arXiv:1810.04805, sections 4.2 and 4.3).
 
-    scores: the logits of a token. linear: by its vector alone. product: by its product with a vector of the question,
-    which is made of that of [CLS]; two encoders (``deformer`` with all layers apart) need it.
-    longest_answer: tokens of the longest span that is an answer. threshold: a question has no answer where the score of
-    none exceeds that of the best span by more than this, a sum of two logits; None: every question has an answer. With
-    a threshold, the best one is measured too, which may then be set (``evaluate``, ``predict --threshold``).
+    scores: the logits of a token. linear: a linear map of its vector. product: the product of its vector with a linear
+    map of the vector of [CLS]; two encoders (``deformer`` with all layers apart) need it.
+    longest_answer: the most tokens of an answer. threshold: predict no answer if the score of no answer exceeds the
+    score of the best span by more than this; a score is the sum of two logits. None: every question has an answer. With
+    a threshold, the best threshold is measured too, and can then be set (``evaluate``, ``predict --threshold``).
     """
 
     scores: SpanScores = "linear"
@@ -44,7 +44,8 @@ class QuestionAnsweringConfig(LabelledTaskConfig, kind="question_answering"):
         return replace(described, labels=SpanLabels(), segments=2)
 
     def random_batch(self, data: DataDescription) -> LabelledBatch:
-        """Returns two rows of random symbols, each with a random answer in a passage of numbers, or none."""
+        """Returns two rows of random symbols: the first with a random answer in a passage of numbers, the second
+        without an answer."""
         batch = super().random_batch(data)
         assert batch.segments is not None
         labels, passages = [], []
@@ -66,7 +67,7 @@ class QuestionAnsweringConfig(LabelledTaskConfig, kind="question_answering"):
 
 
 class QuestionAnswering(LabelledTask):
-    """Trains and measures a network that finds answers in passages."""
+    """Trains and measures a network that answers questions by spans of passages."""
 
     config: QuestionAnsweringConfig
 
@@ -77,19 +78,20 @@ class QuestionAnswering(LabelledTask):
         data: DataDescription,
         training: TrainingConfig | None = None,
     ) -> None:
-        """Raises ConfigError where the model cannot be built or cannot be used for such an objective, or the labels are
-        no spans of a second text."""
+        """Raises ConfigError if the model cannot be built or used for this objective, or the labels are not spans of a
+        second text."""
         super().__init__(config, model, data, training)
         self.add_heads()
 
     @property
     def answer_head(self) -> AnswerSpan:
-        """The head that finds the answer."""
+        """The head that predicts the answer."""
         return cast("AnswerSpan", self.heads["answer"])
 
     def evaluation_output(self, batch: LabelledBatch) -> Float[Tensor, "b t 2"]:
         return self.answer_head.outputs(self.evaluation_reading(batch), batch)
 
     def predict_step(self, batch: LabelledBatch, batch_index: int) -> Sequence[WindowAnswer]:
-        """Returns the best span of every window; ``ResolvedAnswer.of`` those of a question is its answer."""
+        """Returns the best span of every window. ``ResolvedAnswer.of`` gives the answer to a question from its
+        windows."""
         return self.answer_head.kept(self.evaluation_reading(batch), batch)

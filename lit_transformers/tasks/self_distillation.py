@@ -1,4 +1,4 @@
-"""Self-distillation: a network also learns the outputs of the mean of its last weights (arXiv:2002.10345)."""
+"""Self-distillation: a network also learns its outputs with the mean of its last weights (arXiv:2002.10345)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from lit_transformers.config import Config, Positive, PositiveFloat
 __all__ = ["PAST", "PastWeights", "SelfDistillationConfig"]
 
 PAST = "past_weights"
-"""The key of the weights before the last updates in a checkpoint."""
+"""The key, in a checkpoint, of the weights before the last updates."""
 
 
 class SelfDistillationConfig(Config):
-    """The teacher of each update has the mean of the weights before the last few updates, and drops nothing
-    (arXiv:2002.10345, self-distillation averaged, SDA).
+    """Self-distillation averaged, SDA (arXiv:2002.10345). The teacher of each update is the network with the mean of
+    its weights before the last updates, without dropout.
 
-    last: the number K of these weights; the first update has no teacher, the second one that of one weight. weight:
-    lambda, the factor of the mean squared difference of the outputs of student and teacher, before the softmax. Each
-    update needs one more forward pass, and memory for K + 1 copies of the weights that learn.
+    last: number K of averaged updates. The first update has no teacher; the second has the initial weights as teacher.
+    weight: lambda, the factor of the mean squared difference between the outputs of student and teacher, before the
+    softmax. Each update needs an additional forward pass, and memory for K + 1 copies of the trained weights.
     """
 
     last: Positive = 5
@@ -31,14 +31,14 @@ class SelfDistillationConfig(Config):
 
 
 class PastWeights:
-    """The weights of a module that learn, as they were before each of the last updates, the present ones included."""
+    """The trained weights of a module before each of the last updates, and the present ones."""
 
     def __init__(self, last: int) -> None:
         self.before: deque[dict[str, Tensor]] = deque(maxlen=last + 1)
         self.is_updated = True
 
     def note(self, module: nn.Module) -> None:
-        """Notes the present weights, once between two updates."""
+        """Stores a copy of the present weights, once between two updates."""
         if self.is_updated:
             learning = ((name, weight) for name, weight in module.named_parameters() if weight.requires_grad)
             self.before.append({name: weight.detach().clone() for name, weight in learning})
@@ -46,19 +46,19 @@ class PastWeights:
 
     @property
     def is_teacher(self) -> bool:
-        """Whether there are weights before the present ones."""
+        """Whether earlier weights than the present ones are stored."""
         return len(self.before) > 1
 
     @contextmanager
     def averaged(self, module: nn.Module) -> Iterator[None]:
-        """Gives a module the mean of the weights before the present ones within the block. There must be some."""
+        """Gives a module the mean of the earlier weights within the block. Needs ``is_teacher``."""
         *past, noted = self.before
         weights = {name: weight for name, weight in module.named_parameters() if name in noted}
         present = {name: weight.data for name, weight in weights.items()}
         try:
             for name, weight in weights.items():
                 weight.data = torch.stack([step[name].to(weight) for step in past]).mean(dim=0)
-            torch.clear_autocast_cache()  # which holds copies of the present weights
+            torch.clear_autocast_cache()  # it holds copies of the present weights
             yield
         finally:
             for name, weight in weights.items():
@@ -66,11 +66,11 @@ class PastWeights:
             torch.clear_autocast_cache()
 
     def state(self) -> list[dict[str, Tensor]]:
-        """Returns the weights for a checkpoint between two updates."""
+        """Returns the stored weights, for a checkpoint between two updates."""
         return [*self.before]
 
     def restore(self, state: Sequence[Mapping[str, Tensor]]) -> None:
-        """Continues from the weights of a checkpoint."""
+        """Restores the stored weights from a checkpoint."""
         self.before.clear()
         self.before.extend(dict(step) for step in state)
         self.is_updated = True

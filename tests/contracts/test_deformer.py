@@ -319,29 +319,38 @@ def test_a_network_whose_upper_layers_are_omitted_reads_texts_apart_below() -> N
     [
         ({"apart": 4}, DATA, "apart: 4 of 3 layers cannot read texts apart; set it to 3 or fewer"),
         ({"extra_tokens": 1}, DATA, "extra_tokens see both texts"),
-        ({"query_stream": "content"}, DATA, "an order of a row runs through both texts; set query_stream: none"),
-        ({"positions": None, "passage_positions": "restart"}, DATA, "positions that restart with a segment"),
+        (
+            {"query_stream": "content"},
+            DATA,
+            "query_stream follows an order that spans both texts; set query_stream: none",
+        ),
+        (
+            {"positions": None, "passage_positions": "restart"},
+            DATA,
+            "only positions that are added to symbols restart with a segment",
+        ),
         (
             {"mixer": AttentionConfig(encoding=XLConfig()), "passage_positions": "restart"},
             DATA,
-            "positions that restart with a segment",
+            "only positions that are added to symbols restart with a segment",
         ),
         (
             {},
             replace(RowDescription.for_probe(VOCABULARY, LENGTH), ordered=True),
-            "model.apart: an order of a row runs through both texts; set apart: 0, or drop data.attention_masks",
+            "model.apart: data.attention_masks order a row across both texts; set apart: 0, or drop "
+            "data.attention_masks",
         ),
         (
             {"stack": ReversibleConfig()},
             DATA,
-            "stack: two streams pass between the layers of a reversible stack, of which its output is the mean, so that"
-            " no layer divides it; set stack: sequential",
+            "stack: a reversible stack passes two streams from layer to layer, so it cannot be divided; set "
+            "stack: sequential",
         ),
         (
             {"stack": UniversalConfig(halting=HaltingConfig())},
             DATA,
-            "stack.halting: positions that halt keep what they have added up from step to step, so that no step divides"
-            " the stack; set halting: null",
+            "stack.halting: halting adds up over all steps, so the stack cannot be divided between them; set "
+            "halting: null",
         ),
     ],
     ids=lambda value: "" if isinstance(value, DataDescription) else str(value)[:30],
@@ -360,7 +369,7 @@ def test_states_of_passages_that_depend_on_questions_are_refused() -> None:
         (built(apart=0), "model.apart: no layer reads a passage apart from its question; set apart: 1 or more"),
         (
             built(ANY_WIDTH),
-            "data.source.question_width: passages begin behind questions of any length, on which their",
+            "data.source.question_width: the positions of a passage depend on the length of its question",
         ),
         (EncoderConfig(**SIZES).build(DATA), "model: a Encoder reads no text apart; set model: deformer"),
     ):
@@ -435,7 +444,7 @@ def test_it_is_exported_where_it_is_an_encoder(tmp_path: Path) -> None:
     assert exported["encoder"] == exported["deformer"]
     for fields, reason in (
         ({"apart": 1}, "apart: 1 of its layers read two texts apart, which no architecture of transformers does"),
-        ({"passage_positions": "restart"}, "passage_positions: restart begins positions again with the second text"),
+        ({"passage_positions": "restart"}, "passage_positions: restart begins the positions of the second text at 0"),
     ):
         config = DeFormerConfig.from_dict(BERT | fields)
         write_weights(tmp_path / "apart.safetensors", StartingWeights(config, "", weights))

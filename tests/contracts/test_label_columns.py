@@ -144,14 +144,14 @@ def test_random_labels_are_of_their_kind(kind: Labels) -> None:
 def test_a_reader_of_labels_names_the_column_and_the_kind_that_it_needs() -> None:
     description = RisesConfig().description
     assert description.labels_of("tags", TagLabels, "tagging") == TagLabels(count=2)
-    with pytest.raises(ConfigError, match=r"^data: tagging reads 'tag', of which .* did you mean tags"):
+    with pytest.raises(ConfigError, match=r"^data: tagging reads the column 'tag', which .* did you mean tags"):
         description.labels_of("tag", TagLabels, "tagging")
     with pytest.raises(ConfigError, match=r"^task: tagging needs tags, and the column 'rise' .* holds spans"):
         description.labels_of("rise", TagLabels, "tagging")
     with pytest.raises(ConfigError, match="no column 'tag'; did you mean tags"):
         labels_in(next(rises().build().training().batches()), "tag")
     for name in (LABEL, "two words"):
-        with pytest.raises(ConfigError, match="is no name of a further column"):
+        with pytest.raises(ConfigError, match="cannot name a further column"):
             LabelledDescription(vocabulary=VOCABULARY, length=9, labels=SpanLabels(), columns={name: SpanLabels()})
     with pytest.raises(ConfigError, match="the column 'side' holds groups; name it 'group'"):
         columns = {"side": GroupLabels(names=("a", "b"))}

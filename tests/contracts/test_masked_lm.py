@@ -235,6 +235,6 @@ def test_positions_begin_again_with_the_second_segment_where_the_data_say_so() -
 def test_positions_that_no_symbol_is_given_cannot_restart() -> None:
     for changes in ({"positions": None}, {"mixer.encoding": "rotary"}):
         with pytest.raises(
-            ConfigError, match=r"^model: positions that restart with a segment are those that are added"
+            ConfigError, match=r"^model: only positions that are added to symbols restart with a segment"
         ):
             masked_lm(BERT.override(changes), replace(DATA, restarts=True))

@@ -255,7 +255,7 @@ def test_a_file_that_is_not_as_squad_has_it_is_named_with_the_place(
 
 
 def test_what_cannot_be_retrieved_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the first token of a language_model sees nothing but itself"):
+    with pytest.raises(ConfigError, match="the first token of a language_model sees only itself"):
         RetrievalConfig().build(LanguageModelConfig(dim=16, heads=2, depth=1), DATA, TrainingConfig())
     with pytest.raises(ConfigError, match=r"training\.accumulate: the loss passages compares the rows of a batch"):
         RetrievalConfig().build(MODEL, DATA, TrainingConfig(accumulate=2))

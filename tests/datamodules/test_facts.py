@@ -127,10 +127,10 @@ def test_a_lookup_answers_one_hop_and_hardly_two() -> None:
     [
         (
             {"questions": 26},
-            "questions: a passage has 12 questions of one hop, not 13; lower questions, or raise entities",
+            "questions: a passage allows 12 questions of one hop, not 13; lower questions, or raise entities",
         ),
-        ({"hops": "two", "questions": 37}, "questions: a passage has 36 questions of two hops, not 37"),
-        ({"questions": 1}, "one question has one number of hops; set questions to 2 or more"),
+        ({"hops": "two", "questions": 37}, "questions: a passage allows 36 questions of two hops, not 37"),
+        ({"questions": 1}, "mixed hops need two questions; set questions to 2 or more"),
         ({"entities": 2}, "entities"),
     ],
 )

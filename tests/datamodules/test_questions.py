@@ -247,7 +247,7 @@ def test_over_all_folds_each_question_is_validated_once_and_translations_are_in_
         count = len({*examples.documents("validation").tolist()})
         validated += [(p.passage, q.text) for p, q in (examples.question("validation", n) for n in range(count))]
     assert len(validated) == len({*validated}) == 92
-    with pytest.raises(ConfigError, match="tokenizer: learns from passages that other folds validate; set one that is"):
+    with pytest.raises(ConfigError, match="tokenizer: learns from passages of other folds; set one that is"):
         source.override({"tokenizer": "wordpiece"})
 
 
@@ -309,7 +309,7 @@ def test_questions_of_one_width_are_padded_before_their_passages(tmp_path: Path)
             answer = batch.passages[0].text[spans[start, 0] : spans[stop - 1, 1]]
             assert answer == batch.passages[0].answers[0]
     assert seen > 40
-    with pytest.raises(DataError, match=r"symbols, which with \[CLS\] and \[SEP\] are more than the 9 of every"):
+    with pytest.raises(DataError, match=r"symbols, too many with \[CLS\] and \[SEP\] for the question width of 9;"):
         of(tmp_path / "questions.jsonl", length=96, stride=8, question_width=9).count("train")
 
 
@@ -365,9 +365,11 @@ def test_misplaced_answers_are_counted_where_they_are_omitted(tmp_path: Path) ->
 
 
 def test_bad_fields_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="windows of 32 tokens cannot begin 29 symbols apart; make it smaller"):
+    with pytest.raises(ConfigError, match="windows of 32 tokens leave gaps at a stride of 29 symbols; make it smaller"):
         QuestionsConfig(length=32, stride=29)
-    with pytest.raises(ConfigError, match="windows of 32 tokens with questions of 9 cannot begin 23 symbols apart"):
+    with pytest.raises(
+        ConfigError, match="windows of 32 tokens with questions of 9 leave gaps at a stride of 23 symbols"
+    ):
         QuestionsConfig(length=32, stride=23, question_width=9)
     written(tmp_path, many(), "x/questions.en.jsonl")
     with pytest.raises(DataError, match=r"'de' between dots of its name; correct data.source.language"):
@@ -382,7 +384,7 @@ def test_answers_that_no_window_holds_whole_are_counted(tmp_path: Path) -> None:
     examples = of(written(tmp_path, many() + [record(f"When {n}?", passage, "very " * 12 + "long") for n in range(3)]),
                   length=60, stride=40, validation=0.2)  # fmt: skip
     [message] = examples.reading_messages()
-    assert message == "3 answers of training are in no window whole; set length larger, or stride smaller"
+    assert message == "no window holds all of 3 answers of training; set length larger, or stride smaller"
 
 
 def test_floors_are_those_of_simple_answers(tmp_path: Path) -> None:

@@ -174,10 +174,10 @@ def test_a_deformer_learns_the_upper_layers_of_its_network_without_a_division() 
     batch = padded(task)
     torch.testing.assert_close(task.training_step(batch, 0)["loss"], by_hand(task, batch), rtol=1e-10, atol=1e-10)
     with pytest.raises(
-        ConfigError, match=r"layers: layer 1 reads two texts apart, which have no attention to each other"
+        ConfigError, match=r"layers: layer 1 reads two texts apart, and they do not attend to each other"
     ):
         taught("question_answering", DEFORMER, DEFORMER | {"apart": 0}, layers=(1, 2))
-    with pytest.raises(ConfigError, match=r"layers: all 3 layers of the student read two texts apart, so that none"):
+    with pytest.raises(ConfigError, match=r"layers: all 3 layers of the student read two texts apart, so none reads"):
         taught("question_answering", DEFORMER | {"apart": 3}, DEFORMER | {"apart": 0})
     lower = taught("question_answering", DEFORMER | {"apart": 3}, DEFORMER, layers=(1, 3), attention=0.0)
     assert lower.training_step(batch, 0)["loss"] > 0
@@ -487,18 +487,20 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"start.teacher": None}, "task.distillation learns from start.teacher, which is null; set start.teacher"),
     ({"task.distillation": None}, "start.teacher teaches nothing; set task.distillation"),
     ({"task.distillation.logits": 0.0, "task.distillation.hidden": 0.0, "task.distillation.attention": 0.0,
-      "task.distillation.teacher_width": None}, r"nothing is learned from the teacher; set task\.distill"),
-    ({"task.distillation.teacher_width": None}, "teacher_width: the layers of the teacher have 16 channels, and those "
-     "of the student 8; set it to 16, or hidden to 0"),
-    ({"start.teacher.run.model.depth": 3}, r"teacher_layers: none of 3 layers stands where layers \[1, 2\] of 2 do"),
+      "task.distillation.teacher_width": None}, r"learns nothing from the teacher; set task\.distill"),
+    ({"task.distillation.teacher_width": None}, "teacher_width: the layers of the teacher have 16 channels, and the "
+     "student's have 8; set it to 16, or hidden to 0"),
+    ({"start.teacher.run.model.depth": 3}, r"teacher_layers: the teacher of 3 layers has none at the depths of layers "
+     r"\[1, 2\] of 2"),
     ({"task.distillation.layers": [3]}, "layers: there is no layer 3; there are 0 to 2"),
-    ({"task.distillation.layers": [0]}, "embeddings have no attention; drop 0 of layers"),
+    ({"task.distillation.layers": [0]}, "embeddings have no attention; remove 0 from layers"),
     ({"start.teacher.run.model.heads": 4}, "attention: compares heads one by one, and the student has 2 and the "
      "teacher 4; set it to 0, or model.heads to 4"),
-    ({"model.mixer": "linear"}, "attention: a Linear weighs no keys by heads, so that it has none to compare"),
-    ({"model.stack": "reversible", "model.norm": "pre"}, "attention: a reversible stack keeps no inputs of its mixers"),
+    ({"model.mixer": "linear"}, "attention: a Linear has no attention probabilities by heads; set it to 0"),
+    ({"model.stack": "reversible", "model.norm": "pre"}, "attention: a reversible stack does not keep the inputs of "
+     "its mixers"),
     ({"training.compile": True}, "attention: needs the inputs of single mixers, which a compiled network"),
-    ({"task.self_distillation": {}}, "self_distillation is another teacher than that of distillation"),
+    ({"task.self_distillation": {}}, "self_distillation and distillation each need a teacher"),
     ({"start.teacher.run.task": {"kind": "multi_label"}}, "start.teacher"),
 ]  # fmt: skip
 

@@ -297,7 +297,7 @@ def test_weights_of_classes_are_kept_in_the_checkpoint_and_need_data_that_count(
     trainer = L.Trainer(
         max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
     )
-    with pytest.raises(ConfigError, match="balanced counts the labels of training, which this trainer's data do not"):
+    with pytest.raises(ConfigError, match="balanced needs counts of training labels, which this trainer's data lack"):
         trainer.fit(config.build_task(config.build_data()), loader)
 
 
@@ -309,7 +309,7 @@ def test_two_heads_learn_a_class_and_a_number_of_the_same_pairs(folder: Path, tm
     assert {"val/accuracy", "val/nats", "val/score_pearson", "val/score_nats"} <= record["metrics"].keys()
     assert config.task.measured_as("score_pearson") == "score:pearson"
     with pytest.raises(
-        ConfigError, match="number_label reads 'scores', of which there is no column; did you mean score"
+        ConfigError, match="number_label reads the column 'scores', which does not exist; did you mean score"
     ):
         config.override({"task.heads": [head | {"column": "scores"}]}).build_task(config.build_data())
 

@@ -290,7 +290,7 @@ def test_an_encode_that_is_killed_anywhere_continues_to_the_same_bytes(
         left[0] = lives
         with pytest.raises(KilledError):
             encode(folder, tmp_path / "killed")
-        with pytest.raises(ConfigError, match=r"killed: holds (no states|states that are not complete; start encode)"):
+        with pytest.raises(ConfigError, match=r"killed: holds (no states|incomplete states; start encode)"):
             PassageStates(tmp_path / "killed", {})
     left[0] = 1000
     encode(folder, tmp_path / "killed")
@@ -319,7 +319,7 @@ def test_a_longer_file_is_added_and_another_one_refused(folder: Path, states: di
     assert contents_of(tmp_path / "states") == unchanged
     with pytest.raises(ConfigError, match="states: holds another passage in the place of line 1; encode the"):
         encode(folder, tmp_path / "states", passages=paths["other"])
-    with pytest.raises(ConfigError, match=r"states: holds 12 passages, and .*short has 4; encode the passages anew"):
+    with pytest.raises(ConfigError, match=r"states: holds 12 passages, and .*short has 4; encode the passages again"):
         encode(folder, tmp_path / "states", passages=paths["short"])
     with pytest.raises(ConfigError, match=r"holds states in float32, and --precision is int8; encode the passages"):
         encode(folder, tmp_path / "states", "int8")
@@ -350,7 +350,9 @@ def test_states_of_another_network_are_refused_in_a_line(
 ) -> None:
     changes, message = CHANGES[change]
     checkpoint = saved(config_over(folder, **changes), tmp_path, seed=int(change == "weights"))
-    with pytest.raises(ConfigError, match=f"float32: holds {message.removeprefix('holds ')}; encode the passages anew"):
+    with pytest.raises(
+        ConfigError, match=f"float32: holds {message.removeprefix('holds ')}; encode the passages again"
+    ):
         passage_answer_predictor_of(checkpoint, states["float32"], LineOptions())
 
 
@@ -392,7 +394,9 @@ def test_a_changed_upper_layer_reads_the_same_states(folder: Path, states: dict[
 def test_a_folder_that_is_damaged_is_refused_in_a_line_when_the_part_is_read(
     folder: Path, states: dict[str, Path], tmp_path: Path, small_blocks: int
 ) -> None:
-    with pytest.raises(ConfigError, match="holds no states of passages; make them: encode CHECKPOINT PASSAGES --to"):
+    with pytest.raises(
+        ConfigError, match="holds no states of passages; write them by: encode CHECKPOINT PASSAGES --to"
+    ):
         reader(folder, tmp_path)
     encode(folder, tmp_path / "whole")
     flipped, short = (
@@ -422,7 +426,7 @@ def test_lines_that_no_passage_can_answer_are_refused_with_their_number(folder: 
         '{"question": "cats?", "passage": 2}': "line 1: .*float32 has no passage of line 2; omit it, or correct it",
         '{"question": "cats?", "passage": "1"}': 'line 1: has another form; give {"question": "..."}, or with',
         "cats?": "line 1: is no JSON; give",
-        '{"question": "how many cats has she?"}': "line 1: the question: has 22 symbols, which with .CLS",
+        '{"question": "how many cats has she?"}': "line 1: the question: has 22 symbols, too many with .CLS",
     }.items():
         with pytest.raises(ValueError, match=message):
             [*predictor.write([line.encode()])]

@@ -274,12 +274,12 @@ def test_combined_layers_that_there_are_not_are_refused(questions: str) -> None:
     for numbers, message in (
         ((0, 4), "there is no layer 4; there are 0 to 3"),
         ((-5, 1), "there is no layer -5; there are 0 to 3"),
-        ((3, -1), "layer 3 is there twice; drop one"),
+        ((3, -1), "layer 3 occurs twice; drop one"),
     ):
         config = downstream(questions, combined_layers=numbers)
         with pytest.raises(ConfigError, match=rf"task\.combined_layers: {message}"):
             config.build_task(config.data.build())
-    with pytest.raises(ConfigError, match="combined_layers takes a part of it"):
+    with pytest.raises(ConfigError, match="combined_layers keeps only a part of it"):
         downstream(questions, combined_layers=(0, 1), evaluation={"dropout": 0.1})
     with pytest.raises(ConfigError, match="max combines two layers or more"):
         downstream(questions, combined_layers=(1,), layer_combination="max")

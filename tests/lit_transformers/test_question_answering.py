@@ -232,7 +232,7 @@ def test_data_without_spans_or_passages_are_refused_in_a_line() -> None:
         with pytest.raises(ConfigError, match=message):
             QuestionAnsweringConfig().build(encoder, data, TrainingConfig())  # fmt: skip
     task = built()
-    with pytest.raises(ConfigError, match="batches of these data do not have; set passage of every Example"):
+    with pytest.raises(ConfigError, match="batches of these data have none; set passage of every Example"):
         task.validation_step(task.config.random_batch(DATA)._replace(passages=None), 0)
 
 
@@ -392,7 +392,7 @@ def test_a_deformer_answers_new_questions_as_it_answers_those_of_the_data(cached
     ]
     assert [prediction["answer"] or "" for prediction in predicted] == [output["hypothesis"] for output in outputs]
     assert len({output["hypothesis"] for output in outputs}) > 1
-    with pytest.raises(ValueError, match=r"line 1: the question: has 22 symbols, which with \[CLS\] "):
+    with pytest.raises(ValueError, match=r"line 1: the question: has 22 symbols, too many with \[CLS\] "):
         [*predictor_of(tmp_path / "run" / "checkpoint.ckpt", LineOptions()).write([b"who has how many cats?\tada"])]
 
 

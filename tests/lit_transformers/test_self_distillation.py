@@ -142,7 +142,9 @@ def test_the_teacher_costs_a_forward_pass() -> None:
 
 def test_whole_weights_need_ranks_that_hold_them() -> None:
     config = CONFIG.override({"training.strategy": "fsdp", "training.devices": 2})
-    with pytest.raises(ConfigError, match=r"task\.self_distillation: a teacher has whole weights, .*strategy: ddp"):
+    with pytest.raises(
+        ConfigError, match=r"task\.self_distillation: a teacher needs whole weights on each rank, .*strategy: ddp"
+    ):
         config.build_task(config.data.build())
 
 
