@@ -371,7 +371,7 @@ def test_states_of_passages_that_depend_on_questions_are_refused() -> None:
             built(ANY_WIDTH),
             "data.source.question_width: the positions of a passage depend on the length of its question",
         ),
-        (EncoderConfig(**SIZES).build(DATA), "model: a Encoder reads no text apart; set model: deformer"),
+        (EncoderConfig(**SIZES).build(DATA), "model: no layer of this network reads a text apart; set model: deformer"),
     ):
         with pytest.raises(ConfigError) as error:
             network.lower_states(symbols)

@@ -360,7 +360,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "together": ({"model.apart": 0}, "model.apart: no layer reads a passage apart from its question; set apart: 1"),
     "encoder": (
         {"model": DEFORMER},
-        "model: a Encoder reads no text apart; set model: deformer",
+        "model: no layer of this network reads a text apart; set model: deformer",
     ),
     "any width": ({"data.source.question_width": None}, "data.source.question_width: the windows of a passage depend"),
 }
