@@ -156,12 +156,12 @@ class RowNetwork(Network):
         their questions are. ``padding_mask`` is True at real symbols and False at padding, which is at the end. Raises
         ConfigError where no layer reads passages apart, which is the default, or their states would depend on the
         lengths of questions."""
-        raise ConfigError(f"no layer of this network reads a text apart; set model: deformer", "model")
+        raise ConfigError("no layer of this network reads a text apart; set model: deformer", "model")
 
     def lower_part(self) -> nn.Module:
         """Hook: returns the modules on whose weights ``lower_states`` depend. Raises ConfigError where no layer reads
         passages apart, which is the default."""
-        raise ConfigError(f"no layer of this network reads a text apart; set model: deformer", "model")
+        raise ConfigError("no layer of this network reads a text apart; set model: deformer", "model")
 
     def read_with(
         self,
@@ -174,7 +174,7 @@ class RowNetwork(Network):
         ``lower_states`` are given: what ``read_row`` returns of the rows (b, w + p) of both. Masks are True at real
         symbols and False at padding. Raises ConfigError where no layer reads passages apart, which is the default, or
         questions have another width than in the rows of its data."""
-        raise ConfigError(f"no layer of this network reads a text apart; set model: deformer", "model")
+        raise ConfigError("no layer of this network reads a text apart; set model: deformer", "model")
 
     def predict(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n e"]:
         """Hook: maps hidden vectors to those that the softmax of ``tokens`` reads. By default they are the same."""

@@ -42,8 +42,14 @@ from lit_transformers.mixers import (
     TopKConfig,
     WindowConfig,
 )
-from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, ModelConfig
-from lit_transformers.models.encoder import Encoder
+from lit_transformers.models import (
+    DeFormerConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    LanguageModelConfig,
+    ModelConfig,
+)
+from lit_transformers.models.encoder import DeFormer, Encoder
 from lit_transformers.models.encoder_decoder import EncoderDecoder
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig, TokenEmbeddingConfig
@@ -53,6 +59,8 @@ from lit_transformers.stacks.feedforward import FeedForwardConfig, SeparableConv
 VOCABULARY, LENGTH = 11, 6
 READER = EncoderConfig(dim=DIM, heads=HEADS, depth=2)
 """Where mixers stand that see both ways alone."""
+JOINT = DeFormerConfig(dim=DIM, heads=HEADS, depth=2)
+"""A deformer with no layer apart, for fields that layers apart exclude."""
 
 
 class Knob(NamedTuple):
@@ -140,6 +148,10 @@ LISTED: dict[tuple[type[Config], str], tuple[Config, Any]] = {
     (IA3Config, "maps"): (IA3Config(), ["query", "down"]),
     (EncoderConfig, "embedding_dim"): (READER.override({"transform": "gelu"}), 6),
     (EncoderConfig, "transform_bias"): (READER.override({"transform": "gelu"}), False),
+    (DeFormerConfig, "embedding_dim"): (JOINT.override({"transform": "gelu"}), 6),
+    (DeFormerConfig, "transform_bias"): (JOINT.override({"transform": "gelu"}), False),
+    (DeFormerConfig, "extra_tokens"): (JOINT, 2),
+    (DeFormerConfig, "query_stream"): (JOINT, "learned"),
     (EncoderDecoderConfig, "first_norm"): (EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2), False),
     **{
         (model, field): (base, value)
@@ -253,7 +265,8 @@ def run(network: nn.Module) -> tuple[list[Tensor], list[Tensor], dict[str, Tenso
                 outputs.append(network.tokens.log_probabilities(output.hidden))
             return outputs, list(state_tensors(state)), losses
         case Encoder():
-            output = network(symbols[:, :LENGTH])
+            segments = (torch.arange(LENGTH) >= LENGTH // 2).long()[None] if isinstance(network, DeFormer) else None
+            output = network(symbols[:, :LENGTH], segments=segments)
             return [network.tokens.log_probabilities(network.predict(output.hidden))], [], output.aux
         case EncoderDecoder():
             output = network(symbols[:, :LENGTH], symbols[:, LENGTH : 2 * LENGTH])

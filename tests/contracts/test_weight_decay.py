@@ -38,6 +38,7 @@ def networks() -> Iterator[nn.Module]:
     vocabulary = Vocabulary(size=12, boundary=0, unit="piece", byte_lengths=None)
     kinds: dict[str, type[DataDescription]] = {
         "language_model": LanguageDescription, "encoder": RowDescription, "encoder_decoder": PairDescription,
+        "deformer": RowDescription,
     }  # fmt: skip
     parts: dict[str, Sequence[Config]] = {
         "positions": POSITION_CASES, "stack": STACK_CASES, "tokens": TOKEN_CASES, "adapter": ADAPTER_CASES,

@@ -299,7 +299,10 @@ def test_the_cost_is_what_is_counted(model: dict[str, Any], pooling: str) -> Non
 
 def refused() -> Iterator[tuple[dict[str, Any], str]]:
     yield {"model": CAUSAL}, "task.pooling: the first token of a language_model sees only itself"
-    yield {"model": {"kind": "encoder_decoder"}}, "model: classification reads a deformer or an encoder or a language_model"
+    yield (
+        {"model": {"kind": "encoder_decoder"}},
+        "model: classification reads a deformer or an encoder or a language_model",
+    )
     yield {"data.source": "masked_sum"}, "task: classification needs classes, .* set task=regression"
 
 

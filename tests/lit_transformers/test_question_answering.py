@@ -150,7 +150,8 @@ def test_the_loss_is_the_mean_of_both_cross_entropies_over_the_passage_and_the_f
         places = (int(batch.labels[row, 0]), int(batch.labels[row, 1]) - 1)
         losses = [outputs[row, allowed, side].logsumexp(0) - outputs[row, places[side], side] for side in (0, 1)]
         expected.append(sum(losses) / 2)
-    assert torch.allclose(task.heads["answer"].nats(reading, batch), torch.stack(expected))
+    head = task.heads["answer"]
+    assert torch.allclose(head.nats(head.outputs(reading, batch), batch), torch.stack(expected))
     assert int(task.heads["answer"].targets(batch)) == 2
 
 
@@ -301,7 +302,7 @@ def test_a_run_measures_every_question_once_and_writes_its_sums_and_answers(cach
     for batch in data.val_dataloader():
         with torch.no_grad():
             [row] = task.predict_step(batch, 0)
-            nats[row.question] += float(task.heads["answer"].nats(task.evaluation_reading(batch), batch))
+            nats[row.question] += float(task.heads["answer"].nats(task.evaluation_output(batch), batch))
         windows.setdefault(row.question, []).append(row)
     rows = columns(folder)
     assert [row["document"] for row in rows] == sorted(windows) and max(map(len, windows.values())) > 2
