@@ -33,7 +33,7 @@ from lit_transformers.exchange.licences import licence_of_folder, write_licences
 from lit_transformers.exchange.mapping import Family
 from lit_transformers.exchange.original_fields import outgoing_fields
 from lit_transformers.exchange.tokenizer_files import symbol_numbers, write_tokenizer
-from lit_transformers.models import EncoderConfig, ModelConfig
+from lit_transformers.models import ModelConfig
 from lit_transformers.printing.amounts import count
 from lit_transformers.runs.starting_weights import HEADER, WEIGHTS, StartingWeights, read_weights, write_weights
 from lit_transformers.runs.trained_symbols import symbols_of_folder
@@ -60,6 +60,8 @@ MOST_SYMBOLS = 1 << 31
 
 CONFIG = "config.yaml"
 """The file of an import with the config of its network, for people and for a run.yaml."""
+SEGMENTS = "network.segments.weight"
+"""The vectors of segments, by which a network tells two texts apart."""
 
 
 class Exchanged(NamedTuple):
@@ -218,8 +220,8 @@ def add_tokenizer(source: Path, folder: Path, symbols: int, weights: StartingWei
         return [missing if is_file else "tokenizer: the weights have none"]
     notes = [f"generation_config.json: left out; {remedy} it"] if is_file else []
     ends = family_of(weights.model).task.reads is PairDescription
-    segments = isinstance(weights.model, EncoderConfig) and weights.model.segments > 1
-    line = write_tokenizer(weights.symbols, folder, symbols, ends, segments)
+    segments = weights.tensors.get(SEGMENTS, ())
+    line = write_tokenizer(weights.symbols, folder, symbols, ends, len(segments) > 1)
     return [*notes, *([line] if line else [])]
 
 

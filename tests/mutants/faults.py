@@ -4344,8 +4344,8 @@ EXCHANGE_FAULTS = (
         "exchange",
         "a network that transformers reads gets no segments of two texts",
         "lit_transformers/exchange/transfer.py",
-        "segments = isinstance(weights.model, EncoderConfig) and weights.model.segments > 1",
-        "segments = False",
+        "len(segments) > 1",
+        "False",
         (f"{TOKENIZER}rows_of_a_masked_language_model_are_those_of_the_run",),
     ),
     Fault(

@@ -106,6 +106,7 @@ def test_a_pretrained_tokenizer_is_written_with_its_own_special_symbols(corpus: 
     convert_weights(checkpoint, tmp_path / "converted", {}, 32)
     export_weights(tmp_path / "converted", tmp_path / "out")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert theirs("the", "sun")["token_type_ids"] == [0, 0, 0, 1, 1]
     assert theirs("the river")["input_ids"] == [2, pieces.index("the"), pieces.index("r"), pieces.index("##iver"), 3]
     assert (theirs.pad_token_id, theirs.unk_token_id, theirs.mask_token_id) == (0, 1, 4)
 
