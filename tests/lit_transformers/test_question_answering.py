@@ -393,6 +393,14 @@ def test_a_deformer_answers_new_questions_as_it_answers_those_of_the_data(cached
     ]
     assert [prediction["answer"] or "" for prediction in predicted] == [output["hypothesis"] for output in outputs]
     assert len({output["hypothesis"] for output in outputs}) > 1
+    task, _, _ = load(tmp_path / "run" / "checkpoint.ckpt")
+    windows: dict[int, list[WindowAnswer]] = {}
+    for batch in config.data.build().val_dataloader():
+        with torch.no_grad():
+            for row in task.predict_step(batch, 0):
+                windows.setdefault(row.question, []).append(row)
+    probabilities = [ResolvedAnswer.of(windows[output["id"]]).probability for output in outputs]
+    assert [prediction["probability"] for prediction in predicted] == pytest.approx(probabilities, abs=1e-5)
     with pytest.raises(ValueError, match=r"line 1: the question: has 22 symbols, too many with \[CLS\] "):
         [*predictor_of(tmp_path / "run" / "checkpoint.ckpt", LineOptions()).write([b"who has how many cats?\tada"])]
 
