@@ -62,7 +62,7 @@ def require_frozen(task: LabelledTask) -> None:
 def table_of(config: RunConfig, task: LabelledTask, data: LabelledData) -> FeatureTable:
     """Returns the table of all rows of training and validation. Its key covers the weights, the texts, the tokenizer,
     the layers that are read, the arithmetic and the code."""
-    weights = weights_digest(task.network)
+    weights = weights_digest(task.network, task.network.prediction_only())
     fields = config.training
     decisive: dict[str, Plain] = {
         "weights": weights,

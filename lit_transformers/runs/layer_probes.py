@@ -67,7 +67,7 @@ def pooled_layers(config: RunConfig, runs: str | Path = "runs") -> dict[Split, P
         raise ConfigError("probes of layers read labelled sequences of one piece; set task: classification", "task")
     data.description.labels_of("label", ClassLabels, "a probe of layers")
     splits: tuple[Split, ...] = ("train", data.validated_split)
-    weights = weights_digest(task.network)
+    weights = weights_digest(task.network, task.network.prediction_only())
     rows = [data.examples.fingerprint, data.config.evaluation.to_dict(), data.config.batch_size]
     code = code_hash(whole.override({"training.callbacks": ()}), (__name__,))
     folder = cache_folder() / "pooled_layers" / canonical_hash([weights, whole.model.to_dict(), rows, code], 32)

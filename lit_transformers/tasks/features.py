@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,10 +24,14 @@ VALUES, INDEX, META = "values.f32", "index.npz", "meta.json"
 KEY_BYTES = 16
 
 
-def weights_digest(module: nn.Module) -> str:
-    """Returns a hash of the names, dtypes, shapes and values of all weights and buffers of a module."""
-    hashed = hashlib.sha256()
+def weights_digest(module: nn.Module, unused: Iterable[nn.Parameter] = ()) -> str:
+    """Returns a hash of the names, dtypes, shapes and values of all weights and buffers of a module, except those that
+    are unused."""
+    hashed, omitted = hashlib.sha256(), {id(parameter) for parameter in unused}
+    names = {name for name, weight in module.named_parameters(remove_duplicate=False) if id(weight) in omitted}
     for name, tensor in sorted(module.state_dict().items()):
+        if name in names:
+            continue
         hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
         hashed.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return hashed.hexdigest()[:32]

@@ -343,12 +343,16 @@ def test_other_weights_layers_and_texts_have_features_of_their_own(
     monkeypatch.setenv("LIT_CACHE", str(tmp_path))
     config = downstream(questions, pretrained).override(CACHED)
 
-    def folders(config: RunConfig, change: float = 0.0) -> set[str]:
+    def folders(config: RunConfig, change: float = 0.0, unused: float = 0.0) -> set[str]:
         data = config.build_data()
         starts = dict.fromkeys(config.start.sources(), pretrained)
         task, _ = starting_task(config, data, starts)
         with torch.no_grad():
             next(task.network.parameters()).add_(change)
+            predicting = task.network.prediction_only()  # type: ignore[attr-defined]
+            assert predicting
+            for weight in predicting:
+                weight.add_(unused)
         before = {path.name for path in (tmp_path / "features").glob("*")}
         with cached_features(config, task, data):
             batch = next(iter(data.train_dataloader()))
@@ -361,6 +365,9 @@ def test_other_weights_layers_and_texts_have_features_of_their_own(
 
     assert len(folders(config)) == 1
     assert not folders(config.override({"task.pooling": "max", "seed": 3}))
+    assert not folders(config, unused=0.5), (
+        "weights that predict symbols change no features, and each seed draws its own"
+    )
     assert len(folders(config, 0.5)) == 1
     assert len(folders(config.override({"task.layers": 2}))) == 1
     assert len(folders(config.override({"task.combined_layers": (0, -1)}))) == 1
