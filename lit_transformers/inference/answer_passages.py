@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from datamodules import DataError
 from datamodules.core.examples import TextRows
 from datamodules.core.tokenizers import Symbols
 from lit_transformers.batch import LabelledBatch, Passage
@@ -25,7 +24,8 @@ from lit_transformers.inference.encode_passages import PassageReader, passage_re
 from lit_transformers.inference.lines import LineOptions, batches, padded
 from lit_transformers.inference.passage_states import PassageStates, PassageWindow
 from lit_transformers.inference.passages import PassageFinder, PassageLine, passage_finder_of
-from lit_transformers.inference.predictor import DIGITS, LineFormat, LineTexts, Predictor, require_writable
+from lit_transformers.inference.predict_answers import require_readable
+from lit_transformers.inference.predictor import DIGITS, LineFormat, LineRows, LineTexts, Predictor, require_writable
 
 __all__ = ["PassageAnswerPredictor", "passage_answer_predictor_of"]
 
@@ -95,26 +95,14 @@ class PassageAnswerPredictor(Predictor):
         require_writable([question])
         if passage is not None and self.states.number_of(passage) is None:
             raise ConfigError(f"{self.states.folder} has no passage of line {passage}; omit it, or correct it")
-        windows, symbols = self.reader.windows, self.encode(question)
-        if windows.separator in symbols:
-            raise ConfigError("the question holds the symbol that ends questions; remove it")
-        try:
-            windows.ranges(len(symbols), 0, "the question")
-        except DataError as error:
-            raise ConfigError(str(error)) from None
+        require_readable(self.reader.windows, self.encode(question), 0)
         return (question,) if passage is None else (question, str(passage))
 
     def encode_each(self, texts: Sequence[str]) -> list[Symbols]:
         return [self.encode(texts[0])]
 
-    def predictions(
-        self,
-        rows: Int[Tensor, "b t"],
-        segments: Int[Tensor, "b t"],
-        padding_mask: Bool[Tensor, "b t"],
-        padded: bool,
-        texts: Sequence[tuple[str, ...]],
-    ) -> Iterator[Mapping[str, Any]]:
+    def predictions(self, read: LineRows) -> Iterator[Mapping[str, Any]]:
+        rows, _, padding_mask, _, texts = read
         width = self.reader.width - rows.size(1)
         questions, mask = F.pad(rows, (0, width)), F.pad(padding_mask, (0, width))
         spans: list[list[FoundSpan]] = [[] for _ in texts]
@@ -123,8 +111,8 @@ class PassageAnswerPredictor(Predictor):
             sizes = [self.reader.width + window.tokens for _, window in some]
             for indices in batches(sizes, self.options.batch_tokens):
                 numbers = torch.tensor([some[index][0] for index in indices], device=rows.device)
-                read = [some[index][1] for index in indices]
-                best = best_spans(self.logits(questions[numbers], mask[numbers], read), self.head.longest_answer)
+                taken = [some[index][1] for index in indices]
+                best = best_spans(self.logits(questions[numbers], mask[numbers], taken), self.head.longest_answer)
                 for index, span in zip(indices, best.tolist(), strict=True):
                     spans[some[index][0]].append(FoundSpan(some[index][1], span))
         for own in spans:

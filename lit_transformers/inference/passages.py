@@ -20,7 +20,7 @@ from datamodules.core.tokenizers import key_of
 from lit_transformers.checked_files import CheckedFile, CheckedWriter, Extent, VectorLayout
 from lit_transformers.config import ConfigError, Plain, canonical_hash
 from lit_transformers.inference.lines import LineOptions, batches, padded
-from lit_transformers.inference.predictor import DIGITS, LineFormat, LineTexts, Predictor
+from lit_transformers.inference.predictor import DIGITS, LineFormat, LineRows, LineTexts, Predictor
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.records.files import write_json
 from lit_transformers.runs import load
@@ -135,14 +135,8 @@ class PassageFinder(Predictor):
         with arithmetic(self.training):
             return self.task.head.vectors(read_text(network, rows, padding_mask).hidden, padding_mask)
 
-    def predictions(
-        self,
-        rows: Int[Tensor, "b t"],
-        segments: Int[Tensor, "b t"],
-        padding_mask: Bool[Tensor, "b t"],
-        padded: bool,
-        texts: Sequence[tuple[str, ...]],
-    ) -> Iterator[Mapping[str, Any]]:
+    def predictions(self, read: LineRows) -> Iterator[Mapping[str, Any]]:
+        rows, _, padding_mask, _, _ = read
         for nearest in self.nearest(rows, padding_mask):
             entries = [(self.passages[number], round(score, DIGITS)) for number, score in nearest]
             yield {"passages": [{"line": line, "score": score, "passage": text} for (line, text), score in entries]}

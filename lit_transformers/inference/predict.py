@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
 
 from datamodules import (
     DataConfig,
@@ -38,7 +36,7 @@ from lit_transformers.inference.lines import LineOptions
 from lit_transformers.inference.predict_answers import AnswerPredictor
 from lit_transformers.inference.predict_choices import ChoicePredictor
 from lit_transformers.inference.predict_tags import TagPredictor
-from lit_transformers.inference.predictor import DIGITS, LineFormat, LineTexts, Predictor
+from lit_transformers.inference.predictor import DIGITS, LineFormat, LineRows, LineTexts, Predictor
 from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks import Task
@@ -84,14 +82,8 @@ class TextPredictor(Predictor):
         self.task, self.labels = task, trained.names_in(task.config.column)
         self.task.label_head.temperature = temperature or 1.0
 
-    def predictions(
-        self,
-        rows: Int[Tensor, "b t"],
-        segments: Int[Tensor, "b t"],
-        padding_mask: Bool[Tensor, "b t"],
-        padded: bool,
-        texts: Sequence[tuple[str, ...]],
-    ) -> Iterator[Mapping[str, Any]]:
+    def predictions(self, read: LineRows) -> Iterator[Mapping[str, Any]]:
+        rows, segments, padding_mask, padded, _ = read
         numbers, two = torch.arange(len(rows)), self.rows.texts == 2
         unknown = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
         batch = LabelledBatch(
@@ -127,14 +119,8 @@ class RelationPredictor(Predictor):
         sentences = (sentence.text for sentence in sentences_of(Document("", text.encode())))
         return np.concatenate([np.zeros(0, np.int32), *(self.tokenizer.encode(sentence) for sentence in sentences)])
 
-    def predictions(
-        self,
-        rows: Int[Tensor, "b t"],
-        segments: Int[Tensor, "b t"],
-        padding_mask: Bool[Tensor, "b t"],
-        padded: bool,
-        texts: Sequence[tuple[str, ...]],
-    ) -> Iterator[Mapping[str, Any]]:
+    def predictions(self, read: LineRows) -> Iterator[Mapping[str, Any]]:
+        rows, segments, padding_mask, padded, _ = read
         nothing = torch.full_like(rows, IGNORED)
         order = torch.zeros_like(rows) if RowDescription.of(self.task.data, "predict").ordered else None
         numbers = torch.arange(len(rows))

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
 
 from datamodules import DataError
 from datamodules.core.examples import TextRows
@@ -18,10 +16,21 @@ from lit_transformers.batch import LabelledBatch, Passage
 from lit_transformers.config import ConfigError
 from lit_transformers.heads.answer_span import ResolvedAnswer, WindowAnswer, best_spans
 from lit_transformers.inference.lines import LineOptions
-from lit_transformers.inference.predictor import DIGITS, LineFormat, LineTexts, Predictor
+from lit_transformers.inference.predictor import DIGITS, LineFormat, LineRows, LineTexts, Predictor
 from lit_transformers.tasks.question_answering import QuestionAnswering
 
-__all__ = ["AnswerPredictor"]
+__all__ = ["AnswerPredictor", "require_readable"]
+
+
+def require_readable(windows: QuestionWindows, question: Symbols, passage: int) -> None:
+    """Raises ConfigError for a question, given as symbols, that leaves no room for a passage of ``passage`` symbols,
+    or holds the symbol that ends questions."""
+    if windows.separator in question:
+        raise ConfigError("the question holds the symbol that ends questions; remove it")
+    try:
+        windows.ranges(len(question), passage, "the question")
+    except DataError as error:
+        raise ConfigError(str(error)) from None
 
 
 class AnswerPredictor(Predictor):
@@ -37,13 +46,7 @@ class AnswerPredictor(Predictor):
 
     def texts(self, line: str) -> tuple[str, ...]:
         texts = super().texts(line)
-        question = self.encode(texts[0])
-        if self.windows.separator in question:
-            raise ConfigError("the question holds the symbol that ends questions; remove it")
-        try:
-            self.windows.ranges(len(question), len(self.encode(texts[1])), "the question")
-        except DataError as error:
-            raise ConfigError(str(error)) from None
+        require_readable(self.windows, self.encode(texts[0]), len(self.encode(texts[1])))
         return texts
 
     def rows_of(self, symbols: Sequence[Symbols]) -> Sequence[Symbols]:
@@ -52,15 +55,9 @@ class AnswerPredictor(Predictor):
         windows = (self.windows.row(question, passage, window) for window in ranges)
         return [self.row_of(window.symbols, window.second, window.first) for window in windows]
 
-    def predictions(
-        self,
-        rows: Int[Tensor, "b t"],
-        segments: Int[Tensor, "b t"],
-        padding_mask: Bool[Tensor, "b t"],
-        padded: bool,
-        texts: Sequence[tuple[str, ...]],
-    ) -> Iterator[Sequence[float]]:
+    def predictions(self, read: LineRows) -> Iterator[Sequence[float]]:
         """Yields the row of ``best_spans`` for each window."""
+        rows, segments, padding_mask, padded, _ = read
         numbers = torch.arange(len(rows))
         batch = LabelledBatch(
             rows, padding_mask, numbers.to(rows.device), None, numbers, None, padded=padded, segments=segments

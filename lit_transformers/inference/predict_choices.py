@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
 from torch import Tensor
 
 from datamodules import TrainedSymbols
@@ -19,7 +18,7 @@ from datamodules.labelled.labelled import RowShape, batched
 from lit_transformers.batch import LabelledDescription
 from lit_transformers.config import ConfigError
 from lit_transformers.inference.lines import LineOptions
-from lit_transformers.inference.predictor import DIGITS, LineFormat, LineTexts, Predictor, require_writable
+from lit_transformers.inference.predictor import DIGITS, LineFormat, LineRows, LineTexts, Predictor, require_writable
 from lit_transformers.tasks.multiple_choice import MultipleChoice
 
 __all__ = ["ChoicePredictor"]
@@ -73,14 +72,8 @@ class ChoicePredictor(Predictor):
         packed = np.concatenate([[len(rows)], sizes, *(row for row, _ in rows)])
         return np.stack([packed, *[np.zeros_like(packed)] * 2], axis=1).astype(np.int64)
 
-    def predictions(
-        self,
-        rows: Int[Tensor, "b t"],
-        segments: Int[Tensor, "b t"],
-        padding_mask: Bool[Tensor, "b t"],
-        padded: bool,
-        texts: Sequence[tuple[str, ...]],
-    ) -> Iterator[Mapping[str, Any]]:
+    def predictions(self, read: LineRows) -> Iterator[Mapping[str, Any]]:
+        rows = read.rows
         examples = []
         for ordinal, row in enumerate(rows.tolist()):
             count, places, start = row[0], [], 0

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
 
 from datamodules.core.examples import TextRows
 from datamodules.core.tokenizers import Symbols
@@ -19,7 +17,7 @@ from datamodules.labelled.texts import WHOLE
 from lit_transformers.batch import IGNORED, LABEL, LabelledBatch, LabelledDescription, WordTagLabels
 from lit_transformers.config import ConfigError
 from lit_transformers.inference.lines import LineOptions
-from lit_transformers.inference.predictor import DIGITS, LineFormat, LineTexts, Predictor, require_writable
+from lit_transformers.inference.predictor import DIGITS, LineFormat, LineRows, LineTexts, Predictor, require_writable
 from lit_transformers.tasks.tagging import Tagging
 
 __all__ = ["TagPredictor"]
@@ -49,14 +47,8 @@ class TagPredictor(Predictor):
     def encode_each(self, texts: Sequence[str]) -> list[Symbols]:
         return [word_pieces(self.tokenizer, texts[:-1], WHOLE).symbols]
 
-    def predictions(
-        self,
-        rows: Int[Tensor, "b t"],
-        segments: Int[Tensor, "b t"],
-        padding_mask: Bool[Tensor, "b t"],
-        padded: bool,
-        texts: Sequence[tuple[str, ...]],
-    ) -> Iterator[Mapping[str, Any]]:
+    def predictions(self, read: LineRows) -> Iterator[Mapping[str, Any]]:
+        rows, _, padding_mask, padded, texts = read
         words = torch.zeros(rows.shape, dtype=torch.long)
         labels = torch.full((len(rows), max(map(len, texts)), 2), IGNORED)
         for row, (*own, _) in enumerate(texts):

@@ -19,7 +19,7 @@ from lit_transformers.inference.lines import LineOptions, LineWriter
 from lit_transformers.tasks import Task
 from lit_transformers.training.arithmetic import arithmetic
 
-__all__ = ["DIGITS", "LineFormat", "LineTexts", "Predictor", "require_writable"]
+__all__ = ["DIGITS", "LineFormat", "LineRows", "LineTexts", "Predictor", "require_writable"]
 
 LineFormat = Literal["text", "json"]
 DIGITS = 6
@@ -62,6 +62,20 @@ class LineTexts(NamedTuple):
         return "two texts with a tab between them" if len(self.names) == 2 else "a text"
 
 
+class LineRows(NamedTuple):
+    """The rows of lines in the form that networks read.
+
+    rows (b, t): symbols. segments (b, t): 1 in the second text, else 0. padding_mask (b, t): False at padding. padded:
+    whether any symbol is padding. texts: for each row, the texts of its line.
+    """
+
+    rows: Int[Tensor, "b t"]
+    segments: Int[Tensor, "b t"]
+    padding_mask: Bool[Tensor, "b t"]
+    padded: bool
+    texts: Sequence[tuple[str, ...]]
+
+
 def require_writable(texts: Sequence[str]) -> None:
     """Raises ConfigError for a character that UTF-8 cannot write."""
     try:
@@ -96,16 +110,8 @@ class Predictor(LineWriter):
         task.to(self.device)
 
     @abstractmethod
-    def predictions(
-        self,
-        rows: Int[Tensor, "b t"],
-        segments: Int[Tensor, "b t"],
-        padding_mask: Bool[Tensor, "b t"],
-        padded: bool,
-        texts: Sequence[tuple[str, ...]],
-    ) -> Iterator[Any]:
-        """Yields the prediction of each row. ``padded``: whether any symbol is padding. ``texts``: the texts of the
-        line of each row."""
+    def predictions(self, read: LineRows) -> Iterator[Any]:
+        """Yields the prediction of each row."""
 
     def texts(self, line: str) -> tuple[str, ...]:
         return self.line_texts.of(line)
@@ -133,7 +139,7 @@ class Predictor(LineWriter):
         with arithmetic(self.training):
             padding_mask, padded = padding_mask & (rows[..., 2] == 0), padded or bool(rows[..., 2].any())
             symbols, segments, _ = rows.to(self.device).unbind(dim=2)
-            return [*self.predictions(symbols, segments, padding_mask.to(self.device), padded, texts)]
+            return [*self.predictions(LineRows(symbols, segments, padding_mask.to(self.device), padded, texts))]
 
     def written(self, texts: tuple[str, ...], outputs: Sequence[Any]) -> str:
         return json.dumps(self.prediction(texts, outputs), ensure_ascii=False)
