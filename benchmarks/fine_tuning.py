@@ -152,6 +152,12 @@ def theirs(config: RunConfig, order: str, folder: Path) -> Trained:
     return Trained(clock, processor, logits)
 
 
+def trained(config: RunConfig, name: str) -> Trained:
+    """Trains through the suite ("ours"), or by the Trainer in an order."""
+    with tempfile.TemporaryDirectory() as folder:
+        return ours(config, Path(folder)) if name == "ours" else theirs(config, name, Path(folder))
+
+
 def released_folder() -> Path:
     """Returns the folder of the released weights."""
     network = cast("Any", RunConfig.from_yaml(EXAMPLE).start.network)
@@ -174,8 +180,7 @@ def rates(examples: int, rounds: int) -> dict[str, Any]:
     for number in range(rounds + 1):
         config = config_of(examples, number)
         for name in seconds:
-            with tempfile.TemporaryDirectory() as folder:
-                run = ours(config, Path(folder)) if name == "ours" else theirs(config, name, Path(folder))
+            run = trained(config, name)
             if number:  # the first round warms up
                 seconds[name].append(run.processor)
     per_second = {name: examples / statistics.median(of_rounds) for name, of_rounds in seconds.items()}
@@ -193,8 +198,7 @@ def differences(examples: int, seeds: int) -> dict[str, Any]:
         config = config_of(examples, seed)
         row: dict[str, float] = {}
         for name in ("ours", *ORDERS):
-            with tempfile.TemporaryDirectory() as folder:
-                run = ours(config, Path(folder)) if name == "ours" else theirs(config, name, Path(folder))
+            run = trained(config, name)
             row[name] = float(nats_of(run.logits, cast("LabelledData", config.build_data())).mean())
         rows.append(row)
     means = {order: statistics.mean(row["ours"] - row[order] for row in rows) for order in ORDERS}

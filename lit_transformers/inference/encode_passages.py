@@ -20,10 +20,9 @@ from lit_transformers.config import ConfigError, Plain, canonical_hash, plain_le
 from lit_transformers.inference.lines import ReportLines, batches, padded
 from lit_transformers.inference.passage_states import ANEW, Manifest, PassageStatesWriter
 from lit_transformers.inference.passages import PassageLine, passages_in
-from lit_transformers.models.capabilities import RowNetwork
+from lit_transformers.models.capabilities import RowNetwork, depth_of
 from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
-from lit_transformers.tasks.distillation import depth_of
 from lit_transformers.tasks.features import weights_digest
 from lit_transformers.tasks.question_answering import QuestionAnswering
 from lit_transformers.training.arithmetic import arithmetic

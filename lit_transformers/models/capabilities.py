@@ -215,6 +215,11 @@ class RowNetwork(Network):
         return self.tokens.softmax_only()
 
 
+def depth_of(network: RowNetwork) -> int:
+    """Returns the number of layers of a network, over all its stacks."""
+    return sum(map(len, network.layers().values()))
+
+
 class RowModelConfig(ModelConfig):
     """Base of the families that read whole rows."""
 

@@ -380,8 +380,7 @@ class DeFormer(Encoder):
 
     def pass_layers(self, x: Float[Tensor, "b t e"], ctx: Context, keep_hidden: bool = False) -> StackOutput:
         if self.apart == 0 or ctx.segments is None:
-            output: StackOutput = self.stack(x, ctx, keep_hidden=keep_hidden)
-            return output
+            return super().pass_layers(x, ctx, keep_hidden)
         division = self.division(x, ctx.segments)
         ctx = with_fields(ctx, offset=self.stack.entry.offsets(ctx.positions) if ctx.offset is None else ctx.offset)
         lower = self.read_apart(x, ctx, division, keep_hidden)
@@ -477,7 +476,7 @@ class DeFormer(Encoder):
     def layer_flops(self, length: int, remembered: int) -> int:
         """As in ``Encoder.layer_flops``. The first of two texts has ``question_width`` tokens, or half of the row."""
         if self.apart == 0 or not self.has_two_texts:
-            return self.stack.flops(length, remembered, causal=self.causal)
+            return super().layer_flops(length, remembered)
         width = min(length // 2 if self.question_width is None else self.question_width, length)
         lower, upper = self.parts
         apart = 0 if lower is None else sum(lower.flops(size, 0, self.causal) for size in (width, length - width))

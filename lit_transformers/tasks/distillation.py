@@ -17,7 +17,7 @@ from lit_transformers.heads.head import Head, HeadDict, Representation
 from lit_transformers.heads.teacher import TEACHER, TaughtHead, Teacher
 from lit_transformers.mixer import Context
 from lit_transformers.mixers.qkv import QKVMixer
-from lit_transformers.models.capabilities import RowNetwork
+from lit_transformers.models.capabilities import RowNetwork, depth_of
 from lit_transformers.observable import ModuleCall, recorded_calls
 from lit_transformers.precision import full_precision
 from lit_transformers.stacks.block import Block, add_losses
@@ -26,7 +26,7 @@ from lit_transformers.stacks.reversible import Reversible
 if TYPE_CHECKING:
     from lit_transformers.tasks.labelled import LabelledTask
 
-__all__ = ["Distillation", "DistillationConfig", "depth_of"]
+__all__ = ["Distillation", "DistillationConfig"]
 
 PLACE = "task.distillation"
 
@@ -278,11 +278,6 @@ def contiguous(batch: LabelledBatch) -> tuple[LabelledBatch, Int[Tensor, "*n t"]
 def at_places(vectors: Float[Tensor, "*n t d"], places: Int[Tensor, "*n t"]) -> Float[Tensor, "*n t d"]:
     """Returns the vectors at ``places`` of each row."""
     return vectors.gather(-2, places[..., None].expand(*vectors.shape[:-2], places.size(-1), vectors.size(-1)))
-
-
-def depth_of(network: RowNetwork) -> int:
-    """Returns the number of layers of a network, over all its stacks."""
-    return sum(map(len, network.layers().values()))
 
 
 def mixers_of(network: RowNetwork, layers: Sequence[int]) -> list[tuple[QKVMixer, int]]:

@@ -22,9 +22,9 @@ from lit_transformers.heads.combined_layers import CombinedLayers, LayerCombinat
 from lit_transformers.heads.head import Representation
 from lit_transformers.heads.pooled import ClassLabel
 from lit_transformers.heads.pooling import cut_rows, joined_rows
-from lit_transformers.models.capabilities import LayerOutputs, RowModelConfig, RowNetwork, require
+from lit_transformers.models.capabilities import LayerOutputs, RowModelConfig, RowNetwork, depth_of, require
 from lit_transformers.models.model import ModelConfig
-from lit_transformers.tasks.distillation import Distillation, DistillationConfig, depth_of
+from lit_transformers.tasks.distillation import Distillation, DistillationConfig
 from lit_transformers.tasks.features import FeatureTable
 from lit_transformers.tasks.task import Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
