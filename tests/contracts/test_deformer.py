@@ -95,11 +95,12 @@ def largest(first: Tensor, second: Tensor, mask: Tensor) -> float:
     return float(((first - second)[mask].abs().max() / first[mask].abs().max()).detach())
 
 
-def read_alone(network: DeFormer, row: int, width: int | None) -> Tensor:
-    """What a network makes of one row, from its texts without padding: each alone, and then both, (1, t, d)."""
+def read_alone(network: DeFormer, row: int, width: int | None, restarts: bool) -> Tensor:
+    """The output (1, t, d) of a network for one row, from its texts without padding: each alone, and then both.
+    restarts: whether positions begin again with the passage."""
     (question, passage), stack = texts()[row], network.stack
     second = len(question) if width is None else width
-    starts = (0, 0 if network.restarts else second)
+    starts = (0, 0 if restarts else second)
     symbols, mask, marked, segments = (part[row : row + 1, : second + len(passage)] for part in rows(width))
     parts = []
     for number, (text, start) in enumerate(zip((question, passage), starts, strict=True)):
@@ -133,6 +134,16 @@ def test_rows_are_read_with_states_of_passages_that_were_computed_before(mixer: 
     assert largest(read, other_padding, mask) < 1e-12
 
 
+@pytest.mark.parametrize("passage_positions", ["keep", "restart"])
+@torch.no_grad()
+def test_upper_layers_add_the_positions_of_the_row_to_states_that_were_computed_before(passage_positions: Any) -> None:
+    network = built(positions=SinusoidalConfig(per_layer=True), passage_positions=passage_positions)
+    symbols, mask, marked, segments = rows()
+    states = network.lower_states(symbols[:, WIDTH:], mask[:, WIDTH:])
+    cached = network.read_with(symbols[:, :WIDTH], mask[:, :WIDTH], states, mask[:, WIDTH:]).hidden
+    assert largest(network.read_row(symbols, mask, marked, segments).hidden, cached, mask) < 1e-12
+
+
 @pytest.mark.parametrize("width", [WIDTH, None])
 @pytest.mark.parametrize(
     "fields",
@@ -153,7 +164,7 @@ def test_a_row_is_both_texts_alone_and_then_together(fields: dict[str, Any], wid
     _, mask, _, _ = batch = rows(width)
     read = network.read_row(*batch).hidden
     for row in range(3):
-        alone = read_alone(network, row, width)
+        alone = read_alone(network, row, width, fields.get("passage_positions") == "restart")
         real = mask[row : row + 1, : alone.size(1)]
         assert largest(alone, read[row : row + 1, : alone.size(1)], real) < 1e-12
     layers = network.read_layers(*batch).layers
@@ -393,7 +404,7 @@ def test_sources_of_several_widths_have_none_in_common() -> None:
         assert mixed.padding_last == (widths == (None, None))
 
 
-@pytest.mark.parametrize(("apart", "positions"), [(1, "keep"), (6, "restart")])
+@pytest.mark.parametrize(("apart", "positions"), [(1, "keep"), (3, "keep"), (6, "restart")])
 def test_gates_hold_where_layers_read_texts_apart(apart: int, positions: Any) -> None:
     config = DeFormerConfig(apart=apart, passage_positions=positions, positions=LearnedConfig(), segments=2)
     small = miniature(config, 24)

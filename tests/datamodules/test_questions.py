@@ -297,9 +297,11 @@ def test_questions_of_one_width_are_padded_before_their_passages(tmp_path: Path)
     seen = 0
     shape = RowShape.of(padded.description, 1, 1, "longest")
     for ordinal in range(padded.examples.count("train")):
-        batch = batched(shape, [(0, padded.examples.example("train", ordinal))], "")
+        example = padded.examples.example("train", ordinal)
+        batch = batched(shape, [(0, example)], "")
         mask, segments = batch.padding_mask[0], batch.segments[0]
         question, passage = batch.inputs[0][mask & (segments == 0)], batch.inputs[0][mask & (segments == 1)]
+        assert len(question) == (30 if example.first is None else example.first + 1)
         assert segments.nonzero()[0] == 30 and batch.padded == (len(question) < 30)
         assert mask.tolist() == [*[True] * len(question), *[False] * (30 - len(question)), *[True] * len(passage)]
         assert not batch.inputs[0][~mask].any()

@@ -5630,7 +5630,7 @@ FAULTS = (
         "lit_transformers/models/encoder.py",
         "positions, begin = places - (width - start) * is_second, None",
         "positions, begin = places - width * is_second, None",
-        (f"{DEFORMER}rows_are_read_with_states_of_passages_that_were_computed_before",),
+        (f"{DEFORMER}upper_layers_add_the_positions_of_the_row_to_states_that_were_computed_before",),
     ),
     Fault(
         "deformer",
