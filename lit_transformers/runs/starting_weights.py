@@ -75,8 +75,8 @@ class StartingWeights(NamedTuple):
     those of a run. tensors: the weights by their names in a task, each distinct one at least once. fields: those of the
     config.json that they came with, or the numbers of their symbols alone, by the names of such fields. symbols: what
     symbols and labels stand for; None where it is not known. place: where they are from, for messages. notes: a line
-    for each part that was not in what they were made of. licences: of what they were made of, by its name. task: the
-    objective that they were trained for, as plain data; None where it is not known."""
+    for each part that their source lacked. licences: the licence of each source of weights and data, by its name.
+    task: the objective that they were trained for, as plain data; None where it is not known."""
 
     model: ModelConfig
     architecture: str

@@ -139,13 +139,13 @@ class TaskConfig(Config):
 
     @property
     def learned_of_teacher(self) -> frozenset[str]:
-        """Hook: what it learns from the teacher that ``start.teacher`` of a run names: "outputs" of its heads, "states"
-        of its network. Nothing by default."""
+        """Hook: names the parts of the teacher (``start.teacher`` of a run) that enter the loss: "outputs" of its
+        heads, "states" of its network. By default none."""
         return frozenset()
 
     def teach_probe(self, task: Task) -> None:
-        """Hook: gives a task of this config, which a probe has built, what it learns from besides data. Nothing by
-        default."""
+        """Hook: sets a teacher with random weights for a task that a probe has built from this config. By default there
+        is no teacher."""
 
     def require_packages(self) -> None:
         """Hook: raises ConfigError where a package is missing that measuring needs. Nothing by default."""
@@ -208,9 +208,9 @@ class Task(L.LightningModule, ABC):
         self._evaluator: tuple[nn.Module, torch.device] | None = None
 
     def add_heads(self, metric: Callable[[Mapping[str, Head]], HeadsMetric] | None = None) -> None:
-        """Builds the heads for the network, which is there, and with ``metric`` what they measure; None for the
-        measures of the heads, of all rows and of each group of the data. Raises ConfigError where a head cannot predict
-        from it, or cannot be trained as the config says."""
+        """Builds the heads on the network, and the metric. metric: its class; None for the measures of the heads over
+        all rows and over each group of the data. Call it after the network is built. Raises ConfigError if a head
+        cannot predict from the network, or cannot be trained as the config says."""
         self.heads = HeadDict()
         for name, config in self.config.all_heads(self.data).items():
             if missing := [part for part in config.parts if part not in self.parts]:
