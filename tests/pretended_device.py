@@ -97,9 +97,10 @@ original_tensor = torch.tensor
 
 
 def with_tensors(index: Any) -> Any:
-    """The index with tensors in place of lists, which PyTorch would otherwise turn into tensors on the meta device."""
+    """The index with tensors in place of sequences, which PyTorch would otherwise turn into tensors on the meta
+    device."""
     if isinstance(index, tuple):
-        return tuple(with_tensors(part) for part in index)
+        return tuple(with_tensors([*part] if isinstance(part, tuple) else part) for part in index)
     return original_tensor(index, device=HOST) if isinstance(index, list) else index
 
 

@@ -177,8 +177,9 @@ def attend_union(
         y, total = run(Scoring(pattern, encoding, scale, dropout, sums=True), inputs, size)
         outputs.append(y)
         sums.append(total)
+    dtype = outputs[0].dtype  # autocast would have a GPU sum in float32, and return that
     part_weights = torch.stack(sums).softmax(dim=0)
-    return (part_weights.to(outputs[0].dtype) * torch.stack(outputs)).sum(dim=0)
+    return (part_weights.to(dtype) * torch.stack(outputs)).sum(dim=0, dtype=dtype)
 
 
 def disjoint(bands: Sequence[Band]) -> Iterator[Pattern]:

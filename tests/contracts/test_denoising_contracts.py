@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from contract_cases import DIM, HEADS, Case, mixers
-from numerics import placed, same
+from numerics import here, placed, same
 from torch import Tensor
 
 from datamodules import CORRUPTIONS, DenoisingDataConfig, MASSConfig
@@ -52,7 +52,8 @@ def batch_of(kind: str, count: int = 3) -> PairBatch:
         chance = np.random.default_rng(number)
         text = PlainText(chance.permutation(WORDS)[: LENGTH - 1 - 2 * (number % 2)], np.array([0, 4, 8, 12]))
         rows.append(DamagedRow(number, noise.corrupt(text, SYMBOLS, chance), len(text.symbols) + 1))
-    return paired(described(kind), False, rows, "")
+    batch = paired(described(kind), False, rows, "")
+    return batch._replace(**{name: here(part) for name, part in batch._asdict().items() if isinstance(part, Tensor)})
 
 
 def seq2seq(kind: str, model: EncoderDecoderConfig = MODEL) -> Seq2Seq:

@@ -328,7 +328,7 @@ def test_memory_is_refused_where_there_is_no_past(case: Case, mode: Mode) -> Non
 
 @mixers()
 def test_half_precision_gives_what_single_precision_gives_to_its_own_tolerance(case: Case) -> None:
-    with exactly():
+    with exactly(), torch.no_grad():
         mixer, x, ctx = case.build(), noise(2, 20, DIM) * 0.3, context(2, 20, case.mode == "causal")
         exact = mixer(x, ctx).y
     mixer = mixer.float()
