@@ -47,6 +47,9 @@ def benchmark_tables() -> dict[str, Plain]:
         "speed.xl": _xl(_read("xl_layer_cpu_2_threads")["rows"]),
         "speed.long_rows": _long_rows(_read("long_documents_cpu")["powers"]),
         "speed.evaluation": _evaluation(_read("evaluation_speed_cpu")["rows"]),
+        "speed.gpu_goals": _gpu_goals(gpu := _read("nvidia_h100_80gb_hbm3")),
+        "speed.gpu_training": _gpu_training(results := {job["name"]: job["result"] for job in gpu["attempts"]}),
+        "speed.gpu_rows": _gpu_rows([*results["rows of 4k and 16k"]["rows"], *results["rows of 64k"]["rows"]]),
     }
 
 
@@ -97,6 +100,35 @@ def _evaluation(results: list[dict[str, Any]]) -> str:
         for row in results
     )
     return _table(("Attention", "State reused", "Sliding by one", "Faster by", "The paper's"), rows, left=())
+
+
+def _gpu_goals(kit: dict[str, Any]) -> str:
+    return _table(
+        ("Goal", "Measured", "Verdict"),
+        ((goal["text"], goal["measured"], goal["verdict"]) for goal in kit["goals"]),
+        left=(0, 1, 2),
+    )
+
+
+def _gpu_training(results: dict[str, Any]) -> str:
+    modes = [results[f"transformer-xl {mode}"] for mode in ("eager", "graphs", "compiled-graphs")]
+    rows = (
+        (
+            mode["mode"],
+            f"{mode['tokens_per_second']:,.0f}",
+            f"{mode['tokens_per_second'] / mode['published_tokens_per_second']:.2f}",
+            f"{mode['tokens_per_second'] * mode['flops_per_token'] / mode['peak_tflops'] / 1e10:.1f} %",
+            f"{mode['peak_memory_bytes'] / 1e9:.1f}",
+        )
+        for mode in modes
+    )
+    return _table(("Mode", "Tokens a second", "By NVIDIA's A100", "Of the peak", "GB"), rows)
+
+
+def _gpu_rows(results: list[dict[str, Any]]) -> str:
+    names = [*results[0]["milliseconds"]]
+    rows = ((f"{row['length']:,}", *(f"{row['milliseconds'][name]:.1f}" for name in names)) for row in results)
+    return _table(("Tokens", *names), rows, left=())
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:

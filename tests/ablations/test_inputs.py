@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -120,6 +121,21 @@ def test_a_plan_of_a_module_that_was_edited_after_this_process_imported_it_is_no
     importlib.import_module("bits_of_study")  # as a notebook does, where it stays as it was
     Path("bits_package/inner.py").write_text("STEPS = 20\n")
     assert plan() == (11, True) and plan() == (11, True)
+
+
+def test_a_compiled_module_outside_of_installed_packages_is_an_input_that_is_not_parsed(
+    folder: Path, plan: Callable[[], tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of packages that PYTHONPATH names."""
+    compiled = types.ModuleType("bits_compiled")
+    compiled.__file__ = str(folder / "bits_compiled.so")
+    (folder / "bits_compiled.so").write_bytes(b"\x7fELF\0\0")
+    os.utime(folder / "bits_compiled.so", (0, 0))  # before this process imported it
+    monkeypatch.setitem(sys.modules, "bits_compiled", compiled)
+    (folder / "bits_late.py").write_text("import bits_compiled\nLATE = 0\n")
+    assert plan() == (11, True) and plan() == (11, False)
+    (folder / "bits_compiled.so").write_bytes(b"\x7fELF\0\0\0")
+    assert plan() == (11, True)
 
 
 def test_what_code_of_the_suite_reads_by_itself_is_no_input(folder: Path, plan: Callable[[], tuple[int, bool]]) -> None:

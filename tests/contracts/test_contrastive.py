@@ -88,7 +88,9 @@ def test_the_loss_is_that_of_the_definition(loss: Literal["info_nce", "binary_nc
     with torch.no_grad():
         task.validation_step(batch, 0)
     results = task.metric.compute()
-    assert results["nats"] == pytest.approx((sum(nats) / 4).item(), rel=bound(1e-6)) and results["accuracy"] == correct / 4
+    assert (
+        results["nats"] == pytest.approx((sum(nats) / 4).item(), rel=bound(1e-6)) and results["accuracy"] == correct / 4
+    )
     assert results["masked_nats"] == pytest.approx(of_symbols.item(), rel=bound(1e-6))
     assert [row.document for row in task.metric.per_document()] == [0, 1, 2, 4]
 

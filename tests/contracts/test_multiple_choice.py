@@ -82,7 +82,10 @@ def test_the_loss_is_the_softmax_over_the_choices_of_an_example(pooling: str) ->
     right = [int(row.argmax()) == label for row, label in zip(scores[:3], LABELS, strict=False)]
     assert [(row.document, row.correct) for row in task.metric.per_document()] == [*enumerate(map(int, right))]
     results = task.metric.compute()
-    assert results["nats"] == pytest.approx(float(sum(nats).detach()) / 3, rel=bound(1e-6)) and results["accuracy"] == sum(right) / 3
+    assert (
+        results["nats"] == pytest.approx(float(sum(nats).detach()) / 3, rel=bound(1e-6))
+        and results["accuracy"] == sum(right) / 3
+    )
     predicted = task.predict_step(batch, 0)
     assert [len(row.probabilities) for row in predicted] == [3, 2, 3]
     same(torch.tensor(predicted[1].probabilities, dtype=scores[1].dtype), scores[1].softmax(0))

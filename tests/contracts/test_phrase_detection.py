@@ -64,7 +64,9 @@ def test_the_loss_is_that_of_the_definition_and_is_reported() -> None:
     with torch.no_grad():
         task.validation_step(batch, 0)
     results = task.metric.compute()
-    assert results["phrase_nats"] == pytest.approx(mean.item(), rel=bound(1e-6)) and results["phrase_accuracy"] == correct / len(nats)
+    assert results["phrase_nats"] == pytest.approx(mean.item(), rel=bound(1e-6)) and results[
+        "phrase_accuracy"
+    ] == correct / len(nats)
     assert [row.phrases for row in task.metric.per_document()] == [2, 1, 0, 1]
 
 
