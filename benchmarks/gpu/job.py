@@ -22,10 +22,7 @@ FAR_MIXERS = "attention,window 512,linear,xl"
 FAR_PEERS = "SDPA flash,SDPA cuDNN"
 """Kernels that need not be compiled: FlexAttention took half a minute for one length, and part j measures it."""
 CACHED_DECODING = "tests/contracts/test_cached_decoding.py"
-CONTRACTS = (
-    "tests/contracts/test_promises.py",
-    "tests/contracts/test_blocks.py",
-    CACHED_DECODING,
+TASK_CONTRACTS = (
     "tests/contracts/test_classifiers.py",
     "tests/contracts/test_masked_lm.py",
     "tests/contracts/test_span_boundary.py",
@@ -37,6 +34,12 @@ CONTRACTS = (
     "tests/contracts/test_bilm.py",
     "tests/contracts/test_multiple_choice.py",
     "tests/contracts/test_retrieval.py",
+)
+CONTRACTS = (
+    "tests/contracts/test_promises.py",
+    "tests/contracts/test_blocks.py",
+    CACHED_DECODING,
+    *TASK_CONTRACTS,
     "tests/lit_transformers/test_counter_based.py",
     "tests/encodings/test_executors.py",
 )
@@ -150,7 +153,10 @@ def rehearsals() -> list[KitJob]:
         far_rows("64k", "256", 10, 60, "--device", "auto", *once),
         far_rows("4k and 16k", "64,128", 10, 60, "--device", "auto", *once),
         on_device("g", "shared", "runs that share the device", 20, 120, "--rehearse"),
-        contract_tests("bf16", CACHED_DECODING, "-k", "beam or xl"),
+        contract_tests("bf16", CACHED_DECODING, *TASK_CONTRACTS, "-k", "beam or xl or definition or choices or lstm"),
+        contract_tests(
+            "float64", *TASK_CONTRACTS, "--device", "pretended", "-k", "own or definition or choices or lstm"
+        ),
         pytest_job("h", OF_GPU, 20, 540, RUN_ON_CUDA),
         transformer_xl("graphs", 10, "--check", *timing),
         benchmark("j", "layers", "layers 1", 12, *mixers, "--lengths", "64", *once),
