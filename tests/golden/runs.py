@@ -90,6 +90,7 @@ MIXED = {
     "evaluation": {"examples": 12},
 }
 SUMS = {"kind": "masked_sum", "length": 16, "ones": 3, "levels": 8, "train": 200, "validation": 32, "test": 8}
+FACTS = {"kind": "facts", "train": 60, "validation": 6, "test": 6, "questions": 8}
 HALTING = {"kind": "universal", "halting": {"ponder": 0.02}}
 COMPRESSIVE = {"kind": "compressive", "encoding": "xl", "memory": 24, "compressed_memory": 16, "rate": 2}
 SPAN = {"kind": "adaptive_span", "span": 24, "ramp": 8, "penalty": 1e-3, "memory": 24}
@@ -128,6 +129,11 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
     "multi-task": run(ENCODER, {"kind": "multi_task", "weights": {"short": 0.5}}, MIXED, TWICE),
     "regression": run(
         ENCODER | {"segments": 0}, "regression", {"kind": "labelled", "source": SUMS, "batch_size": 8, "window": 16}
+    ),
+    "deformer": run(
+        ENCODER | {"kind": "deformer", "apart": 1, "positions": {"kind": "learned", "restart": "document"}},
+        {"kind": "question_answering", "scores": "product", "longest_answer": 1},
+        {"kind": "labelled", "source": FACTS, "batch_size": 16, "window": 64},
     ),
     "halting": run(STRING_MODEL | {"stack": HALTING}, "strings", STRINGS, TWICE),
     "compressive": text({"mixer": COMPRESSIVE}),
