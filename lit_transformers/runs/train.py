@@ -19,6 +19,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 
 from datamodules import Data, Split
 from lit_transformers.batch import LanguageDescription
+from lit_transformers.compression.compressor import Compressor
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.models.cost import flops_by_length
 from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS, OUTPUTS
@@ -78,7 +79,8 @@ def train(
     checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, held, stopping, keep_optimizer=keeps)
     selection = _selection(config, data)
     data.selection_split = None if selection is None else SELECTED_ON
-    acting = list(acting_callbacks(config.training, Bars.read(directory), checkpointer))
+    compressor = Compressor(config.compression, task)
+    acting = [*acting_callbacks(config.training, Bars.read(directory), checkpointer), compressor]
     callbacks = [curves, reading, *observers(curves), DivergenceCheck(), *acting, *([selection] if selection else [])]
     with quiet(), arithmetic(config.training):
         evaluation_seconds = 0.0
@@ -87,6 +89,8 @@ def train(
             if config.training.steps:
                 with cached_features(config, task, data):
                     trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
+            else:
+                compressor.finish()
         except Pruned as end:
             end.tokens = reading.count.total()
             if is_first_rank():
