@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -11,7 +12,7 @@ from lit_transformers.config import Config, ConfigError, nearest
 from lit_transformers.models.roles import vectors
 from lit_transformers.training.groups import roles_of
 
-__all__ = ["Compression", "CompressionConfig", "matrices_of", "order_conflicts"]
+__all__ = ["Compression", "CompressionConfig", "Matrices", "matrices_of", "order_conflicts"]
 
 Matrices = Mapping[str, Tensor]
 """The matrices that a compression changes in place, by their names in the state dict of the task."""
@@ -34,9 +35,9 @@ class CompressionConfig(Config, ABC):
             yield "a compression without parameters changes nothing; set parameters to roles such as [network]"
 
     @abstractmethod
-    def build(self, matrices: Matrices) -> Compression:
-        """Returns the compression of these matrices. Raises ConfigError, which names the field, where it has no place
-        in one of them."""
+    def build(self, task: nn.Module) -> Compression:
+        """Returns the compression of the matrices of a task that have a role of ``parameters`` (``matrices_of``).
+        Raises ConfigError, which names the field, where it has no place in one of them."""
 
     def conflict_after(self, earlier: CompressionConfig) -> str | None:
         """Hook: returns why this compression cannot follow an earlier one on the same matrices; None where it can."""
@@ -44,10 +45,12 @@ class CompressionConfig(Config, ABC):
 
 
 class Compression:
-    """Changes matrices in place. Hooks do nothing by default. ``done`` is the share of the updates that are done."""
+    """Changes matrices in place. Hooks do nothing by default. ``done`` is the share of the updates that are done.
 
-    def __init__(self, matrices: Matrices) -> None:
-        self.matrices = matrices
+    ``calibration_batches``: the number of batches of training that ``calibrate`` reads.
+    """
+
+    calibration_batches: int = 0
 
     def begin(self) -> None:
         """Hook: acts before the first update, when starting weights are loaded; not where training resumes."""
@@ -63,6 +66,10 @@ class Compression:
 
     def after_step(self, done: float) -> None:
         """Hook: acts after the optimizer's step."""
+
+    def calibrate(self, task: Any, batches: Iterable[Any]) -> None:
+        """Hook: measures, before ``finish``, what the compression depends on. task: in evaluation mode. batches: of
+        training, on its device."""
 
     def finish(self) -> None:
         """Hook: acts after the last update, before the network is measured and stored."""
@@ -103,4 +110,6 @@ def order_conflicts(compressions: Iterable[CompressionConfig]) -> Iterator[str]:
 def overlap(first: CompressionConfig, second: CompressionConfig) -> bool:
     """Whether both name a role, or one names the whole network."""
     roles = {*first.parameters}, {*second.parameters}
-    return bool(roles[0] & roles[1]) or any("network" in own and other != {"heads"} for own, other in (roles, roles[::-1]))
+    return bool(roles[0] & roles[1]) or any(
+        "network" in own and other != {"heads"} for own, other in (roles, roles[::-1])
+    )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 
-from lit_transformers.compression.compression import Compression, CompressionConfig, matrices_of
+from datamodules import Data
+from lit_transformers.compression.compression import Compression, CompressionConfig
 from lit_transformers.config import ConfigError
+from lit_transformers.tasks import Task
 from lit_transformers.training.loop import amid_update
 
 __all__ = ["Compressor", "compressions_of"]
@@ -21,7 +25,7 @@ def compressions_of(configs: Sequence[CompressionConfig], task: nn.Module) -> li
     built = []
     for number, config in enumerate(configs):
         try:
-            built.append(config.build(matrices_of(task, config.parameters)))
+            built.append(config.build(task))
         except ConfigError as error:
             raise error.under(f"compression.{number}") from None
     return built
@@ -32,15 +36,27 @@ class Compressor(Callback):
     validation and the checkpoint that follow it. Their state is part of the checkpoint. All ranks hold whole and equal
     weights and gradients, so each compresses them alike."""
 
-    def __init__(self, configs: Sequence[CompressionConfig], task: nn.Module) -> None:
-        self.compressions = compressions_of(configs, task)
+    def __init__(self, configs: Sequence[CompressionConfig], task: Task, data: Data) -> None:
+        self.compressions, self.task, self.data = compressions_of(configs, task), task, data
         self.is_resumed = self.is_finished = False
 
     def finish(self) -> None:
-        """Finishes all compressions."""
+        """Finishes all compressions, each on the weights that the one before it leaves."""
         for compression in self.compressions:
+            if compression.calibration_batches:
+                self._calibrate(compression)
             compression.finish()
         self.is_finished = True
+
+    def _calibrate(self, compression: Compression) -> None:
+        """Calibrates a compression on batches of training. The random numbers of training stay as they are."""
+        was_training, first = self.task.training, islice(self.data.train_dataloader(), compression.calibration_batches)
+        self.task.eval()
+        with torch.enable_grad(), torch.random.fork_rng():
+            torch.manual_seed(0)
+            batches = (self.task.transfer_batch_to_device(batch, self.task.device, 0) for batch in first)
+            compression.calibrate(self.task, batches)
+        self.task.train(was_training)
 
     def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         for compression in self.compressions if not self.is_resumed else ():

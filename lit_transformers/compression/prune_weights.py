@@ -7,9 +7,9 @@ from typing import Annotated, Literal, final
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from lit_transformers.compression.compression import Compression, CompressionConfig, Matrices
+from lit_transformers.compression.compression import Compression, CompressionConfig, Matrices, matrices_of
 from lit_transformers.config import ConfigError, Seed
 
 __all__ = ["PruneWeightsConfig"]
@@ -50,7 +50,8 @@ class PruneWeightsConfig(CompressionConfig, kind="prune_weights"):
         if self.score == "movement" and self.end == 0:
             yield "score movement needs updates before the pruning; raise end, or set score: magnitude"
 
-    def build(self, matrices: Matrices) -> Compression:
+    def build(self, task: nn.Module) -> Compression:
+        matrices = matrices_of(task, self.parameters)
         for name, matrix in matrices.items():
             if self.pattern == "2:4" and matrix.size(-1) % GROUP:
                 reason = f"{name} has rows of {matrix.size(-1)} weights, which {GROUP} does not divide"
@@ -77,7 +78,7 @@ class PruneWeights(Compression):
     """Holds pruned weights at zero. ``kept`` is a mask of each matrix, True for weights that are left."""
 
     def __init__(self, config: PruneWeightsConfig, matrices: Matrices) -> None:
-        super().__init__(matrices)
+        self.matrices = matrices
         self.config = config
         self.kept: dict[str, Tensor] = {
             name: torch.ones_like(matrix, dtype=torch.bool) for name, matrix in matrices.items()
@@ -111,7 +112,9 @@ class PruneWeights(Compression):
             return
         self.reached = due
         scores = {name: self.scores(number, name) for number, name in enumerate(self.matrices)}
-        scores = {name: score.masked_fill(~self.kept[name].to(score.device), -torch.inf) for name, score in scores.items()}
+        scores = {
+            name: score.masked_fill(~self.kept[name].to(score.device), -torch.inf) for name, score in scores.items()
+        }
         if self.config.pattern == "2:4":
             self.kept = {name: two_of_four(score) for name, score in scores.items()}
         elif self.config.scope == "all":

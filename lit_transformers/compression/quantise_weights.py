@@ -8,9 +8,9 @@ from typing import Annotated, Literal, NamedTuple, final
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from lit_transformers.compression.compression import Compression, CompressionConfig, Matrices
+from lit_transformers.compression.compression import Compression, CompressionConfig, Matrices, matrices_of
 from lit_transformers.config import ConfigError, Positive
 
 __all__ = ["Levels", "QuantiseWeightsConfig", "dequantised", "levels_of", "rows_of"]
@@ -46,7 +46,8 @@ class QuantiseWeightsConfig(CompressionConfig, kind="quantise_weights"):
         if self.begin and self.when == "after":
             yield "begin is the start of training with quantised weights; set when: during, or begin: 0"
 
-    def build(self, matrices: Matrices) -> Compression:
+    def build(self, task: nn.Module) -> Compression:
+        matrices = matrices_of(task, self.parameters)
         for name, matrix in matrices.items():
             if self.granularity == "group" and matrix.size(-1) % self.group:
                 reason = f"{name} has rows of {matrix.size(-1)} weights, which {self.group} does not divide"
@@ -107,7 +108,7 @@ class QuantiseWeights(Compression):
     """Quantises matrices in place, at the end or for each forward pass."""
 
     def __init__(self, config: QuantiseWeightsConfig, matrices: Matrices) -> None:
-        super().__init__(matrices)
+        self.matrices = matrices
         self.config, self.done = config, 0.0
         self.kept: dict[str, Tensor] = {}
 

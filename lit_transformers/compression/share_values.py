@@ -7,9 +7,9 @@ from typing import Annotated, final
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from lit_transformers.compression.compression import Compression, CompressionConfig, Matrices
+from lit_transformers.compression.compression import Compression, CompressionConfig, Matrices, matrices_of
 from lit_transformers.config import Positive
 
 __all__ = ["ShareValuesConfig", "shared_values"]
@@ -26,13 +26,15 @@ class ShareValuesConfig(CompressionConfig, kind="share_values"):
     bits: Annotated[int, Field(ge=1, le=8)] = 4
     rounds: Positive = 50
 
-    def build(self, matrices: Matrices) -> Compression:
-        return ShareValues(self, matrices)
+    def build(self, task: nn.Module) -> Compression:
+        return ShareValues(self, matrices_of(task, self.parameters))
 
     def conflict_after(self, earlier: CompressionConfig) -> str | None:
-        return "shared values of quantised weights keep the error of both; drop one" if earlier.kind in (
-            "quantise_weights", self.kind
-        ) else None
+        return (
+            "shared values of quantised weights keep the error of both; drop one"
+            if earlier.kind in ("quantise_weights", self.kind)
+            else None
+        )
 
 
 @final
@@ -40,7 +42,7 @@ class ShareValues(Compression):
     """Replaces matrices in place by their shared values."""
 
     def __init__(self, config: ShareValuesConfig, matrices: Matrices) -> None:
-        super().__init__(matrices)
+        self.matrices = matrices
         self.config = config
 
     def finish(self) -> None:

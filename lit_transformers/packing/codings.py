@@ -106,7 +106,9 @@ def read_palette(data: bytes, shape: tuple[int, ...], details: Mapping[str, Any]
 def levels(array: Array) -> Iterator[Option]:
     """Yields the coding of integer levels with a scale for each row or group, where the weights are their product."""
     columns = array.shape[-1]
-    sizes = dict.fromkeys([array.size, columns, *(size for size in ROW_SIZES if columns % size == 0 and size < columns)])
+    sizes = dict.fromkeys(
+        [array.size, columns, *(size for size in ROW_SIZES if columns % size == 0 and size < columns)]
+    )
     for size in sizes:
         found = levels_of_rows(array.reshape(-1, size))
         if found is None:

@@ -1,11 +1,11 @@
 """Packed checkpoints: one file with the plain data of a checkpoint and its tensors, each in its shortest coding.
 
-    bytes 0-7      "LITPACK" and the version
-    bytes 8-15     length of the header
-    header         JSON, compressed: the plain data, and for each tensor its name, coding, shape, dtype, details, the
-                   length of its bytes, and their CRC-32
-    then           the bytes of the tensors
-    last 4 bytes   CRC-32 of all bytes before them
+bytes 0-7      "LITPACK" and the version
+bytes 8-15     length of the header
+header         JSON, compressed: the plain data, and for each tensor its name, coding, shape, dtype, details, the
+               length of its bytes, and their CRC-32
+then           the bytes of the tensors
+last 4 bytes   CRC-32 of all bytes before them
 """
 
 from __future__ import annotations

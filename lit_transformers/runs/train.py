@@ -79,7 +79,7 @@ def train(
     checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, held, stopping, keep_optimizer=keeps)
     selection = _selection(config, data)
     data.selection_split = None if selection is None else SELECTED_ON
-    compressor = Compressor(config.compression, task)
+    compressor = Compressor(config.compression, task, data)
     acting = [*acting_callbacks(config.training, Bars.read(directory), checkpointer), compressor]
     callbacks = [curves, reading, *observers(curves), DivergenceCheck(), *acting, *([selection] if selection else [])]
     with quiet(), arithmetic(config.training):
