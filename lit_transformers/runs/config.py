@@ -88,6 +88,7 @@ class RunConfig(Config):
         if self.start.teacher is None and self.task.learned_of_teacher:
             yield "task.distillation learns from start.teacher, which is null; set start.teacher to a run or a file"
         yield from self._compression_conflicts()
+        yield from self._layer_conflicts()
         if self.training.devices > 1:
             yield from (f"data.{reason}" for reason in self.data.rank_conflicts(self.training.devices))
         if self.data.describes is not self.task.reads:
@@ -98,12 +99,19 @@ class RunConfig(Config):
                 f"set data to {' or '.join(suitable)}, or another task"
             )
 
+    def _layer_conflicts(self) -> Iterator[str]:
+        layers, depth = self.start.layers, dict(self.model.leaves()).get("depth")
+        if layers is not None and depth is None:
+            yield "start.layers chooses from one stack, and the network has several or none; drop layers"
+        elif layers is not None and len(layers) != depth:
+            yield f"start.layers keeps {len(layers)} layers, and model.depth is {depth}; set it to {len(layers)}"
+
     def _compression_conflicts(self) -> Iterator[str]:
         if not self.compression:
             return
         yield from order_conflicts(self.compression)
         if self.training.stop is not None:
-            yield "compression changes the weights after the last update, and training.stop selects others; set it to null"
+            yield "compression changes the last weights, and training.stop selects others; set training.stop to null"
         if self.training.strategy == "fsdp":
             yield "compression needs whole matrices, of which fsdp leaves each rank a part; set training.strategy: ddp"
         if self.training.cache_features:

@@ -164,7 +164,7 @@ def starting_task(config: RunConfig, data: Data, starts: Mapping[str, Path]) -> 
     lines = []
     sources = {part: files[path] for part, path in starts.items() if part != "teacher"}
     if sources:
-        lines = start_from(task, sources, config.start.head)
+        lines = start_from(task, sources, config.start.head, config.start.layers)
     if "teacher" in starts:
         assert isinstance(task, LabelledTask)
         with torch.random.fork_rng(devices=[]):
