@@ -33,7 +33,9 @@ START = struct.Struct("<7sBQ")
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a file begins as a packed one does."""
+    """Whether there is a file that begins as a packed one does."""
+    if not path.is_file():
+        return False
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 

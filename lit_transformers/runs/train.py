@@ -22,6 +22,7 @@ from lit_transformers.batch import LanguageDescription
 from lit_transformers.compression.compressor import Compressor
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.models.cost import flops_by_length
+from lit_transformers.packing.packed_file import packed_bytes
 from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS, OUTPUTS
 from lit_transformers.runs.code import stamps_of_plugins
 from lit_transformers.runs.config import RunConfig
@@ -130,6 +131,8 @@ def train(
         timings["ranks"] = list(checkpointer.ranks)
     if starts:
         timings["started_from"] = started_from
+    if config.compression and is_first_rank():
+        timings["packed_bytes"] = len(packed_bytes(held, task.state_dict())[0])
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
     return metrics, timings, _observations(config, task, data)
 
