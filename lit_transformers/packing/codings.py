@@ -39,7 +39,7 @@ def packed(tensor: Tensor) -> PackedTensor:
     """Returns the shortest coding of a tensor."""
     tensor = tensor.detach().cpu().contiguous()
     dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
-    if tensor.dtype is not torch.float32 or tensor.dim() < 2:
+    if tensor.dtype is not torch.float32 or tensor.dim() < 2 or not tensor.numel():
         return PackedTensor("raw", shape, dtype, raw_bytes(tensor), {})
     array = tensor.numpy()
     options = [("raw", array.tobytes(), {}), *sparse(array), *palette(array), *levels(array)]
@@ -114,20 +114,22 @@ def levels(array: Array) -> Iterator[Option]:
         if found is None:
             continue
         codes, scales = found
-        lows = codes.min(axis=1, keepdims=True)
-        span = int((codes - lows).max())
-        bits = max(1, span.bit_length())
-        data, how = symbols_packed((codes - lows).astype(np.uint8).ravel(), bits)
-        parts = [zlib.compress(scales.tobytes(), 9), zlib.compress(lows.astype(np.int16).tobytes(), 9)]
-        details = {"row": size, "bits": bits, "how": how, "parts": [len(part) for part in parts]}
-        yield "levels", b"".join([*parts, data]), details
+        # Zeros of all rows have one symbol, or the levels of each row begin at 0, which may take a bit less.
+        lows_of_rows = codes.min(axis=1, keepdims=True)
+        for lows in (np.full_like(lows_of_rows, codes.min()), lows_of_rows):
+            bits = max(1, int((codes - lows).max()).bit_length())
+            if bits <= 8:
+                data, how = symbols_packed((codes - lows).astype(np.uint8).ravel(), bits)
+                parts = [zlib.compress(scales.tobytes(), 9), zlib.compress(lows.astype(np.int16).tobytes(), 9)]
+                details = {"row": size, "bits": bits, "how": how, "parts": [len(part) for part in parts]}
+                yield "levels", b"".join([*parts, data]), details
         return
 
 
 def levels_of_rows(rows: Array) -> tuple[Array, Array] | None:
     """Returns integers (r, n) and float32 scales (r, 1) whose products are the weights to the bit; None where there are
     none of magnitude at most ``MOST_LEVELS`` in a span of 256."""
-    if np.signbit(rows[rows == 0]).any():
+    if not np.isfinite(rows).all() or np.signbit(rows[rows == 0]).any():
         return None
     if len(rows) > 2 * PROBE and levels_of_rows(rows[:: len(rows) // PROBE]) is None:
         return None
