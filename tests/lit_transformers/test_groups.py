@@ -411,9 +411,9 @@ COUNTED: dict[str, tuple[RunConfig, Groups]] = {
         for kind, adapter in ADAPTERS.items()
     },
     "the matrices of vera": (NUMBERS.override({"model.adapter": ADAPTERS["vera"]}), []),
-    "dora and its network": (
+    "dora and its layers": (
         NUMBERS.override({"model.adapter": ADAPTERS["dora"]}),
-        [{"parameters": ["network"], "frozen": True}],
+        [{"parameters": ["layers"], "frozen": True}],
     ),
 }
 

@@ -1420,7 +1420,7 @@ ADAPTER_FAULTS = (
         "lit_transformers/training/training_flops.py",
         "return any(id(parameter) not in frozen for parameter in adapter.parameters())",
         "return True",
-        (f"{GROUPS}flops_of_a_step_are_those_of_the_gradients_that_are_computed[dora and its network]",),
+        (f"{GROUPS}flops_of_a_step_are_those_of_the_gradients_that_are_computed[dora and its layers]",),
     ),
     Fault(
         "adapters",
