@@ -71,6 +71,6 @@ ABLATION = Ablation(
     preparation=FETCH,
 )
 """Bottlenecks of width 8, parallel adapters of width 16, and low rank and DoRA of rank 12 have similar numbers of
-weights: 82 to 115 thousand. IA3 has fewer by its definition. VeRA is no arm: with as many weights, its matrices would
+weights: 76 to 115 thousand. IA3 has fewer by its definition. VeRA is no arm: with as many weights, its matrices would
 take more FLOPs than the network. All arms read the same rows equally often; compute is equal except for the backward
 pass of frozen weights."""
