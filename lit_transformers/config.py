@@ -65,6 +65,7 @@ __all__ = [
     "Positive",
     "PositiveFloat",
     "RandomSeed",
+    "Rank",
     "Reach",
     "Role",
     "Rounds",
@@ -131,6 +132,10 @@ class Width(Role):
 
 class HeadWidth(Role):
     """The channels of a head."""
+
+
+class Rank(Role):
+    """The rank of a product of matrices; at most the smaller side of the map that the product changes."""
 
 
 class Heads(Role):

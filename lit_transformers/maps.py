@@ -48,6 +48,10 @@ class MapAdapter(AdapterWeights):
     """Computes the output in place of a ``LinearMap``, from the map's weights. At its start the output equals the
     map's."""
 
+    needs_weight_gradient: ClassVar[bool] = False
+    """Whether its gradients are computed from the gradient of a matrix (o, i), which takes as many FLOPs as the
+    gradient of the map's weights, even if these are frozen."""
+
     @abstractmethod
     def forward(
         self, x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None

@@ -544,7 +544,8 @@ def test_what_is_compiled_runs_on_the_lowest_version_of_torch(path: Path) -> Non
         assert not (is_frozen and "__call__" in methods), made.name
 
 
-MECHANISMS = [path for path in SOURCES if {"mixers", "encodings", "adapters"} & {*path.parts} and kinds(path)]
+OF_MECHANISMS = {"mixers", "encodings", "adapters"}
+MECHANISMS = [path for path in SOURCES if OF_MECHANISMS & {*path.relative_to(ROOT).parts} and kinds(path)]
 
 
 def test_every_mechanism_names_its_paper() -> None:

@@ -7,7 +7,14 @@ from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Published, Retention, Source
 from ablations.fine_tuning import FETCH, RECIPROCAL_RANK, RETRIEVAL, SENTIMENT_NATS, TUNED, WHOLE, rates, scales
-from lit_transformers.adapters import AdapterConfig, BottleneckConfig, IA3Config, LowRankConfig, ParallelAdapterConfig
+from lit_transformers.adapters import (
+    AdapterConfig,
+    BottleneckConfig,
+    DoRAConfig,
+    IA3Config,
+    LowRankConfig,
+    ParallelAdapterConfig,
+)
 from lit_transformers.training.groups import ParameterGroupConfig
 
 AROUND = (ParameterGroupConfig(parameters=("network",), frozen=True), ParameterGroupConfig(parameters=("adapters",)))
@@ -31,6 +38,7 @@ ABLATION = Ablation(
             "bottleneck": adapted(BottleneckConfig(width=8)),
             "parallel": adapted(ParallelAdapterConfig(width=16)),
             "low_rank": adapted(LowRankConfig(rank=12)),
+            "dora": adapted(DoRAConfig(rank=12, maps=("query", "value"))),
             "ia3": adapted(IA3Config()),
             "head": {
                 "training.groups": (ParameterGroupConfig(parameters=("network",), frozen=True),),
@@ -46,9 +54,11 @@ ABLATION = Ablation(
         Contrast("bottlenecks in place of the network", "learning=bottleneck", "baseline"),
         Contrast("parallel adapters in place of the network", "learning=parallel", "baseline"),
         Contrast("low rank in place of the network", "learning=low_rank", "baseline"),
+        Contrast("DoRA in place of the network", "learning=dora", "baseline"),
         Contrast("IA3 in place of the network", "learning=ia3", "baseline"),
         Contrast("the head alone in place of the network", "learning=head", "baseline"),
         Contrast("low rank in place of bottlenecks", "learning=low_rank", "learning=bottleneck"),
+        Contrast("DoRA in place of low rank", "learning=dora", "learning=low_rank"),
     ],
     retention={"retrieval": Retention(run=RETRIEVAL, metric=RECIPROCAL_RANK)},
     published=Published(
@@ -60,5 +70,7 @@ ABLATION = Ablation(
     scales=scales(WHOLE),
     preparation=FETCH,
 )
-"""Bottlenecks of width 8, parallel adapters of width 16 and low rank of 12 have similar numbers of weights: 82 to 111
-thousand. All arms read the same rows equally often; compute is equal except for the backward pass of frozen weights."""
+"""Bottlenecks of width 8, parallel adapters of width 16, and low rank and DoRA of rank 12 have similar numbers of
+weights: 76 to 115 thousand. IA3 has fewer by its definition. VeRA is no arm: with as many weights, its matrices would
+take more FLOPs than the network. All arms read the same rows equally often; compute is equal except for the backward
+pass of frozen weights."""

@@ -13,7 +13,7 @@ from lit_transformers.config import ConfigError
 from lit_transformers.maps import Adapter, LinearMap, MapAdapter, MapRole
 from lit_transformers.mixer import Shape
 
-__all__ = ["MapsConfig"]
+__all__ = ["MapsConfig", "require_rank"]
 
 OF_FEEDFORWARDS: tuple[MapRole, ...] = ("up", "gate", "down")
 """The roles of the maps of a feed-forward; all other roles belong to mixers."""
@@ -50,3 +50,11 @@ class MapsConfig(AdapterConfig):
             for linear in chosen:
                 if linear.adapter is None:  # layers may share a map, and then its adapter
                     linear.adapter = self.adapter_of(linear, shape)
+
+
+def require_rank(rank: int, linear: LinearMap) -> None:
+    """Raises ConfigError for a rank above the smaller side of a map, which no change of the map has."""
+    most = min(linear.in_features, linear.out_features)
+    if rank > most:
+        sizes = f"{linear.in_features} inputs and {linear.out_features} outputs"
+        raise ConfigError(f"is {rank}, but the {linear.role} map has {sizes}; set it to at most {most}", "adapter.rank")

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.adapters.adapted_maps import MapsConfig
-from lit_transformers.config import Positive, PositiveFloat, Width
+from lit_transformers.adapters.adapted_maps import MapsConfig, require_rank
+from lit_transformers.config import Positive, PositiveFloat, Rank
 from lit_transformers.maps import LinearMap, MapAdapter, MapRole
 from lit_transformers.mixer import Shape
 
@@ -27,11 +27,12 @@ class DoRAConfig(MapsConfig, kind="dora"):
     alpha / rank. maps: the maps that get an adapter, by their roles, as in low_rank; the paper adapts query, key,
     value, up and down."""
 
-    rank: Annotated[Positive, Width] = 8
+    rank: Annotated[Positive, Rank] = 8
     alpha: PositiveFloat = 16.0
     maps: tuple[MapRole, ...] = ("query", "key", "value", "up", "down")
 
     def adapter_of(self, linear: LinearMap, shape: Shape) -> DoRA:
+        require_rank(self.rank, linear)
         return DoRA(self, linear)
 
     def merged(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -69,6 +70,7 @@ class DoRA(MapAdapter):
     """
 
     vector_parameters: ClassVar[tuple[str, ...]] = ("gain",)
+    needs_weight_gradient = True
 
     def __init__(self, config: DoRAConfig, linear: nn.Linear) -> None:
         super().__init__()

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.adapters.adapted_maps import MapsConfig
-from lit_transformers.config import Dropout, Fraction, Positive, PositiveFloat, Width
+from lit_transformers.adapters.adapted_maps import MapsConfig, require_rank
+from lit_transformers.config import Dropout, Fraction, Positive, PositiveFloat, Rank
 from lit_transformers.maps import Adapter, LinearMap, MapRole
 from lit_transformers.mixer import Shape
 
@@ -28,12 +28,13 @@ class LowRankConfig(MapsConfig, kind="low_rank"):
     in a mixer (query, key, value, output), cross mixers included, or in a feed-forward (up, gate, down); the paper
     adapts query and value. A map that several layers share has one adapter."""
 
-    rank: Annotated[Positive, Width] = 8
+    rank: Annotated[Positive, Rank] = 8
     alpha: PositiveFloat = 16.0
     dropout: Annotated[Fraction, Dropout] = 0.0
     maps: tuple[MapRole, ...] = ("query", "value")
 
     def adapter_of(self, linear: LinearMap, shape: Shape) -> LowRank:
+        require_rank(self.rank, linear)
         return LowRank(self, linear)
 
     def merged(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -62,7 +62,7 @@ def convert_weights(
     source: the folder of an import, or the checkpoint of a run. changes: values at paths of a run's config, all below
     ``model``; of another kind of mixer, what both kinds have and no value is given for stays as it is. length: the
     longest row of the new network; None for that of the table of positions. seed: of the weights that start anew.
-    Adapters of low rank are merged into the maps that they are beside where the new network has other ones or none.
+    Adapters of linear maps are merged into their maps if the new network has other adapters or none.
     Raises ConfigError, in one line and with nothing written, where the network cannot be built, or what both networks
     have differs in shape.
     """

@@ -184,9 +184,9 @@ def export_weights(source: Path, directory: Path, architecture_name: str | None 
     """Writes a folder that transformers reads, from the checkpoint of a run or from an import.
 
     architecture_name: the architecture to write; by default that of the import, or else the first one that has the
-    network's parts. RoBERTa has to be named, since it reads symbol 1 as padding. Adapters of low rank are merged into
-    the maps that they adapt. The head of a fine-tuned network is written where the architecture has one that computes
-    the same. Raises ConfigError, in one line and with nothing written, where something cannot be mapped.
+    network's parts. RoBERTa has to be named, since it reads symbol 1 as padding. Adapters of linear maps are merged
+    into their maps. The head of a fine-tuned network is written where the architecture has one that computes the same.
+    Raises ConfigError, in one line and with nothing written, where something cannot be mapped.
     """
     weights, head = weights_of(source), fine_tuned_head_of(source)
     named = architecture_name or weights.architecture or None

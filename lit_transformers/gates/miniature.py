@@ -23,6 +23,7 @@ from lit_transformers.config import (
     Length,
     LowerLayers,
     Memory,
+    Rank,
     TableLength,
     Width,
 )
@@ -98,6 +99,7 @@ def miniature(config: ModelConfig, length: int) -> ModelConfig:
     narrow |= {path: 0.0 for path, _ in config.leaves_with(Dropout)}
     narrow |= {path: min(value, 16) for path, value in config.leaves_with(Width) if value}
     narrow |= {path: 8 for path, value in config.leaves_with(HeadWidth) if value}
+    narrow |= {path: min(value, 4) for path, value in config.leaves_with(Rank)}
     for path, embedding in config.token_embeddings().items():
         narrow |= {f"{path}.{name}": value for name, value in embedding.shrunk(VOCABULARY).items()}
     return shrink(config, length, narrow, depth=2, shorten=lambda memory: min(memory, covering(length)))

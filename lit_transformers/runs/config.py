@@ -312,10 +312,11 @@ def describe(config: RunConfig, data: Data | None = None) -> Description:
 
 
 def frozen_and_saved(config: RunConfig, data: DataDescription, cost: ModelCost) -> tuple[int, float]:
-    """Returns how many parameters the groups of a run freeze, and the FLOPs for each token that this saves of its
-    backward passes. Raises ConfigError for a group of what the network does not have, and for what would
-    never learn."""
-    if not config.training.groups and config.training.unfreezing is None:
+    """Returns how many parameters the groups of a run freeze, and the FLOPs for each token that backward passes save by
+    these groups and by the fixed matrices of adapters. Raises ConfigError for a group of what the network does not
+    have, and for what would never learn."""
+    learns_whole = not config.training.groups and config.training.unfreezing is None
+    if learns_whole and config.model.adapter is None:
         return 0, 0.0
     source, length = config.task.counted_lengths(data)
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from lit_transformers.maps import AdapterWeights, LinearMap, MapAdapter
 from lit_transformers.models.model import Network
 from lit_transformers.models.roles import EMBEDDINGS
 from lit_transformers.stacks.block import Block
@@ -30,7 +31,8 @@ class RowLength(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """A sublayer of a layer, a norm that follows one, or a layer that has none. modules: those with its parameters;
+    """A sublayer of a layer, an adapter or a norm that follows one, or a layer that has none. modules: those with its
+    parameters;
     flops: of one of the times that it is applied in a row; tokens: that it maps."""
 
     modules: list[nn.Module]
@@ -40,10 +42,20 @@ class Applied(NamedTuple):
     def parameters(self) -> list[nn.Parameter]:
         return [parameter for module in self.modules for parameter in module.parameters()]
 
+    def without_gradient(self, frozen: set[int]) -> int:
+        """Returns the number of weights of maps that get no gradient: the frozen ones, unless an adapter that learns
+        needs their gradient, and the fixed matrices of adapters. frozen: the ids of the frozen parameters."""
+        inner = [module for outer in self.modules for module in outer.modules()]
+        needed = {id(linear.weight) for linear in inner if isinstance(linear, LinearMap) and _is_needed(linear, frozen)}
+        adapters = [module for module in inner if isinstance(module, AdapterWeights)]
+        fixed = [buffer for adapter in adapters for buffer in adapter.buffers()]
+        still = [parameter for parameter in self.parameters() if id(parameter) in frozen - needed]
+        return sum(matrix.numel() for matrix in (*still, *fixed) if matrix.dim() > 1)
+
 
 def flops_without_gradients(task: nn.Module, groups: ParameterGroups, flops: float, row: RowLength) -> float:
-    """Returns the FLOPs for one row that a backward pass saves of what groups freeze, of twice ``flops``, those of the
-    forward pass.
+    """Returns the FLOPs for one row that a backward pass saves of what groups freeze and of the fixed matrices of
+    adapters, of twice ``flops``, those of the forward pass.
 
     A map takes as many FLOPs for the gradient of its weights as forward, which frozen weights save, and as many for
     that of its inputs, which is saved where nothing learns in its sublayer or below it. Products of activations, as in
@@ -70,7 +82,7 @@ def flops_without_gradients(task: nn.Module, groups: ParameterGroups, flops: flo
                 is_below = is_below or bool(outside - {id(p) for p in network.tokens.parameters()})
             for piece in stack:
                 is_below = is_below or any(p.requires_grad for p in piece.parameters())
-                still = sum(p.numel() for p in piece.parameters() if p.dim() > 1 and id(p) in frozen)
+                still = piece.without_gradient(frozen)
                 saved += times * (min(piece.flops, 2.0 * piece.tokens * still) if is_below else 2.0 * piece.flops)
         is_anything_below = is_anything_below or is_below
     still = sum(p.numel() for p in above if id(p) in frozen)
@@ -94,17 +106,16 @@ def _pieces(network: Network, row: RowLength) -> Iterator[list[Applied]]:
 
 
 def _parts(layer: nn.Module) -> Iterator[list[nn.Module]]:
-    """Yields each sublayer of a layer with its adapter and the norm before it, and the norms that follow sublayers; the
-    layer itself where it has none."""
+    """Yields each sublayer of a layer with the norm before it, the adapters whose output is added to the output of the
+    sublayer, and the norms that follow sublayers; the layer itself if it has none."""
     if not isinstance(layer, Block):
         yield [layer]
         return
     for branch in layer.branches():
-        adapter = [] if branch.adapter is None else [branch.adapter]
-        if layer.pre:
-            yield [branch.sublayer, *adapter, branch.norm]
-        else:
-            yield [branch.sublayer, *adapter]
+        yield [branch.sublayer, branch.norm] if layer.pre else [branch.sublayer]
+        if branch.adapter is not None:
+            yield [branch.adapter]
+        if not layer.pre:
             yield [branch.norm]
 
 
@@ -123,6 +134,14 @@ def _without_flops(modules: list[nn.Module]) -> Iterator[None]:
 
 def _none(*_: object, **__: object) -> int:
     return 0
+
+
+def _is_needed(linear: LinearMap, frozen: set[int]) -> bool:
+    """Whether the adapter of a map learns from the gradient of the map's weights."""
+    adapter = linear.adapter
+    if not isinstance(adapter, MapAdapter) or not adapter.needs_weight_gradient:
+        return False
+    return any(id(parameter) not in frozen for parameter in adapter.parameters())
 
 
 def _maps_above(task: nn.Module, below: set[int], frozen: set[int]) -> list[nn.Parameter]:

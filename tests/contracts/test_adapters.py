@@ -22,6 +22,7 @@ from lit_transformers.adapters import (
     VeRAConfig,
     adapter_names,
 )
+from lit_transformers.adapters.adapted_maps import MapsConfig
 from lit_transformers.checks.network_parts import adapt_maps, count_flops
 from lit_transformers.config import ConfigError, field_types
 from lit_transformers.encodings import XLConfig
@@ -49,7 +50,7 @@ DATA = probe_data(11, 6)
 SYMBOLS = torch.tensor([[1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1]])
 ALL_MAPS = LowRankConfig(rank=3, maps=("query", "key", "value", "output", "up", "down"))
 EVERY: tuple[MapRole, ...] = ALL_MAPS.maps
-MERGED = [
+MERGED: list[MapsConfig] = [
     LowRankConfig(rank=3, alpha=5.0, maps=EVERY),
     DoRAConfig(rank=3, alpha=5.0, maps=EVERY),
     VeRAConfig(rank=5, maps=EVERY),
@@ -190,6 +191,23 @@ def test_maps_that_a_sublayer_lacks_are_refused_by_name(
         family.override({"adapter": {"kind": "low_rank", "maps": maps}}).build(DATA)
 
 
+@pytest.mark.parametrize("kind", ["low_rank", "dora"])
+def test_a_rank_above_the_smaller_side_of_a_map_is_refused_with_the_highest_rank(kind: str) -> None:
+    family = EncoderConfig(**SIZES, mixer=AttentionConfig(head_dim=4))
+    message = r"^adapter\.rank: is 9, but the query map has 16 inputs and 8 outputs; set it to at most 8$"
+    with pytest.raises(ConfigError, match=message):
+        family.override({"adapter": {"kind": kind, "maps": ["query", "key"], "rank": 9}}).build(DATA)
+    family.override({"adapter": {"kind": kind, "maps": ["query", "key"], "rank": 8}}).build(DATA)
+    family.override({"adapter": {"kind": "vera", "maps": ["key"], "rank": 40}}).build(DATA)
+
+
+@pytest.mark.parametrize("kind", ["low_rank", "dora"])
+def test_gates_of_a_network_with_a_high_rank_lower_it_with_the_width(kind: str) -> None:
+    family = EncoderConfig(dim=64, heads=1, depth=2, mixer=AttentionConfig(head_dim=64))
+    results = gates.check(family.override({"adapter": {"kind": kind, "maps": ["key"], "rank": 32}}))
+    assert results and not [f"{gate.name}: {gate.detail}" for gate in results if not gate.passed]
+
+
 class UnnamedConfig(MixerConfig, kind="unnamed"):
     """Its map says no role."""
 
@@ -235,6 +253,25 @@ def test_a_network_with_merged_adapters_computes_the_same(adapter: AdapterConfig
     plain = family.build(DATA).double().eval()
     plain.load_state_dict(adapter.merged(adapted.state_dict()))
     torch.testing.assert_close(hidden(plain), hidden(adapted), atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("adapter", MERGED, ids=lambda adapter: adapter.kind)
+@pytest.mark.parametrize("config", adaptable(), ids=name)
+def test_a_mixer_with_merged_adapters_computes_the_same(config: MixerConfig, adapter: MapsConfig) -> None:
+    """However it reads its maps."""
+    shape = SHAPE._replace(shared={})
+    plain, adapted = config.build(shape).double().eval(), config.build(shape).double().eval()
+    for linear in (module for module in adapted.modules() if isinstance(module, LinearMap)):
+        linear.adapter = adapter.adapter_of(linear, shape).double()
+    tensors = randomised(adapted).state_dict()
+    plain.load_state_dict(adapter.merged(tensors))
+    x, ctx = torch.randn(2, 7, DIM).double(), context(2, 7, "causal" in config.promises().modes)
+    torch.manual_seed(0)
+    expected = plain(x, ctx).y
+    torch.manual_seed(0)
+    torch.testing.assert_close(adapted(x, ctx).y, expected, atol=1e-9, rtol=1e-9)
+    adapted.load_state_dict(tensors | {name: 2 * tensor for name, tensor in tensors.items() if ".adapter." in name})
+    assert not torch.allclose(adapted(x, ctx).y, expected)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -303,6 +340,19 @@ def test_dropout_of_what_low_rank_reads_is_of_training_alone() -> None:
     assert not torch.equal(linear(x), linear(x))
     linear.eval()
     assert torch.equal(linear(x), linear(x))
+
+
+def test_the_matrices_of_vera_follow_its_seed_whatever_the_seed_of_a_run_and_are_in_its_checkpoint() -> None:
+    def tensors(run: int, seed: int) -> dict[str, Tensor]:
+        torch.manual_seed(run)
+        network = EncoderConfig(**SIZES, adapter=VeRAConfig(rank=5, seed=seed)).build(DATA)
+        return {key: tensor for key, tensor in network.state_dict().items() if "projections" in key}
+
+    first, other_run, other_seed = tensors(0, 0), tensors(1, 0), tensors(0, 1)
+    assert {key.rpartition(".")[2]: tensor.shape for key, tensor in first.items()} == {"down": (5, 16), "up": (16, 5)}
+    assert len({tensor.data_ptr() for tensor in first.values()}) == 2
+    assert all(torch.equal(tensor, other_run[key]) for key, tensor in first.items())
+    assert not any(torch.equal(tensor, other_seed[key]) for key, tensor in first.items())
 
 
 def test_the_names_of_adapters_are_those_of_shared_ones_too() -> None:

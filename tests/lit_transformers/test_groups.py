@@ -375,6 +375,16 @@ def test_gradients_of_the_rest_are_those_without_anything_frozen(stack: str | di
     assert all(torch.equal(whole[name], part[name]) for name in part)
 
 
+ONLY_ADAPTERS: Groups = [{"parameters": ["network"], "frozen": True}, {"parameters": ["adapters"]}]
+MAPS = ["query", "key", "value", "output", "up", "down"]
+ADAPTERS = {
+    "bottleneck": {"kind": "bottleneck", "width": 4},
+    "parallel": {"kind": "parallel", "width": 4, "sublayers": "both"},
+    "low_rank": {"kind": "low_rank", "rank": 2, "maps": MAPS},
+    "dora": {"kind": "dora", "rank": 1, "maps": MAPS},
+    "vera": {"kind": "vera", "rank": 8, "maps": MAPS},
+    "ia3": {"kind": "ia3", "maps": MAPS},
+}
 COUNTED: dict[str, tuple[RunConfig, Groups]] = {
     "nothing": (NUMBERS, []),
     "a network": (NUMBERS, [{"parameters": ["network"], "frozen": True}]),
@@ -396,6 +406,15 @@ COUNTED: dict[str, tuple[RunConfig, Groups]] = {
     ),
     "an encoder": (PAIRS, [{"parameters": ["encoder", "embeddings"], "frozen": True}]),
     "a decoder": (PAIRS, [{"parameters": ["decoder"], "frozen": True}]),
+    **{
+        f"all but {kind}": (NUMBERS.override({"model.adapter": adapter}), ONLY_ADAPTERS)
+        for kind, adapter in ADAPTERS.items()
+    },
+    "the matrices of vera": (NUMBERS.override({"model.adapter": ADAPTERS["vera"]}), []),
+    "dora and its layers": (
+        NUMBERS.override({"model.adapter": ADAPTERS["dora"]}),
+        [{"parameters": ["layers"], "frozen": True}],
+    ),
 }
 
 

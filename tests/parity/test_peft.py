@@ -137,7 +137,7 @@ class Method(NamedTuple):
 
 
 def dora_pairs(own: Any, theirs: Any) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """A magnitude is the gain of ours times the norm of each row."""
+    """A magnitude is the gain of ours multiplied by the norm of each row."""
     norms = theirs.base_layer.weight.norm(dim=1)
     ones = torch.ones(())
     return [
@@ -152,13 +152,13 @@ def ia3_pairs(own: Any, theirs: Any) -> list[tuple[Tensor, Tensor, Tensor]]:
 
 
 def vera_pairs(own: Any, theirs: Any) -> list[tuple[Tensor, Tensor, Tensor]]:
-    theirs.vera_A["default"].copy_(own.projections.down)
-    theirs.vera_B["default"].copy_(own.projections.up)
+    """peft shares one pair of matrices among maps of all sizes, which read the first columns and rows of it."""
+    own.projections.down.copy_(theirs.vera_A["default"][:, : theirs.in_features])
+    own.projections.up.copy_(theirs.vera_B["default"][: theirs.out_features])
     ones = torch.ones(())
     return [(own.ranks, theirs.vera_lambda_d["default"], ones), (own.outputs, theirs.vera_lambda_b["default"], ones)]
 
 
-SQUARE = ("query", "key", "value", "output")
 METHODS = {
     "dora": Method(
         {"kind": "dora", "rank": 3, "alpha": 5.0, "maps": [*THEIR_NAMES]},
@@ -174,7 +174,7 @@ METHODS = {
         ia3_pairs,
     ),
     "vera": Method(
-        {"kind": "vera", "rank": 5, "maps": [*SQUARE]},
+        {"kind": "vera", "rank": 5, "maps": [*THEIR_NAMES]},
         lambda peft, layers: peft.VeraConfig(r=5, target_modules=layers),
         vera_pairs,
     ),
@@ -291,14 +291,24 @@ def test_a_bottleneck_is_not_exported_and_not_left_out(imported: Path, tmp_path:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_of_weights_with_shared_projections_is_merged(imported: Path, tmp_path: Path) -> None:
-    vera = with_adapter(imported, METHODS["vera"].ours, tmp_path / "adapted")
-    weights = read_weights(vera)
-    for name, tensor in weights.tensors.items():
-        if name.endswith(".adapter.outputs"):
-            tensor.normal_(generator=torch.Generator().manual_seed(0))
-    write_weights(vera, weights)
-    convert_weights(vera, tmp_path / "plain", {"model.adapter": None})
-    plain = read_weights(tmp_path / "plain" / "weights.safetensors")
+@pytest.mark.parametrize("adapter", OTHERS, ids=lambda adapter: adapter["kind"])
+def test_adapters_in_a_file_of_weights_are_merged_into_what_is_exported(
+    adapter: dict[str, Any], imported: Path, tmp_path: Path
+) -> None:
+    """Of matrices that maps share, the file has one copy."""
+    file = with_adapter(imported, adapter, tmp_path / "adapted")
+    weights, generator = read_weights(file), torch.Generator().manual_seed(0)
+    learned = (".up", ".gain", ".inputs", ".outputs")
+    for name in sorted(name for name in weights.tensors if ".adapter." in name and name.endswith(learned)):
+        tensor = weights.tensors[name]
+        tensor.add_(0.3 * torch.randn(tensor.shape, generator=generator))
+    write_weights(file, weights)
     expected = hidden(network_of(weights.model, weights.tensors))
-    close(hidden(network_of(plain.model, plain.tensors)), expected, 1e-5)
+    plain = read_weights(imported / "weights.safetensors")
+    assert (hidden(network_of(plain.model, plain.tensors)) - expected).abs().max() > 0.01
+    notes = export_weights(file, tmp_path / "out").notes
+    assert notes[0] == f"adapter: {adapter['kind']}, merged into the weights"
+    theirs = transformers.BertModel.from_pretrained(tmp_path / "out", **EAGER).double().eval()
+    symbols, padding_mask = rows()
+    exported = theirs(input_ids=symbols, attention_mask=padding_mask.long()).last_hidden_state[padding_mask]
+    close(expected, exported, 1e-5)
