@@ -90,10 +90,10 @@ def matrices_of(task: nn.Module, roles: Iterable[str]) -> dict[str, nn.Parameter
         if role not in members:
             raise ConfigError(f"the network has no {role}; {nearest(role, members)}", "parameters")
     names = {name for role in roles for name in members[role]}
-    found = {name: p for name, p in task.named_parameters() if name in names and id(p) not in without}
-    if not found:
+    matrices = {name: p for name, p in task.named_parameters() if name in names and id(p) not in without}
+    if not matrices:
         raise ConfigError(f"{', '.join(roles)} has no matrix, and vectors are not compressed", "parameters")
-    return found
+    return matrices
 
 
 def order_conflicts(compressions: Iterable[CompressionConfig]) -> Iterator[str]:

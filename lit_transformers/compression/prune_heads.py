@@ -56,10 +56,7 @@ class PruneHeads(Compression):
     def __init__(self, config: PruneHeadsConfig, mixers: Mapping[str, QKVMixer]) -> None:
         self.config, self.mixers = config, mixers
         self.importance: list[Tensor] = []
-
-    @property
-    def calibration_batches(self) -> int:
-        return self.config.batches if self.config.score == "importance" else 0
+        self.calibration_batches = config.batches if config.score == "importance" else 0
 
     def calibrate(self, task: Any, batches: Iterable[Any]) -> None:
         sums = [torch.zeros(mixer.heads, device=mixer.merge.weight.device) for mixer in self.mixers.values()]

@@ -20,7 +20,7 @@ class ShareValuesConfig(CompressionConfig, kind="share_values"):
     """Replaces the weights of each matrix, after training, by the nearest of 2^bits values: the centroids of k-means in
     one dimension, which begin at equal distances from the smallest weight to the largest. Zeros stay zero.
 
-    bits: of the number of a value. rounds: at most so many rounds of k-means.
+    bits: of the number of a value. rounds: the most rounds of k-means.
     """
 
     bits: Annotated[int, Field(ge=1, le=8)] = 4

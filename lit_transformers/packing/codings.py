@@ -110,10 +110,10 @@ def levels(array: Array) -> Iterator[Option]:
         [array.size, columns, *(size for size in ROW_SIZES if columns % size == 0 and size < columns)]
     )
     for size in sizes:
-        found = levels_of_rows(array.reshape(-1, size))
-        if found is None:
+        coded = levels_of_rows(array.reshape(-1, size))
+        if coded is None:
             continue
-        codes, scales = found
+        codes, scales = coded
         # Zeros of all rows have one symbol, or the levels of each row begin at 0, which may take a bit less.
         lows_of_rows = codes.min(axis=1, keepdims=True)
         for lows in (np.full_like(lows_of_rows, codes.min()), lows_of_rows):

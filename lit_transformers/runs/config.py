@@ -10,8 +10,8 @@ from datamodules import Data, DataConfig, LanguageDataConfig, TrainedSymbols
 from lit_transformers.attention.kernels import cuda_only
 from lit_transformers.batch import DataDescription, LanguageDescription, MixedDescription
 from lit_transformers.compression import CompressionConfig
+from lit_transformers.compression.callback import compressions_of
 from lit_transformers.compression.compression import order_conflicts
-from lit_transformers.compression.compressor import compressions_of
 from lit_transformers.config import Config, ConfigError, Plain, Seed, nearest, paths_within, table
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.models.cost import ModelCost, shapes_or_values

@@ -266,7 +266,7 @@ def of_layers(weights: StartingWeights, layers: Sequence[int]) -> StartingWeight
     depth = dict(weights.model.leaves()).get("depth")
     found = {int(match[2]) for name in weights.tensors if (match := LAYER.fullmatch(name))}
     if not isinstance(depth, int) or found != {*range(depth)}:
-        raise ConfigError(f"{weights.place} has no sequence of layers of its own; drop layers", "start.layers")
+        raise ConfigError(f"{weights.place} has no single sequence of layers; drop layers", "start.layers")
     if beyond := [layer for layer in layers if layer > depth]:
         raise ConfigError(f"{weights.place} has {depth} layers, and no layer {beyond[0]}", "start.layers")
     tensors = {name: tensor for name, tensor in weights.tensors.items() if not LAYER.fullmatch(name)}

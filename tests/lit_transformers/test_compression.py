@@ -14,8 +14,8 @@ from golden.runs import RUNS
 from torch import Tensor, nn
 
 from lit_transformers.compression import COMPRESSIONS, CompressionConfig
+from lit_transformers.compression.callback import CompressionCallback, compressions_of
 from lit_transformers.compression.compression import matrices_of
-from lit_transformers.compression.compressor import Compressor, compressions_of
 from lit_transformers.compression.quantise_weights import dequantised, levels_of, rows_of
 from lit_transformers.compression.share_values import shared_values
 from lit_transformers.config import ConfigError
@@ -33,14 +33,14 @@ def compressed(*parts: Mapping[str, Any], **changes: Any) -> RunConfig:
     return BASE.override({"compression": tuple(CompressionConfig.from_dict(part) for part in parts), **changes})
 
 
-def built(*parts: Mapping[str, Any]) -> tuple[Task, Compressor]:
+def built(*parts: Mapping[str, Any]) -> tuple[Task, CompressionCallback]:
     config = compressed(*parts)
     data = config.build_data()
     torch.manual_seed(0)
     task = config.build_task(data)
     for matrix in matrices_of(task, ["network"]).values():
         nn.init.normal_(matrix, std=0.1)
-    return task, Compressor(config.compression, task, data)
+    return task, CompressionCallback(config.compression, task, data.train_dataloader)
 
 
 def finished(*parts: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -129,7 +129,7 @@ def test_heads_are_pruned_by_what_the_loss_would_change_to_first_order() -> None
     """|y dL/dy| is the derivative of the loss with respect to a factor of the head's output."""
     task, compressor = built({"kind": "prune_heads", "heads": 2, "batches": 2})
     (pruning,) = compressor.compressions
-    batches = [batch for batch, _ in zip(compressor.data.train_dataloader(), range(2), strict=False)]
+    batches = [batch for batch, _ in zip(compressor.batches(), range(2), strict=False)]
     task.eval()
     expected = []
     for layer in range(2):

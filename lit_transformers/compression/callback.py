@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -11,13 +11,12 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 
-from datamodules import Data
 from lit_transformers.compression.compression import Compression, CompressionConfig
 from lit_transformers.config import ConfigError
 from lit_transformers.tasks import Task
 from lit_transformers.training.loop import amid_update
 
-__all__ = ["Compressor", "compressions_of"]
+__all__ = ["CompressionCallback", "compressions_of"]
 
 
 def compressions_of(configs: Sequence[CompressionConfig], task: nn.Module) -> list[Compression]:
@@ -31,13 +30,13 @@ def compressions_of(configs: Sequence[CompressionConfig], task: nn.Module) -> li
     return built
 
 
-class Compressor(Callback):
+class CompressionCallback(Callback):
     """Calls the hooks of compressions in the order of their list, and finishes them after the last update, before the
     validation and the checkpoint that follow it. Their state is part of the checkpoint. All ranks hold whole and equal
-    weights and gradients, so each compresses them alike."""
+    weights and gradients, so each compresses them alike. batches: returns the batches of training, for calibration."""
 
-    def __init__(self, configs: Sequence[CompressionConfig], task: Task, data: Data) -> None:
-        self.compressions, self.task, self.data = compressions_of(configs, task), task, data
+    def __init__(self, configs: Sequence[CompressionConfig], task: Task, batches: Callable[[], Iterable[Any]]) -> None:
+        self.compressions, self.task, self.batches = compressions_of(configs, task), task, batches
         self.is_resumed = self.is_finished = False
 
     def finish(self) -> None:
@@ -50,7 +49,7 @@ class Compressor(Callback):
 
     def _calibrate(self, compression: Compression) -> None:
         """Calibrates a compression on batches of training. The random numbers of training stay as they are."""
-        was_training, first = self.task.training, islice(self.data.train_dataloader(), compression.calibration_batches)
+        was_training, first = self.task.training, islice(self.batches(), compression.calibration_batches)
         self.task.eval()
         with torch.enable_grad(), torch.random.fork_rng():
             torch.manual_seed(0)
