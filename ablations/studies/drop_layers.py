@@ -3,7 +3,7 @@ layers of networks that were trained for it)."""
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Contrast
+from ablations.ablation import Ablation, Contrast, Published, Source
 from ablations.compression import COMPRESSED, SCALES
 from ablations.fine_tuning import FETCH, SENTIMENT_NATS
 
@@ -19,6 +19,7 @@ def without(*layers: int) -> dict[str, object]:
 ABLATION = Ablation(
     question="Which layer of a fine-tuned encoder can be dropped?",
     answer=["without layer 3", "without layer 6"],
+    source=Source("Fan et al. 2019", arxiv="1909.11556"),
     baseline=COMPRESSED,
     factors={
         "dropped": {
@@ -34,6 +35,13 @@ ABLATION = Ablation(
         *(Contrast(f"without layer {layer}", f"dropped={layer}", "baseline") for layer in range(1, DEPTH + 1)),
         Contrast("without every other layer", "dropped=2_4_6", "baseline"),
     ],
+    published=Published(
+        protocol="RoBERTa on MNLI and SST-2, trained with LayerDrop and without every other layer afterwards; here no "
+        "layer is dropped in training",
+        metric="accuracy on MNLI",
+        goal="maximize",
+        claims=["Networks of any depth can be taken from one that was trained with LayerDrop, without fine-tuning."],
+    ),
     scales=SCALES,
     preparation=FETCH,
 )

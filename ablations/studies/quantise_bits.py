@@ -1,12 +1,12 @@
-"""The loss of quantised weights, by their bits and by how many of them share a scale (Jacob et al. 2017,
-arXiv:1712.05877). This study reproduces no table."""
+"""The loss of quantised weights, by their bits and by how many of them share a scale (Zafrir et al. 2019,
+arXiv:1910.06188)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ablations.ablation import Ablation, Contrast
+from ablations.ablation import Ablation, Contrast, Published, Source
 from ablations.compression import COMPRESSED, SCALES
 from ablations.fine_tuning import FETCH, SENTIMENT_NATS
 from lit_transformers.compression import QuantiseWeightsConfig
@@ -20,6 +20,7 @@ def quantised(bits: int, **fields: Any) -> Mapping[str, Any]:
 ABLATION = Ablation(
     question="How many bits does a weight of a fine-tuned encoder need?",
     answer=["4 bits by channel"],
+    source=Source("Zafrir et al. 2019", arxiv="1910.06188"),
     baseline=COMPRESSED,
     factors={
         "weights": {
@@ -47,6 +48,12 @@ ABLATION = Ablation(
         Contrast("3 bits by channel", "weights=3_channel", "baseline"),
         Contrast("2 bits by channel", "weights=2_channel", "baseline"),
     ],
+    published=Published(
+        protocol="BERT with weights and activations of 8 bits, quantised during fine-tuning; here weights alone, after it",
+        metric="GLUE",
+        goal="maximize",
+        claims=["With 8 bits BERT is 4 times smaller and loses little accuracy."],
+    ),
     scales=SCALES,
     preparation=FETCH,
 )

@@ -264,8 +264,8 @@ def of_layers(weights: StartingWeights, layers: Sequence[int]) -> StartingWeight
     """Returns weights of the network of some layers of a network, counted from 1, in the given order. Raises
     ConfigError for a layer beyond the last, and for a network whose layers are no sequence."""
     depth = dict(weights.model.leaves()).get("depth")
-    found = {int(match[2]) for name in weights.tensors if (match := LAYER.fullmatch(name))}
-    if not isinstance(depth, int) or found != {*range(depth)}:
+    numbers = {int(match[2]) for name in weights.tensors if (match := LAYER.fullmatch(name))}
+    if not isinstance(depth, int) or numbers != {*range(depth)}:
         raise ConfigError(f"{weights.place} has no single sequence of layers; drop layers", "start.layers")
     if beyond := [layer for layer in layers if layer > depth]:
         raise ConfigError(f"{weights.place} has {depth} layers, and no layer {beyond[0]}", "start.layers")
