@@ -49,7 +49,7 @@ ABLATION = Ablation(
         Contrast("2 bits by channel", "weights=2_channel", "baseline"),
     ],
     published=Published(
-        protocol="BERT with weights and activations of 8 bits, quantised during fine-tuning; here weights alone, after it",
+        protocol="BERT with weights and activations of 8 bits, quantised in fine-tuning; here weights alone, after it",
         metric="GLUE",
         goal="maximize",
         claims=["With 8 bits BERT is 4 times smaller and loses little accuracy."],
