@@ -8253,6 +8253,14 @@ FAULTS = (
     ),
     Fault(
         "passage states",
+        "the lower layers read a question again for each window",
+        "lit_transformers/inference/answer_passages.py",
+        "output = network.read_states(question_states, mask, states, states_mask)",
+        "output = network.read_with(questions, mask, states, states_mask)",
+        (f"{STATES}the_lower_layers_read_each_question_once",),
+    ),
+    Fault(
+        "passage states",
         "an equal passage takes the answer away",
         "lit_transformers/inference/answer_passages.py",
         'WindowAnswer(number, other, sys.maxsize, "", none, total)',
