@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,11 +23,11 @@ from lit_transformers.heads.head import Representation
 from lit_transformers.inference.encode_passages import PassageReader, passage_reader_of
 from lit_transformers.inference.lines import LineOptions, batches, padded
 from lit_transformers.inference.passage_states import PassageStates, PassageWindow
-from lit_transformers.inference.passages import PassageFinder, PassageLine, passage_finder_of
+from lit_transformers.inference.passages import PassageLine, passage_finder_of
 from lit_transformers.inference.predict_answers import require_readable
 from lit_transformers.inference.predictor import DIGITS, LineFormat, LineRows, LineTexts, Predictor, require_writable
 
-__all__ = ["PassageAnswerPredictor", "passage_answer_predictor_of"]
+__all__ = ["Finds", "PassageAnswerPredictor", "passage_answer_predictor_of"]
 
 QUESTION_LINE = '{"question": "..."}, or with "passage": the line of a passage'
 """The form of a line of JSON, for messages."""
@@ -47,6 +47,13 @@ class StoredPassages(Sequence[PassageLine]):
 
     def __getitem__(self, number: Any) -> Any:
         return self.states.passage(number)
+
+
+class Finds(Protocol):
+    """Chooses the passages that are read for each question, as ``PassageFinder`` does."""
+
+    def nearest_of(self, questions: Sequence[str]) -> Sequence[Sequence[tuple[int, float]]]:
+        """Returns, for the text of each question, the numbers and scores of the passages."""
 
 
 class FoundSpan(NamedTuple):
@@ -70,7 +77,7 @@ class PassageAnswerPredictor(Predictor):
         self,
         reader: PassageReader,
         states: PassageStates,
-        finder: PassageFinder | None,
+        finder: Finds | None,
         options: LineOptions,
         form: LineFormat,
     ) -> None:
