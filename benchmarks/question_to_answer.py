@@ -68,7 +68,7 @@ TINY_MODEL: Mapping[str, Any] = {
 NAMES = ("ada", "bob", "eve", "kim", "leo", "mia", "ned", "zoe")
 
 
-class Answer(NamedTuple):
+class ReadAnswer(NamedTuple):
     """An answer. passage: the number of the passage that holds it; None for no answer."""
 
     text: str
@@ -77,11 +77,11 @@ class Answer(NamedTuple):
 
 Candidates = Sequence[int] | None
 """The numbers of the passages that are read for a question; None: all passages."""
-ReadAnswers = Callable[[Sequence[str], Sequence[Candidates]], list[Answer]]
+AnswerReader = Callable[[Sequence[str], Sequence[Candidates]], list[ReadAnswer]]
 """Returns the answer to each question from its passages."""
 
 
-class RowReader(AnswerPredictor):
+class ScoredAnswers(AnswerPredictor):
     """Answers as ``predict`` does, with the score of each answer: the largest sum of two logits over all windows."""
 
     def prediction(self, texts: tuple[str, ...], outputs: Sequence[Sequence[float]]) -> Mapping[str, Any]:
@@ -202,28 +202,28 @@ def config_of_readers(checkpoints: Sequence[Path]) -> RunConfig:
     return configs[0]
 
 
-def row_reader(checkpoint: Path, passages: Sequence[str]) -> ReadAnswers:
+def row_reader(checkpoint: Path, passages: Sequence[str]) -> AnswerReader:
     """Returns a reader whose layers all read whole rows."""
     predictor = predictor_of(checkpoint, LineOptions(), "json")
     assert isinstance(predictor, AnswerPredictor)
-    reader = RowReader(predictor.task, predictor.windows, LineOptions(), "json")
+    reader = ScoredAnswers(predictor.task, predictor.windows, LineOptions(), "json")
 
-    def read(questions: Sequence[str], candidates: Sequence[Candidates]) -> list[Answer]:
+    def read(questions: Sequence[str], candidates: Sequence[Candidates]) -> list[ReadAnswer]:
         chosen = [range(len(passages)) if own is None else sorted(own) for own in candidates]
         rows = ((question, number) for question, own in zip(questions, chosen, strict=True) for number in own)
         found = iter(written(reader, ({"question": text, "context": passages[number]} for text, number in rows)))
         best = (max(((next(found), number) for number in own), key=lambda pair: pair[0]["score"]) for own in chosen)
-        return [Answer(answer["answer"] or "", None if answer["answer"] is None else at) for answer, at in best]
+        return [ReadAnswer(answer["answer"] or "", None if answer["answer"] is None else at) for answer, at in best]
 
     return read
 
 
-def state_reader(checkpoint: Path, states: Path) -> ReadAnswers:
+def state_reader(checkpoint: Path, states: Path) -> AnswerReader:
     """Returns a reader whose upper layers read questions with the states of passages in a folder."""
     reader = passage_reader_of(checkpoint)
     held = PassageStates(states, reader.dependencies)
 
-    def read(questions: Sequence[str], candidates: Sequence[Candidates]) -> list[Answer]:
+    def read(questions: Sequence[str], candidates: Sequence[Candidates]) -> list[ReadAnswer]:
         several = {text: own for text, own in zip(questions, candidates, strict=True) if own is not None}
         predictor = PassageAnswerPredictor(reader, held, Given(several) if several else None, LineOptions(), "json")
         lines = (
@@ -231,12 +231,12 @@ def state_reader(checkpoint: Path, states: Path) -> ReadAnswers:
             for text, own in zip(questions, candidates, strict=True)
         )
         found = written(predictor, lines)
-        return [Answer(each["answer"] or "", each["passage"] and each["passage"] - 1) for each in found]
+        return [ReadAnswer(each["answer"] or "", each["passage"] and each["passage"] - 1) for each in found]
 
     return read
 
 
-def measured(held_out: HeldOut, apart: int, way: str, read: ReadAnswers, candidates: Sequence[Candidates]) -> Result:
+def measured(held_out: HeldOut, apart: int, way: str, read: AnswerReader, candidates: Sequence[Candidates]) -> Result:
     """Answers the questions that have candidates from these passages. An empty sequence: the question is not read."""
     numbers = [number for number, own in enumerate(candidates) if own is None or len(own)]
     begin = time.perf_counter()

@@ -8261,6 +8261,22 @@ FAULTS = (
     ),
     Fault(
         "passage states",
+        "an error of the retriever counts as an error of the reader",
+        "benchmarks/question_to_answer.py",
+        "if own is not None and gold not in own else",
+        "if own is None else",
+        ("tests/benchmarks/test_question_to_answer.py::test_errors_are_counted_at_the_stage_that_fails",),
+    ),
+    Fault(
+        "passage states",
+        "questions on one passage count as independent",
+        "benchmarks/question_to_answer.py",
+        "(sums - counts * middle) * len(counts) / len(both)",
+        "(sums / counts - middle)",
+        ("tests/benchmarks/test_question_to_answer.py::test_intervals_of_differences_take_passages_as_independent",),
+    ),
+    Fault(
+        "passage states",
         "an equal passage takes the answer away",
         "lit_transformers/inference/answer_passages.py",
         'WindowAnswer(number, other, sys.maxsize, "", none, total)',
