@@ -141,7 +141,7 @@ def retriever_config(questions: Path, steps: int, tiny: bool) -> RunConfig:
     """Returns the config of a retriever. questions: a folder with pairs of questions and passages."""
     source = {"kind": "records", "path": str(questions), "split_by": "target"}
     changes = {"data.source": source, "data.evaluation.split": "validation", "training.steps": steps}
-    config = RETRIEVAL.override(changes | {"training.optimizer.learning_rate": 2e-5})
+    config = RETRIEVAL.override(changes | {"training.optimizer.learning_rate": 2e-5, "start": READER.start})
     small = {"model": {**TINY_MODEL, "kind": "encoder"}, "start": None, "data.tokenizer": BytesConfig()}
     return config.override(small) if tiny else config
 

@@ -58,7 +58,7 @@ def shown(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title=title)
     names = [*dict.fromkeys(chain.from_iterable(rows))]
     for name in names:
-        table.add_column(name.replace("_", " "), justify="right")
+        table.add_column(name.replace("_", "\n"), justify="right")
     for row in rows:
         cells = (row.get(name, "") for name in names)
         table.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else f"{cell}" for cell in cells))

@@ -12,6 +12,7 @@ import pytest
 import typer
 from scipy import stats
 
+from ablations.fine_tuning import READER
 from benchmarks.question_to_answer import (
     ERRORS,
     WAYS,
@@ -21,6 +22,8 @@ from benchmarks.question_to_answer import (
     evenly,
     held_out_of,
     main,
+    reader_config,
+    retriever_config,
     row_reader,
     state_reader,
 )
@@ -99,6 +102,12 @@ def test_intervals_of_differences_take_passages_as_independent() -> None:
     assert (clustered["f1"], clustered["low"], clustered["high"]) == pytest.approx(
         (middle, middle - half, middle + half)
     )
+
+
+def test_readers_and_retriever_start_from_the_released_network(tmp_path: Path) -> None:
+    configs = [reader_config(5, 150, 0, None), retriever_config(tmp_path, 0, False)]
+    assert [config.start.to_dict()["network"] for config in configs] == [READER.start.to_dict()["network"]] * 2
+    assert READER.start.network is not None
 
 
 def test_questions_are_chosen_at_equal_distances() -> None:

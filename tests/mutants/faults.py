@@ -8269,6 +8269,14 @@ FAULTS = (
     ),
     Fault(
         "passage states",
+        "passages are found by a network without training",
+        "benchmarks/question_to_answer.py",
+        ', "start": READER.start}',
+        "}",
+        ("tests/benchmarks/test_question_to_answer.py::test_readers_and_retriever_start_from_the_released_network",),
+    ),
+    Fault(
+        "passage states",
         "questions on one passage count as independent",
         "benchmarks/question_to_answer.py",
         "(sums - counts * middle) * len(counts) / len(both)",
