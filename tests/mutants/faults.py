@@ -5617,8 +5617,8 @@ FAULTS = (
         "deformer",
         "passages that are read before their questions begin at 0",
         "lit_transformers/models/encoder.py",
-        "        start = self.passage_start()\n",
-        "        start = 0\n",
+        "start, places = self.passage_start() if number else 0,",
+        "start, places = 0,",
         (
             f"{DEFORMER}rows_are_read_with_states_of_passages_that_were_computed_before",
             f"{DEFORMER}gates_hold_where_layers_read_texts_apart",
@@ -5636,8 +5636,8 @@ FAULTS = (
         "deformer",
         "questions of any width are read with states of passages",
         "lit_transformers/models/encoder.py",
-        "if lower is None or not (self.restarts or width == start):",
-        "if lower is None:",
+        "if not (self.restarts or width == start):",
+        "if width < 0:",
         (f"{DEFORMER}states_of_passages_that_depend_on_questions_are_refused",),
     ),
     Fault(
