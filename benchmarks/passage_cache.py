@@ -35,10 +35,10 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from ablations.fine_tuning import MINILM_NETWORK, PIECES, TUNED
 from benchmarks.hardware import JSON_HELP, describe, save
+from benchmarks.reading import one_line, questions_of, shown, wikitext_lines, written
 from datamodules import LabelledDataConfig, QuestionsConfig
 from lit_transformers import build_model
 from lit_transformers.answer_scores import answer_scores
@@ -84,12 +84,7 @@ def texts() -> Iterator[str]:
     """Yields passages, each on one line: first xquad, then long lines of WikiText-2."""
     for language in LANGUAGES:
         yield from (one_line(paragraph["context"]) for paragraph in paragraphs(language))
-    with lzma.open(Path(os.environ["LIT_DATA"], "wikitext-2", "wiki.train.tokens.xz"), "rt", encoding="utf-8") as file:
-        yield from (one_line(line) for line in file if len(line) > 400)
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())
+    yield from wikitext_lines()
 
 
 def megabytes_of(checkpoint: Path, passages: Path, folder: Path) -> list[tuple[int, float]]:
@@ -107,20 +102,8 @@ def megabytes_of(checkpoint: Path, passages: Path, folder: Path) -> list[tuple[i
     return [(sum(count for count, _ in groups[: place + 1]), memory) for place, (_, memory) in enumerate(groups)]
 
 
-def questions_of(config: RunConfig) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Returns the held-out questions, each with its passage and its right answers."""
-    examples = config.build_data().examples  # type: ignore[attr-defined]
-    count = len(set(examples.documents("validation").tolist()))
-    pairs = (examples.question("validation", number) for number in range(count))
-    return [
-        (question.text, one_line(paragraph.passage), tuple(answer.text for answer in question.answers))
-        for paragraph, question in pairs
-    ]
-
-
 def answers(predictor: LineWriter, lines: list[dict[str, Any]]) -> list[str]:
-    written = predictor.write(f"{json.dumps(line)}\n".encode() for line in lines)
-    return [json.loads(line)["answer"] or "" for line in written]
+    return [answer["answer"] or "" for answer in written(predictor, lines)]
 
 
 def in_precision(folder: Path, precision: Precision) -> Path:
@@ -141,15 +124,15 @@ def precision_rows(
 ) -> list[dict[str, Any]]:
     """Returns a row for ``predict``, and a row for each precision of the cache."""
     lines = {text: number for number, text in reversed([*enumerate(passages.read_text().splitlines(), 1)])}
-    questions = questions_of(config)[:count]
+    questions = questions_of(config, "validation")[:count]
     expected = answers(
         predictor_of(checkpoint, LineOptions(), "json"),
-        [{"question": question, "context": passage} for question, passage, _ in questions],
+        [{"question": question.text, "context": question.passage} for question in questions],
     )
 
     def row_of(name: str, given: list[str]) -> dict[str, Any]:
         pairs = zip(given, questions, strict=True)
-        scores = [answer_scores(answer, right, may_be_none=False) for answer, (_, _, right) in pairs]
+        scores = [answer_scores(answer, question.answers, may_be_none=False) for answer, question in pairs]
         equal = sum(answer == other for answer, other in zip(given, expected, strict=True))
         match, f1 = (mean(column) for column in zip(*scores, strict=True))
         return {"name": name, "exact_match": match, "f1": f1, "equal": equal, "questions": len(questions)}
@@ -158,7 +141,7 @@ def precision_rows(
     for precision in PRECISIONS:
         predictor = passage_answer_predictor_of(checkpoint, in_precision(folder, precision), LineOptions(), "json")
         given = answers(
-            predictor, [{"question": question, "passage": lines[passage]} for question, passage, _ in questions]
+            predictor, [{"question": question.text, "passage": lines[question.passage]} for question in questions]
         )
         held = predictor.states.manifest
         sizes = {"windows": held.windows, "tokens": held.tokens, "bytes": held.files["states"].size / held.passages}
@@ -238,17 +221,6 @@ def network_of(apart: int) -> RowNetwork:
     network = build_model(config_of(apart, 1)).network.eval()
     assert isinstance(network, RowNetwork)
     return network
-
-
-def shown(title: str, rows: list[dict[str, Any]]) -> Table:
-    table = Table(title=title)
-    names = [*rows[-1]]
-    for name in names:
-        table.add_column(name, justify="right")
-    for row in rows:
-        cells = (row.get(name, "") for name in names)
-        table.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else f"{cell}" for cell in cells))
-    return table
 
 
 def main(

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,11 +23,11 @@ from lit_transformers.heads.head import Representation
 from lit_transformers.inference.encode_passages import PassageReader, passage_reader_of
 from lit_transformers.inference.lines import LineOptions, batches, padded
 from lit_transformers.inference.passage_states import PassageStates, PassageWindow
-from lit_transformers.inference.passages import PassageFinder, PassageLine, passage_finder_of
+from lit_transformers.inference.passages import PassageLine, passage_finder_of
 from lit_transformers.inference.predict_answers import require_readable
 from lit_transformers.inference.predictor import DIGITS, LineFormat, LineRows, LineTexts, Predictor, require_writable
 
-__all__ = ["PassageAnswerPredictor", "passage_answer_predictor_of"]
+__all__ = ["Finds", "PassageAnswerPredictor", "passage_answer_predictor_of"]
 
 QUESTION_LINE = '{"question": "..."}, or with "passage": the line of a passage'
 """The form of a line of JSON, for messages."""
@@ -49,6 +49,13 @@ class StoredPassages(Sequence[PassageLine]):
         return self.states.passage(number)
 
 
+class Finds(Protocol):
+    """Chooses the passages that are read for each question, as ``PassageFinder`` does."""
+
+    def nearest_of(self, questions: Sequence[str]) -> Sequence[Sequence[tuple[int, float]]]:
+        """Returns, for the text of each question, the numbers and scores of the passages."""
+
+
 class FoundSpan(NamedTuple):
     """A window that was read for a question. columns: its best span, a row of ``best_spans``."""
 
@@ -58,8 +65,8 @@ class FoundSpan(NamedTuple):
 
 class PassageAnswerPredictor(Predictor):
     """Finds the answer to a question in passages on disk: in the passage that the line names, in the passages that a
-    retriever ranks highest, or in all passages. The upper layers read each question with the lower states of each
-    window.
+    retriever ranks highest, or in all passages. The lower layers read each question once. The upper layers read its
+    states with the states of each window. States of questions are in memory for one batch of questions.
 
     The answer is the span with the largest sum of two logits over all windows. The logits have no softmax, so scores of
     different passages can be compared (arXiv:1704.00051, section 3.2). The score of no answer and the probabilities are
@@ -70,7 +77,7 @@ class PassageAnswerPredictor(Predictor):
         self,
         reader: PassageReader,
         states: PassageStates,
-        finder: PassageFinder | None,
+        finder: Finds | None,
         options: LineOptions,
         form: LineFormat,
     ) -> None:
@@ -105,6 +112,7 @@ class PassageAnswerPredictor(Predictor):
         rows, _, padding_mask, _, texts = read
         width = self.reader.width - rows.size(1)
         questions, mask = F.pad(rows, (0, width)), F.pad(padding_mask, (0, width))
+        states = self.question_states(questions, mask)
         spans: list[list[FoundSpan]] = [[] for _ in texts]
         windows = self.windows_of(texts)
         while some := [*islice(windows, TOGETHER)]:
@@ -112,7 +120,8 @@ class PassageAnswerPredictor(Predictor):
             for indices in batches(sizes, self.options.batch_tokens):
                 numbers = torch.tensor([some[index][0] for index in indices], device=rows.device)
                 taken = [some[index][1] for index in indices]
-                best = best_spans(self.logits(questions[numbers], mask[numbers], taken), self.head.longest_answer)
+                logits = self.logits(questions[numbers], mask[numbers], states[numbers], taken)
+                best = best_spans(logits, self.head.longest_answer)
                 for index, span in zip(indices, best.tolist(), strict=True):
                     spans[some[index][0]].append(FoundSpan(some[index][1], span))
         for own in spans:
@@ -131,16 +140,27 @@ class PassageAnswerPredictor(Predictor):
             for passage in passages:
                 yield from ((number, window) for window in self.states.windows_of(passage))
 
+    def question_states(self, questions: Int[Tensor, "b w"], mask: Bool[Tensor, "b w"]) -> Float[Tensor, "b w d"]:
+        """Returns the states (b, w, d) of questions above the lower layers, which read at most ``batch_tokens`` symbols
+        at once."""
+        network, together = self.reader.network, max(1, self.options.batch_tokens // self.reader.width)
+        parts = zip(questions.split(together), mask.split(together), strict=True)
+        return torch.cat([network.question_states(*part) for part in parts])
+
     def logits(
-        self, questions: Int[Tensor, "b w"], mask: Bool[Tensor, "b w"], windows: Sequence[PassageWindow]
+        self,
+        questions: Int[Tensor, "b w"],
+        mask: Bool[Tensor, "b w"],
+        question_states: Float[Tensor, "b w d"],
+        windows: Sequence[PassageWindow],
     ) -> Float[Tensor, "b t 2"]:
-        """Returns the logits (b, t, 2) of the first and the last token of the answer, given b questions and the window
-        of each."""
+        """Returns the logits (b, t, 2) of the first and the last token of the answer, given b questions with their
+        states and the window of each."""
         states, states_mask = (
             part.to(questions.device) for part in padded([self.states.states(window) for window in windows])
         )
         network = self.reader.network
-        output = network.read_with(questions, mask, states, states_mask)
+        output = network.read_states(question_states, mask, states, states_mask)
         unknown = torch.zeros(states_mask.shape, dtype=torch.long, device=questions.device)
         numbers = torch.arange(len(questions))
         segments = torch.cat([torch.zeros_like(questions), states_mask.long()], dim=1)

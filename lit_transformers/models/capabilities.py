@@ -19,6 +19,8 @@ from lit_transformers.stacks import Stack
 
 M = TypeVar("M", bound=ModelConfig)
 
+APART_NOWHERE = "no layer of this network reads a text apart; set model: deformer"
+
 
 class CausalNetwork(Network):
     """Reads segments in order and represents each symbol from those before it, and from itself.
@@ -108,7 +110,7 @@ class RowNetwork(Network):
     """Reads whole rows, which do not depend on each other.
 
     ``apart``: the number of its lowest layers that read the two texts of a row apart, so that the states of a passage
-    can be computed before its question is known (``lower_states``, ``read_with``).
+    can be computed before its question is known (``lower_states``, ``read_states``).
     """
 
     apart: int = 0
@@ -156,12 +158,33 @@ class RowNetwork(Network):
         their questions are. ``padding_mask`` is True at real symbols and False at padding, which is at the end. Raises
         ConfigError where no layer reads passages apart, which is the default, or their states would depend on the
         lengths of questions."""
-        raise ConfigError("no layer of this network reads a text apart; set model: deformer", "model")
+        raise ConfigError(APART_NOWHERE, "model")
 
     def lower_part(self) -> nn.Module:
         """Hook: returns the modules on whose weights ``lower_states`` depend. Raises ConfigError where no layer reads
         passages apart, which is the default."""
-        raise ConfigError("no layer of this network reads a text apart; set model: deformer", "model")
+        raise ConfigError(APART_NOWHERE, "model")
+
+    def question_states(
+        self, questions: Int[Tensor, "b w"], padding_mask: Bool[Tensor, "b w"] | None = None
+    ) -> Float[Tensor, "b w d"]:
+        """Hook: returns the states (b, w, d) of questions above the lowest ``apart`` layers, whatever their passages
+        are. A question has its [CLS], its [SEP] and the padding behind it. ``padding_mask`` is True at real symbols
+        and False at padding. Raises ConfigError if no layer reads questions apart, which is the default."""
+        raise ConfigError(APART_NOWHERE, "model")
+
+    def read_states(
+        self,
+        questions: Float[Tensor, "b w d"],
+        padding_mask: Bool[Tensor, "b w"] | None,
+        states: Float[Tensor, "b p d"],
+        states_mask: Bool[Tensor, "b p"] | None = None,
+    ) -> ModelOutput:
+        """Hook: returns the output of ``read_row`` for rows (b, w + p) of questions and passages, given the
+        ``question_states`` and the ``lower_states`` of both. Masks are True at real symbols and False at padding.
+        Raises ConfigError if no layer reads passages apart, which is the default, or questions have another width than
+        in the rows of its data."""
+        raise ConfigError(APART_NOWHERE, "model")
 
     def read_with(
         self,
@@ -170,11 +193,9 @@ class RowNetwork(Network):
         states: Float[Tensor, "b p d"],
         states_mask: Bool[Tensor, "b p"] | None = None,
     ) -> ModelOutput:
-        """Hook: reads questions, each with its [CLS], its [SEP] and the padding behind it, and passages of which
-        ``lower_states`` are given: what ``read_row`` returns of the rows (b, w + p) of both. Masks are True at real
-        symbols and False at padding. Raises ConfigError where no layer reads passages apart, which is the default, or
-        questions have another width than in the rows of its data."""
-        raise ConfigError("no layer of this network reads a text apart; set model: deformer", "model")
+        """Returns the output of ``read_states``, given the symbols of the questions. Raises ConfigError as
+        ``question_states`` and ``read_states`` do."""
+        return self.read_states(self.question_states(questions, padding_mask), padding_mask, states, states_mask)
 
     def predict(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n e"]:
         """Hook: maps hidden vectors to those that the softmax of ``tokens`` reads. By default they are the same."""

@@ -423,14 +423,25 @@ class DeFormer(Encoder):
     def lower_states(
         self, symbols: Int[Tensor, "b p"], padding_mask: Bool[Tensor, "b p"] | None = None
     ) -> Float[Tensor, "b p d"]:
+        return self.text_states(1, symbols, padding_mask)
+
+    def question_states(
+        self, questions: Int[Tensor, "b w"], padding_mask: Bool[Tensor, "b w"] | None = None
+    ) -> Float[Tensor, "b w d"]:
+        return self.text_states(0, questions, padding_mask)
+
+    def text_states(
+        self, number: int, symbols: Int[Tensor, "b s"], padding_mask: Bool[Tensor, "b s"] | None
+    ) -> Float[Tensor, "b s d"]:
+        """Returns the states (b, s, d) of text 0 or 1 of rows above the lower layers. Raises ConfigError if no layer
+        reads texts apart, or if the positions of passages depend on questions."""
         lower, _ = self.parts
         if lower is None:
             raise ConfigError("no layer reads a passage apart from its question; set apart: 1 or more", "model.apart")
-        start = self.passage_start()
-        segments = torch.ones_like(symbols) if padding_mask is None else padding_mask.long()
-        positions = (start + torch.arange(symbols.size(1), device=symbols.device)).expand_as(symbols)
-        nothing = torch.zeros_like(symbols, dtype=torch.bool)
-        ctx = Context(positions, self.causal, padding_mask, marked=nothing, segments=segments)
+        start, places = self.passage_start() if number else 0, torch.arange(symbols.size(1), device=symbols.device)
+        segments = torch.full_like(symbols, number) if padding_mask is None else number * padding_mask.long()
+        positions, marked = ((start + places).expand_as(symbols), ((places == 0) & (number == 0)).expand_as(symbols))
+        ctx = Context(positions, self.causal, padding_mask, marked=marked, segments=segments)
         output: StackOutput = lower(self.embed(symbols, segments), with_fields(ctx, start=start, padding_last=True))
         return output.y
 
@@ -438,28 +449,23 @@ class DeFormer(Encoder):
         parts = {"tokens": self.tokens, "segments": self.segments, "lower": self.parts[0]}
         return nn.ModuleDict({name: part for name, part in parts.items() if part is not None})
 
-    def read_with(
+    def read_states(
         self,
-        questions: Int[Tensor, "b w"],
+        questions: Float[Tensor, "b w d"],
         padding_mask: Bool[Tensor, "b w"] | None,
         states: Float[Tensor, "b p d"],
         states_mask: Bool[Tensor, "b p"] | None = None,
     ) -> ModelOutput:
-        lower, _ = self.parts
         width, start = questions.size(1), self.passage_start()
-        if lower is None or not (self.restarts or width == start):
+        if not (self.restarts or width == start):
             reason = f"passages begin at {start}, and questions have {width} symbols with their padding"
             raise ConfigError(reason, "data.source.question_width")
-        length, rows = width + states.size(1), len(states)
-        places = torch.arange(length, device=questions.device).expand(rows, -1)
+        joined = torch.cat([questions, states.to(questions.dtype)], dim=1)
+        places = torch.arange(joined.size(1), device=joined.device).expand(len(joined), -1)
         is_second, real = places >= width, joined_masks((questions, padding_mask), (states, states_mask))
         segments = (is_second if real is None else is_second & real).long()
         positions, begin = places - (width - start) * is_second, None if self.restarts else 0
         ctx = Context(positions, self.causal, real, marked=places == 0, segments=segments, start=begin)
-        division = Division(length, width, length - width)
-        embedded = self.embed(questions, segments[:, :width])
-        question: StackOutput = lower(embedded, division.context(0, ctx))
-        joined = division.joined(question.y, states.to(question.y.dtype))
         output = self.read_jointly(StackOutput(joined, (), {}), ctx)
         return ModelOutput(self.norm(output.y), None, dict(output.aux))
 

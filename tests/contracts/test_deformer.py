@@ -134,6 +134,19 @@ def test_rows_are_read_with_states_of_passages_that_were_computed_before(mixer: 
     assert largest(read, other_padding, mask) < 1e-12
 
 
+@torch.no_grad()
+def test_states_of_a_question_are_read_with_any_number_of_passages() -> None:
+    network = built(apart=2)
+    symbols, mask, marked, segments = rows()
+    symbols[:, :WIDTH], mask[:, :WIDTH] = symbols[:1, :WIDTH], mask[:1, :WIDTH]
+    expected = network.read_row(symbols, mask, marked, segments).hidden
+    states = network.lower_states(symbols[:, WIDTH:], mask[:, WIDTH:])
+    question = network.question_states(symbols[:1, :WIDTH], mask[:1, :WIDTH]).expand(3, -1, -1)
+    assert (
+        largest(expected, network.read_states(question, mask[:, :WIDTH], states, mask[:, WIDTH:]).hidden, mask) < 1e-12
+    )
+
+
 @pytest.mark.parametrize("passage_positions", ["keep", "restart"])
 @torch.no_grad()
 def test_upper_layers_add_the_positions_of_the_row_to_states_that_were_computed_before(passage_positions: Any) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,34 @@ def test_a_network_reads_states_of_a_cache_as_it_reads_the_row(folder: Path, sta
     read = task.network.read_with(rows[:, :WIDTH], masks[:, :WIDTH].bool(), vectors, masks[:, WIDTH:].bool()).hidden
     real = masks.bool()
     assert (read[real] - expected[real]).norm() < 1e-6 * expected[real].norm()
+
+
+def test_the_lower_layers_read_each_question_once(
+    folder: Path, states: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In batches of at most ``batch_tokens`` symbols, of which no two have their states in memory. The upper layers
+    read each question with each window."""
+    few = LineOptions(batch_tokens=3 * WIDTH)
+    predictor = passage_answer_predictor_of(folder / "checkpoint.ckpt", states["float32"], few)
+    read: tuple[list[int], list[int]] = ([], [])
+    for part, counts in zip(predictor.reader.network.parts, read, strict=True):  # type: ignore[arg-type]
+        part.register_forward_hook(lambda _, arguments, output, counts=counts: counts.append(len(output.y)))
+    kept: list[weakref.ref[torch.Tensor]] = []
+    whole = predictor.question_states
+
+    def recorded(*texts: torch.Tensor) -> torch.Tensor:
+        assert not [each for each in kept if each() is not None], "states of the batch before are still in memory"
+        made = whole(*texts)
+        kept.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(predictor, "question_states", recorded)
+    lines = [{"question": question} for question in QUESTIONS]
+    found = answered(predictor, *lines)
+    assert read[0] == [3, 3]
+    assert sum(read[1]) == len(QUESTIONS) * len(predictor.states.windows)
+    for own, other in zip(found, answered(reader(folder, states["float32"]), *lines), strict=True):
+        assert own == other | {name: pytest.approx(other[name], abs=2e-6) for name in ("score", "probability")}
 
 
 def test_of_several_passages_the_span_with_the_greatest_score_is_the_answer(
