@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from lit_transformers.compression import COMPRESSIONS, CompressionConfig
 from lit_transformers.compression.callback import CompressionCallback, compressions_of
 from lit_transformers.compression.compression import matrices_of
+from lit_transformers.compression.prune_heads import PruneHeads
 from lit_transformers.compression.quantise_weights import dequantised, levels_of, rows_of
 from lit_transformers.compression.share_values import shared_values
 from lit_transformers.config import ConfigError
@@ -178,19 +179,56 @@ def test_gradual_pruning_follows_its_cubic_and_holds_what_it_pruned(tmp_path: Pa
         assert (weights[name] == 0).sum() == round(0.8 * weights[name].numel())
 
 
-def test_training_with_quantised_weights_learns_by_gradients_at_quantised_weights(tmp_path: Path) -> None:
-    """One update of SGD, by hand: the weights behind change by the gradient at the quantised ones."""
-    changes = {"training.steps": 1, "training.optimizer": {"kind": "sgd", "learning_rate": 0.1}, "training.clip": None}
-    plain = {"model.dropout": 0.0, **changes}
-    during = {"kind": "quantise_weights", "bits": 3, "when": "during"}
-    results = {}
-    for name, parts in {"free": [], "after": [{**during, "when": "after"}], "during": [during]}.items():
-        fit(compressed(*parts, **plain), tmp_path / name)
-        results[name] = weights_of(tmp_path / name)
-    name = MERGE.format(0)
-    assert not torch.equal(results["after"][name], results["free"][name])
-    assert not torch.equal(results["after"][name], results["during"][name]), "the gradient is at other weights"
-    assert len(results["during"][name][0].unique()) <= 7
+def test_pruned_weights_are_set_to_zero_after_every_update() -> None:
+    task, callback = built({"kind": "prune_weights", "begin": 0.0, "end": 0.0})
+    callback.on_train_start(None, task)  # type: ignore[arg-type]
+    (pruning,) = callback.compressions
+    zeros = {name: matrix == 0 for name, matrix in matrices_of(task, ["network"]).items()}
+    for matrix in matrices_of(task, ["network"]).values():
+        matrix.data.add_(1.0)
+    pruning.after_step(0.5)
+    for name, matrix in matrices_of(task, ["network"]).items():
+        assert zeros[name].any() and torch.equal(matrix == 0, zeros[name])
+
+
+def test_weights_that_move_to_zero_are_pruned() -> None:
+    task, callback = built({"kind": "prune_weights", "score": "movement", "begin": 0.6, "end": 0.6})
+    (pruning,) = callback.compressions
+    matrices, moved = matrices_of(task, ["network"]), dict[str, Tensor]()
+    for done in (0.2, 0.4, 0.6):
+        for name, matrix in matrices.items():
+            matrix.grad = torch.randn_like(matrix)
+            moved[name] = moved.get(name, 0) - matrix.detach() * matrix.grad
+        pruning.before_step()
+        pruning.after_step(done)
+        assert all((matrix != 0).all() for matrix in matrices.values()) == (done < 0.6)
+    for name, matrix in matrices.items():
+        left = matrix != 0
+        assert left.sum() == matrix.numel() - round(matrix.numel() / 2)
+        assert moved[name][left].min() >= moved[name][~left].max()
+
+
+def test_gradients_are_taken_at_quantised_weights_and_change_the_weights_behind_them() -> None:
+    part = {"kind": "quantise_weights", "bits": 3, "when": "during"}
+    task, callback = built(part)
+    matrices = matrices_of(task, ["network"])
+    weights = {name: matrix.detach().clone() for name, matrix in matrices.items()}
+    batch = next(iter(callback.batches()))
+    task.eval()
+    callback.on_train_batch_start(None, task, batch, 0)  # type: ignore[arg-type]
+    for name, matrix in matrices.items():
+        rows = rows_of(weights[name], "channel", 1)
+        assert torch.equal(matrix.detach(), dequantised(levels_of(rows, 3, True)).view_as(matrix))
+    task.training_step(batch, 0)["loss"].backward()
+    at_quantised = {name: matrix.grad for name, matrix in matrices.items()}
+    callback.on_after_backward(None, task)  # type: ignore[arg-type]
+    assert all(torch.equal(matrix.detach(), weights[name]) for name, matrix in matrices.items())
+    task, other = built({**part, "when": "after"})
+    other.finish()
+    task.eval()
+    task.training_step(batch, 0)["loss"].backward()
+    for name, matrix in matrices_of(task, ["network"]).items():
+        torch.testing.assert_close(at_quantised[name], matrix.grad, rtol=0, atol=0)
 
 
 STOPPED = {
@@ -222,9 +260,8 @@ def test_a_stopped_run_resumes_to_the_same_weights(tmp_path: Path, name: str, mo
 def test_a_run_of_no_steps_compresses_another_run_and_the_next_one_recovers(tmp_path: Path) -> None:
     fit(BASE, tmp_path / "dense")
     start = {part: {"kind": "file", "path": str(tmp_path / "dense/checkpoint.ckpt")} for part in ("network", "heads")}
-    pruned = compressed(
-        {"kind": "prune_heads", "heads": 1, "score": "magnitude"}, **{"training.steps": 0, "start": start}
-    )
+    part = {"kind": "prune_weights", "sparsity": 0.5, "parameters": ["mixers"]}
+    pruned = compressed(part, **{"training.steps": 0, "start": start})
     record = fit(pruned, tmp_path / "pruned")
     assert record["measured"]["packed_bytes"] > 0
     start = {part: {"kind": "file", "path": str(tmp_path / "pruned/checkpoint.ckpt")} for part in ("network", "heads")}
@@ -234,6 +271,22 @@ def test_a_run_of_no_steps_compresses_another_run_and_the_next_one_recovers(tmp_
     assert {name.split(".")[4] for name in changed} == {"mixer"}
     for name in changed:
         assert torch.equal(recovered[name] == 0, zeros[name] == 0) and not torch.equal(recovered[name], zeros[name])
+
+
+def test_heads_are_judged_on_batches_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compressed({"kind": "prune_heads", "heads": 1, "batches": 2}, **{"training.steps": 2})
+    first = [batch.inputs for batch, _ in zip(config.build_data().train_dataloader(), range(4), strict=False)]
+    read: list[Tensor] = []
+    calibrate = PruneHeads.calibrate
+
+    def noting(pruning: PruneHeads, task: Task, batches: Iterable[Any]) -> None:
+        batches = [*batches]
+        read.extend(batch.inputs for batch in batches)
+        calibrate(pruning, task, batches)
+
+    monkeypatch.setattr(PruneHeads, "calibrate", noting)
+    assert fit(config, tmp_path / "run")["outcome"] == "finished"
+    assert len(read) == 2 and all(any(torch.equal(inputs, other) for other in first) for inputs in read)
 
 
 def test_a_network_starts_from_chosen_layers(tmp_path: Path) -> None:

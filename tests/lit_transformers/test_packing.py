@@ -31,6 +31,12 @@ def pruned(share: float, of: Tensor) -> Tensor:
     return of.masked_fill(torch.rand(of.shape, generator=torch.Generator().manual_seed(1)) < share, 0)
 
 
+def with_negative_zero(of: Tensor) -> Tensor:
+    changed = of.clone()
+    changed[0, 0] = -0.0
+    return changed
+
+
 # The most bits a weight may take: those of the levels, or their entropy, and those of scales, values and masks.
 TENSORS: dict[str, tuple[Tensor, str, float]] = {
     "8 bits by channel": (quantised(8), "levels", 8.0),
@@ -42,6 +48,7 @@ TENSORS: dict[str, tuple[Tensor, str, float]] = {
     "16 values": (shared_values(matrix(), 4, 20), "palette", 4.0),
     "zeros": (torch.zeros(64, 64), "sparse", 0.2),
     "nine of ten are zero": (pruned(0.9, matrix()), "sparse", 3.2 + 0.6),
+    "a negative zero among zeros": (with_negative_zero(pruned(0.9, matrix())), "sparse", 3.2 + 0.6),
     "pruned and 4 bits": (pruned(0.7, quantised(4)), "levels", 2.4),
     "any weights": (matrix(), "raw", 32.0),
     "a negative zero": (torch.tensor([[0.0, -0.0, 1.0, -1.0]]).repeat(64, 1), "palette", 4.0),
