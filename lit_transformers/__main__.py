@@ -499,7 +499,7 @@ def export_weights(
     checkpoint: Annotated[
         Path, typer.Argument(help="The checkpoint.ckpt of a run, or the folder of an import.", metavar="CHECKPOINT")
     ],
-    directory: Annotated[Path, typer.Argument(help="A new folder.", metavar="DIR")],
+    directory: Annotated[Path, typer.Argument(help="A new folder; with --packed a new file.", metavar="PLACE")],
     architecture: Annotated[
         Architecture | None,
         typer.Option(
@@ -508,18 +508,38 @@ def export_weights(
             show_default="of the import, or one that fits the network",
         ),
     ] = None,
+    packed: Annotated[
+        bool, typer.Option("--packed", help="Write a packed checkpoint, which every command here reads.")
+    ] = False,
     allowed: AllowedModules = None,
 ) -> None:
-    """Export weights to a folder that transformers reads: AutoModel.from_pretrained(DIR).
+    """Export weights to a folder that transformers reads: AutoModel.from_pretrained(PLACE).
 
     A network that differs from the architecture is refused, with the fields that differ. A WordPiece, BPE or pretrained
     tokenizer is written too, with the special symbols of the run's rows. The config.json of an import is kept, and a
     line is printed for each field that had to change.
 
+    With --packed, write one file with the weights of a run in as few bytes as they take without loss: quantised weights
+    in their bits, shared values by their numbers, and nothing for zeros.
+
     Example: python -m lit_transformers export runs/KEY/checkpoint.ckpt exported/bert --architecture bert
+
+    Example: python -m lit_transformers export runs/KEY/checkpoint.ckpt small.packed --packed
     """
     with quick_imports():
-        from lit_transformers.exchange import transfer
+        from lit_transformers.exchange import pack, transfer
+
+    if packed:
+        if architecture is not None:
+            raise typer.BadParameter("--packed writes no architecture of transformers; drop one of the two")
+        from rich.console import Console
+        from rich.status import Status
+
+        with Status("packing", console=Console(stderr=True)) as status:
+            lines = pack.pack_checkpoint(checkpoint, directory, lambda name: status.update(f"packing {name}"))
+        for line in lines:
+            print(line)
+        return
 
     for line in transfer.export_weights(checkpoint, directory, architecture).lines():
         print(line)

@@ -41,6 +41,8 @@ class ComparedRun(Protocol):
     def training(self) -> TrainingConfig: ...
     @property
     def start(self) -> Config: ...
+    @property
+    def compression(self) -> tuple[Config, ...]: ...
 
 
 def changes_nothing(arm: ComparedRun, baseline: ComparedRun) -> bool:
@@ -79,13 +81,14 @@ def one_thread() -> Iterator[None]:
 
 def defining_fields(config: ComparedRun) -> tuple[Any, ...]:
     """Returns the fields that differ by definition: data, sizes, the budget, groups of parameters, of which a small
-    network may have none, the weights that training starts from, and how results are measured."""
+    network may have none, the weights that training starts from, what compresses them, and how results are measured."""
     model, training = config.model, config.training
     selection = (training.stop, training.keep, training.stop and training.validate_every, training.callbacks)
     groups = (training.groups, training.unfreezing)
     budget = (training.steps, training.accumulate, training.average, groups, selection)
     widths = {path: model.get(path) for path in model.widths()}
-    return config.data, widths, model.heads, model.depths(), budget, config.start, config.task.protocol()
+    start = (config.start, config.compression)
+    return config.data, widths, model.heads, model.depths(), budget, start, config.task.protocol()
 
 
 def equal_schedules(first: TrainingConfig, second: TrainingConfig) -> bool:

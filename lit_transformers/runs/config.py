@@ -9,6 +9,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 from datamodules import Data, DataConfig, LanguageDataConfig, TrainedSymbols
 from lit_transformers.attention.kernels import cuda_only
 from lit_transformers.batch import DataDescription, LanguageDescription, MixedDescription
+from lit_transformers.compression import CompressionConfig
+from lit_transformers.compression.callback import compressions_of
+from lit_transformers.compression.compression import order_conflicts
 from lit_transformers.config import Config, ConfigError, Plain, Seed, nearest, paths_within, table
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.models.cost import ModelCost, shapes_or_values
@@ -41,6 +44,8 @@ class RunConfig(Config):
     """All that a run depends on. ``seed`` is for the weights and dropout; the order of the data has its own seed.
 
     start: where its weights come from, part by part: files, imports, or other runs, which are done first.
+    compression: what becomes of its weights in the order of the list: pruning, quantisation, shared values. A run of no
+    steps that starts from another run compresses the other one's weights after their training.
     """
 
     runner: ClassVar[str] = "lit_transformers.runs.runner:RUNNER"
@@ -52,6 +57,7 @@ class RunConfig(Config):
     training: TrainingConfig = TrainingConfig()
     seed: Seed = 0
     start: StartConfig = StartConfig()
+    compression: tuple[CompressionConfig, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,6 +87,8 @@ class RunConfig(Config):
             yield "start.teacher teaches nothing; set task.distillation to what is learned, or drop start.teacher"
         if self.start.teacher is None and self.task.learned_of_teacher:
             yield "task.distillation learns from start.teacher, which is null; set start.teacher to a run or a file"
+        yield from self._compression_conflicts()
+        yield from self._layer_conflicts()
         if self.training.devices > 1:
             yield from (f"data.{reason}" for reason in self.data.rank_conflicts(self.training.devices))
         if self.data.describes is not self.task.reads:
@@ -90,6 +98,24 @@ class RunConfig(Config):
                 f"task {self.task.kind} does not learn from data {self.data.kind}, whose batches are of another type; "
                 f"set data to {' or '.join(suitable)}, or another task"
             )
+
+    def _layer_conflicts(self) -> Iterator[str]:
+        layers, depth = self.start.layers, dict(self.model.leaves()).get("depth")
+        if layers is not None and depth is None:
+            yield "start.layers chooses from one stack, and the network has several or none; drop layers"
+        elif layers is not None and len(layers) != depth:
+            yield f"start.layers keeps {len(layers)} layers, and model.depth is {depth}; set it to {len(layers)}"
+
+    def _compression_conflicts(self) -> Iterator[str]:
+        if not self.compression:
+            return
+        yield from order_conflicts(self.compression)
+        if self.training.stop is not None:
+            yield "compression changes the last weights, and training.stop selects others; set training.stop to null"
+        if self.training.strategy == "fsdp":
+            yield "compression needs whole matrices, of which fsdp leaves each rank a part; set training.strategy: ddp"
+        if self.training.cache_features:
+            yield "compression changes the network whose features are cached; set training.cache_features: false"
 
     @classmethod
     def from_dict(cls, plain: Plain) -> Self:
@@ -127,6 +153,7 @@ class RunConfig(Config):
         with paths_within(self):
             task = self.measured_task.build(self.model, data.description, self.training)
             _ = task.groups
+            compressions_of(self.compression, task)
         return task
 
     def build_teacher(self, description: DataDescription) -> LabelledTask:

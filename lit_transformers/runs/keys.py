@@ -53,6 +53,8 @@ def with_content(config: RunConfig) -> dict[str, Plain]:
     for part, source in config.start.sources().items():
         if f"start.{part}" not in start:
             start[f"start.{part}"] = content_of(source, f"start.{part}")
+    if config.start.layers is not None:
+        start["start.layers"] = [*config.start.layers]
     if config.start.head is not None:
         start["start.head"] = config.start.head
     return plain | {"start": start} if start else plain

@@ -68,6 +68,8 @@ def rehearse_start(config: RunConfig, task: Task) -> None:
         else:
             model = read_weights(file_of_source(source, f"start.{part}"), whole=False).model
         if part == "network":
+            if config.start.layers is not None:
+                model = model.override({"depth": len(config.start.layers)})
             require_same_network(model, config.model, place)
     if sources:
         start_from(task, sources, config.start.head)

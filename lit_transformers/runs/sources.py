@@ -96,6 +96,8 @@ class StartConfig(Config):
 
     network: the source of the network.
     heads: the source of all other parts, heads and further networks; ``network`` for the source of the network.
+    layers: the layers of ``network``, counted from 1, that become the run's layers in this order; the others are
+    omitted, and ``model.depth`` is the number of those kept. Null: all of them.
     head: if heads are from a run of several tasks, the data source whose head the run's head starts from.
     teacher: the source of the trained network with its heads that ``task.distillation`` learns from.
     """
@@ -104,6 +106,7 @@ class StartConfig(Config):
 
     network: WeightSourceConfig | None = None
     heads: WeightSourceConfig | None = None
+    layers: tuple[Positive, ...] | None = None
     head: str | None = None
     teacher: WeightSourceConfig | None = None
 
@@ -120,6 +123,8 @@ class StartConfig(Config):
             yield "teacher is a trained network with its heads; set teacher to a run, a file or an import"
         if isinstance(self.heads, SameWeightsConfig) and self.network is None:
             yield "heads start from the source of the network, but network has none; set network to another source"
+        if self.layers is not None and self.network is None:
+            yield "layers are chosen from the source of the network, which has none; set network, or drop layers"
         if self.head is not None and self.heads is None:
             yield f"head is {self.head!r}, but heads start anew; set heads to their source, or drop head"
 

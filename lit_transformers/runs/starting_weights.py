@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -66,6 +67,8 @@ TABLE = "network.tokens.table.weight"
 """The tensor with a row for each symbol."""
 WEIGHTS = "weights.safetensors"
 """The name of the file of weights of an import."""
+LAYER = re.compile(r"(network\.stack\.blocks\.)(\d+)(\..*)")
+"""The name of a tensor of a layer."""
 FREE = (Dropout, Initial, TableLength)
 """The roles of the fields in which networks may differ that one set of weights fits."""
 
@@ -168,11 +171,17 @@ def _symbols(path: str, size: int, modified: int) -> TrainedSymbols | None:
     return read_weights(Path(path), whole=False).symbols
 
 
-def start_from(task: Task, sources: Mapping[str, StartingWeights], head: str | None = None) -> list[str]:
+def start_from(
+    task: Task,
+    sources: Mapping[str, StartingWeights],
+    head: str | None = None,
+    layers: Sequence[int] | None = None,
+) -> list[str]:
     """Copies weights into the parts of a task, from the source of each: ``network``, or ``heads`` for all else. Returns
     a line for each part that starts anew or is left out, first those of the making of the weights.
 
-    head: if the heads are of several tasks, the name of the head to start from.
+    head: if the heads are of several tasks, the name of the head to start from. layers: the layers of the network's
+    source to start from, counted from 1; None for all.
 
     Weights are matched by name and shape. Of a network only what its config adds may start anew, and what predicts
     symbols from what it computes; a longer table of positions begins with the shorter one. Raises ConfigError, which
@@ -181,6 +190,8 @@ def start_from(task: Task, sources: Mapping[str, StartingWeights], head: str | N
     sources = {part: of._replace(tensors=task.current_names(of.tensors)) for part, of in sources.items()}
     if head is not None:
         sources["heads"] = of_head(sources["heads"], task, head)
+    if layers is not None:
+        sources["network"] = of_layers(sources["network"], layers)
     names, tables = own_names(task), position_tables(task)
     if "network" in sources:
         require_same_network(sources["network"].model, task.model_config, sources["network"].place)
@@ -247,6 +258,23 @@ def of_head(weights: StartingWeights, task: Task, head: str) -> StartingWeights:
         known = {name.split(".")[1] for name in rest if name.startswith("heads.")}
         raise ConfigError(f"{weights.place} has no head {head!r}; {nearest(head, known)}", "start.head")
     return weights._replace(tensors=rest | renamed)
+
+
+def of_layers(weights: StartingWeights, layers: Sequence[int]) -> StartingWeights:
+    """Returns weights of the network of some layers of a network, counted from 1, in the given order. Raises
+    ConfigError for a layer beyond the last, and for a network whose layers are no sequence."""
+    depth = dict(weights.model.leaves()).get("depth")
+    numbers = {int(match[2]) for name in weights.tensors if (match := LAYER.fullmatch(name))}
+    if not isinstance(depth, int) or numbers != {*range(depth)}:
+        raise ConfigError(f"{weights.place} has no single sequence of layers; drop layers", "start.layers")
+    if beyond := [layer for layer in layers if layer > depth]:
+        raise ConfigError(f"{weights.place} has {depth} layers, and no layer {beyond[0]}", "start.layers")
+    tensors = {name: tensor for name, tensor in weights.tensors.items() if not LAYER.fullmatch(name)}
+    for place, layer in enumerate(layers):
+        for name, tensor in weights.tensors.items():
+            if (match := LAYER.fullmatch(name)) and int(match[2]) == layer - 1:
+                tensors[f"{match[1]}{place}{match[3]}"] = tensor
+    return weights._replace(model=weights.model.override({"depth": len(layers)}), tensors=tensors)
 
 
 def part_in_start(name: str) -> str:

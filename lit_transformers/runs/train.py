@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import lightning as L
 import torch
@@ -19,8 +20,10 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 
 from datamodules import Data, Split
 from lit_transformers.batch import LanguageDescription
+from lit_transformers.compression.callback import CompressionCallback
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.models.cost import flops_by_length
+from lit_transformers.packing.packed_file import packed_bytes
 from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS, OUTPUTS
 from lit_transformers.runs.code import stamps_of_plugins
 from lit_transformers.runs.config import RunConfig
@@ -78,7 +81,8 @@ def train(
     checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, held, stopping, keep_optimizer=keeps)
     selection = _selection(config, data)
     data.selection_split = None if selection is None else SELECTED_ON
-    acting = list(acting_callbacks(config.training, Bars.read(directory), checkpointer))
+    compression = CompressionCallback(config.compression, task, data.train_dataloader)
+    acting = [*acting_callbacks(config.training, Bars.read(directory), checkpointer), compression]
     callbacks = [curves, reading, *observers(curves), DivergenceCheck(), *acting, *([selection] if selection else [])]
     with quiet(), arithmetic(config.training):
         evaluation_seconds = 0.0
@@ -87,6 +91,8 @@ def train(
             if config.training.steps:
                 with cached_features(config, task, data):
                     trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
+            else:
+                compression.finish()
         except Pruned as end:
             end.tokens = reading.count.total()
             if is_first_rank():
@@ -103,18 +109,14 @@ def train(
             checkpointer.save(trainer)
     losses, outputs = task.metric.per_document(), task.metric.outputs()  # which all ranks gather together
     if is_first_rank():
-        curves.write(directory / CURVES)
-        write_documents(directory / DOCUMENTS, losses, data.example_name)
-        if outputs:
-            write_outputs(directory / OUTPUTS, outputs)
+        _write_files(directory, curves, data, losses, outputs)
         if config.training.validate_every is None and config.training.steps:
             offer(directory, training_key)
-    training_seconds, tokens, examples = checkpointer.spent(), reading.count.total(), config.examples_per_step
+    training_seconds, tokens = checkpointer.spent(), reading.count.total()
     timings = {
         "tokens": tokens,
         "seconds": training_seconds + evaluation_seconds,
-        **({"tokens_per_second": tokens / training_seconds} if steps else {}),
-        **({"examples_per_second": steps * examples / training_seconds} if steps and examples else {}),
+        **_speeds(steps, tokens, config.examples_per_step, training_seconds),
         "evaluation_tokens_per_second": sum(loss.tokens for loss in losses) / task.evaluation_seconds,
         "trained_by": donor,
     }
@@ -126,8 +128,32 @@ def train(
         timings["ranks"] = list(checkpointer.ranks)
     if starts:
         timings["started_from"] = started_from
+    timings |= _packed_size(config, held, task)
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
     return metrics, timings, _observations(config, task, data)
+
+
+def _speeds(steps: int, tokens: int, examples: int | None, seconds: float) -> dict[str, Plain]:
+    """Returns the tokens, and where an update has a number of examples these, of a second of training."""
+    if not steps:
+        return {}
+    of_examples = {"examples_per_second": steps * examples / seconds} if examples else {}
+    return {"tokens_per_second": tokens / seconds, **of_examples}
+
+
+def _packed_size(config: RunConfig, held: Mapping[str, Plain], task: Task) -> dict[str, Plain]:
+    """Returns the bytes of a packed checkpoint of compressed weights; nothing where no weights are compressed."""
+    if not config.compression or not is_first_rank():
+        return {}
+    return {"packed_bytes": len(packed_bytes(held, task.state_dict())[0])}
+
+
+def _write_files(directory: Path, curves: Curves, data: Data, losses: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Writes curves, and the losses and outputs of each document."""
+    curves.write(directory / CURVES)
+    write_documents(directory / DOCUMENTS, losses, data.example_name)
+    if outputs:
+        write_outputs(directory / OUTPUTS, outputs)
 
 
 def _observations(config: RunConfig, task: Task, data: Data) -> dict[str, Plain]:
@@ -160,7 +186,7 @@ def starting_task(config: RunConfig, data: Data, starts: Mapping[str, Path]) -> 
     lines = []
     sources = {part: files[path] for part, path in starts.items() if part != "teacher"}
     if sources:
-        lines = start_from(task, sources, config.start.head)
+        lines = start_from(task, sources, config.start.head, config.start.layers)
     if "teacher" in starts:
         assert isinstance(task, LabelledTask)
         with torch.random.fork_rng(devices=[]):

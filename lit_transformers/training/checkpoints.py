@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from lit_transformers.config import ConfigError
+from lit_transformers.packing.packed_file import is_packed, packed_contents
 from lit_transformers.printing.error_lines import first_line
 
 _FOLDER = 0x10
@@ -20,11 +21,15 @@ CODE = "code"
 
 
 def read(path: Path, mmap: bool = False) -> dict[str, Any]:
-    """Returns the contents of a run's checkpoint, on the CPU. Nothing in the file is executed.
+    """Returns the contents of a run's checkpoint, on the CPU; of a packed one its plain data and its weights.
 
-    mmap: tensors stay on disk.
+    Nothing in the file is executed.
+    mmap: tensors stay on disk, unless they are packed.
     Raises ConfigError, with the file and the fault, where the file is damaged or is no checkpoint of this suite.
     """
+    if is_packed(path):
+        plain, weights = packed_contents(path)
+        return {"lit_transformers": plain, "state_dict": weights}
     verify(path)
     try:
         contents: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)

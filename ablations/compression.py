@@ -1,0 +1,38 @@
+"""The network that studies of compression compress: MiniLM, fine-tuned on sentences of SST-2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ablations.ablation import Scale
+from ablations.fine_tuning import TUNED, WHOLE
+
+DENSE = TUNED.override(
+    {"data.source.examples": 8000, "training.steps": 250, "training.schedule.warmup": 25, "task.dropout": 0.1}
+)
+"""MiniLM fine-tuned on one pass of 8,000 sentences."""
+
+
+def after(dense: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the overrides of a run of no steps that starts from the dense run with these overrides."""
+    return {
+        "training.steps": 0,
+        "training.schedule.warmup": 0,
+        "start.network": {"run": DENSE.override(dense).to_dict()},
+        "start.heads": "network",
+    }
+
+
+COMPRESSED = DENSE.override(after({}))
+"""The dense network as it is, measured again: the baseline of what compresses it without training."""
+
+LARGER: Mapping[str, Any] = {
+    **{path: value for path, value in WHOLE.items() if not path.startswith("training.")},
+    "training.device": "cuda",
+    "training.precision": "bf16",
+    **{path: value for path, value in after(WHOLE).items() if path.startswith("start.")},
+}
+"""Overrides of COMPRESSED: the dense network has had three passes of all sentences on a GPU."""
+
+SCALES = {"demo": Scale(), "gpu": Scale(overrides=LARGER), "paper": Scale(overrides=LARGER, seeds=1)}

@@ -1,0 +1,47 @@
+"""The loss without one layer of a fine-tuned encoder, by which layer it is (Fan et al. 2019, arXiv:1909.11556, drop
+layers of networks that were trained for it)."""
+
+from __future__ import annotations
+
+from ablations.ablation import Ablation, Contrast, Published, Source
+from ablations.compression import COMPRESSED, SCALES
+from ablations.fine_tuning import FETCH, SENTIMENT_NATS
+
+DEPTH = 6
+
+
+def without(*layers: int) -> dict[str, object]:
+    """Returns the overrides of an arm whose network lacks layers, counted from 1."""
+    kept = tuple(layer for layer in range(1, DEPTH + 1) if layer not in layers)
+    return {"model.depth": len(kept), "start.layers": kept}
+
+
+ABLATION = Ablation(
+    question="Which layer of a fine-tuned encoder can be dropped?",
+    answer=["without layer 3", "without layer 6"],
+    source=Source("Fan et al. 2019", arxiv="1909.11556"),
+    baseline=COMPRESSED,
+    factors={
+        "dropped": {
+            "none": {},
+            **{str(layer): without(layer) for layer in range(1, DEPTH + 1)},
+            "2_4_6": without(2, 4, 6),
+        }
+    },
+    design="one_factor",
+    seeds=5,
+    metric=SENTIMENT_NATS,
+    contrasts=[
+        *(Contrast(f"without layer {layer}", f"dropped={layer}", "baseline") for layer in range(1, DEPTH + 1)),
+        Contrast("without every other layer", "dropped=2_4_6", "baseline"),
+    ],
+    published=Published(
+        protocol="RoBERTa on MNLI and SST-2, trained with LayerDrop and without every other layer afterwards; here no "
+        "layer is dropped in training",
+        metric="accuracy on MNLI",
+        goal="maximize",
+        claims=["Networks of any depth can be taken from one that was trained with LayerDrop, without fine-tuning."],
+    ),
+    scales=SCALES,
+    preparation=FETCH,
+)

@@ -1,0 +1,115 @@
+"""The base of compressions: what each changes of the matrices of a network, and when."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from lit_transformers.config import Config, ConfigError, nearest
+from lit_transformers.models.roles import vectors
+from lit_transformers.training.groups import roles_of
+
+__all__ = ["Compression", "CompressionConfig", "Matrices", "matrices_of", "order_conflicts"]
+
+Matrices = Mapping[str, Tensor]
+"""The matrices that a compression changes in place, by their names in the state dict of the task."""
+
+
+class CompressionConfig(Config, ABC):
+    """Base of every compression's config; the table COMPRESSIONS lists the kinds.
+
+    A run applies its compressions in the order of their list. Each changes values of matrices and no shape, so that a
+    checkpoint of the run is read as any other. Biases, norms and other vectors are not compressed.
+
+    parameters: the roles of the matrices, as in ``training.groups``: network, heads, embeddings, layers, layer 1,
+    mixers, feedforwards, query and others.
+    """
+
+    parameters: tuple[str, ...] = ("network",)
+
+    def conflicts(self) -> Iterator[str]:
+        if not self.parameters:
+            yield "a compression without parameters changes nothing; set parameters to roles such as [network]"
+
+    @abstractmethod
+    def build(self, task: nn.Module) -> Compression:
+        """Returns the compression of the matrices of a task that have a role of ``parameters`` (``matrices_of``).
+        Raises ConfigError, which names the field, where it has no place in one of them."""
+
+    def conflict_after(self, earlier: CompressionConfig) -> str | None:
+        """Hook: returns why this compression cannot follow an earlier one on the same matrices; None where it can."""
+        return None
+
+
+class Compression:
+    """Changes matrices in place. Hooks do nothing by default. ``done`` is the share of the updates that are done.
+
+    ``calibration_batches``: the number of batches of training that ``calibrate`` reads.
+    """
+
+    calibration_batches: int = 0
+
+    def begin(self) -> None:
+        """Hook: acts before the first update, when starting weights are loaded; not where training resumes."""
+
+    def before_forward(self) -> None:
+        """Hook: acts before each forward pass of training or validation."""
+
+    def after_backward(self) -> None:
+        """Hook: acts after the backward pass of each batch, and after a validation, before the weights change."""
+
+    def before_step(self) -> None:
+        """Hook: acts before the optimizer's step, where each matrix holds the gradient of the update."""
+
+    def after_step(self, done: float) -> None:
+        """Hook: acts after the optimizer's step."""
+
+    def calibrate(self, task: Any, batches: Iterable[Any]) -> None:
+        """Hook: measures, before ``finish``, what the compression depends on. task: in evaluation mode. batches: of
+        training, on its device."""
+
+    def finish(self) -> None:
+        """Hook: acts after the last update, before the network is measured and stored."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Hook: returns what training needs to resume."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Hook: restores what ``state_dict`` returned."""
+
+
+def matrices_of(task: nn.Module, roles: Iterable[str]) -> dict[str, nn.Parameter]:
+    """Returns the matrices of a task that have one of the roles, by name. Raises ConfigError for a role that none
+    has."""
+    members, without = roles_of(task), vectors(task)
+    for role in roles:
+        if role not in members:
+            raise ConfigError(f"the network has no {role}; {nearest(role, members)}", "parameters")
+    names = {name for role in roles for name in members[role]}
+    matrices = {name: p for name, p in task.named_parameters() if name in names and id(p) not in without}
+    if not matrices:
+        raise ConfigError(f"{', '.join(roles)} has no matrix, and vectors are not compressed", "parameters")
+    return matrices
+
+
+def order_conflicts(compressions: Iterable[CompressionConfig]) -> Iterator[str]:
+    """Yields why compressions cannot be applied in their order, where two have a role in common."""
+    earlier: list[CompressionConfig] = []
+    for number, compression in enumerate(compressions):
+        for first, other in enumerate(earlier):
+            reason = compression.conflict_after(other) if overlap(compression, other) else None
+            if reason is not None:
+                yield f"compression.{number} follows compression.{first}: {reason}"
+        earlier.append(compression)
+
+
+def overlap(first: CompressionConfig, second: CompressionConfig) -> bool:
+    """Whether both name a role, or one names the whole network."""
+    roles = {*first.parameters}, {*second.parameters}
+    return bool(roles[0] & roles[1]) or any(
+        "network" in own and other != {"heads"} for own, other in (roles, roles[::-1])
+    )

@@ -1,0 +1,115 @@
+"""Pruning of attention heads: those of least importance to the loss, or random ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from lit_transformers.compression.compression import Compression, CompressionConfig, matrices_of
+from lit_transformers.config import ConfigError, Positive, Seed
+from lit_transformers.mixers.qkv import QKVMixer
+from lit_transformers.training.ranks import mean_over_ranks
+
+__all__ = ["PruneHeadsConfig"]
+
+
+@final
+class PruneHeadsConfig(CompressionConfig, kind="prune_heads"):
+    """Sets all weights of some attention heads to zero after training. A network without these heads computes the same.
+
+    heads: the number of heads to prune, over all mixers with heads of the layers that ``parameters`` name. score: of a
+    head: ``importance``, the mean over training examples of |y dL/dy| with the head's output y, divided by the
+    Euclidean norm of the scores of its layer (Michel et al. 2019, arXiv:1905.10650, equation 2 and section 4.1);
+    ``magnitude``, the Euclidean norm of its columns of the output map; or ``random``, a control. batches: of training,
+    from which importance is estimated. seed: of random scores.
+    """
+
+    heads: Positive = 1
+    score: Literal["importance", "magnitude", "random"] = "importance"
+    batches: Positive = 16
+    seed: Seed = 0
+
+    def build(self, task: nn.Module) -> PruneHeads:
+        names = matrices_of(task, self.parameters)
+        own = {id(matrix) for matrix in names.values()}
+        mixers = {
+            name: module
+            for name, module in task.named_modules()
+            if isinstance(module, QKVMixer) and id(module.merge.weight) in own
+        }
+        if not mixers:
+            raise ConfigError("has no mixer with heads; name others, or drop prune_heads", "parameters")
+        count = sum(mixer.heads for mixer in mixers.values())
+        if self.heads >= count:
+            raise ConfigError(f"there are {count} heads, and at least one is kept; set at most {count - 1}", "heads")
+        return PruneHeads(self, mixers)
+
+
+@final
+class PruneHeads(Compression):
+    """Sets the weights of heads to zero. mixers: by their names in the task."""
+
+    def __init__(self, config: PruneHeadsConfig, mixers: Mapping[str, QKVMixer]) -> None:
+        self.config, self.mixers = config, mixers
+        self.importance: list[Tensor] = []
+        self.calibration_batches = config.batches if config.score == "importance" else 0
+
+    def calibrate(self, task: Any, batches: Iterable[Any]) -> None:
+        sums = [torch.zeros(mixer.heads, device=mixer.merge.weight.device) for mixer in self.mixers.values()]
+        with adding_up([*self.mixers.values()], sums):
+            for batch in batches:
+                task.training_step(batch, 0)["loss"].backward()
+        task.zero_grad(set_to_none=True)
+        self.importance = [mean_over_ranks(own) for own in sums]
+
+    def finish(self) -> None:
+        scores = [self.scores(number, mixer) for number, mixer in enumerate(self.mixers.values())]
+        pruned = torch.cat(scores).argsort(stable=True)[: self.config.heads]
+        ends = torch.tensor([0, *(mixer.heads for mixer in self.mixers.values())]).cumsum(0).tolist()
+        for first, mixer in zip(ends, self.mixers.values(), strict=False):
+            for head in range(mixer.heads):
+                if first + head in pruned:
+                    set_to_zero(mixer, head)
+
+    def scores(self, number: int, mixer: QKVMixer) -> Tensor:
+        """Returns the scores of the heads of a mixer."""
+        if self.config.score == "importance":
+            own = self.importance[number].cpu()
+            return own / own.norm().clamp(min=torch.finfo(own.dtype).tiny)
+        if self.config.score == "random":
+            return torch.rand(
+                mixer.heads, generator=torch.Generator().manual_seed(self.config.seed * 1_000_003 + number)
+            )
+        return mixer.merge.weight.detach().unflatten(1, (mixer.heads, mixer.head_dim)).norm(dim=(0, 2)).cpu()
+
+
+@contextmanager
+def adding_up(mixers: list[QKVMixer], sums: list[Tensor]) -> Iterator[None]:
+    """Adds the importance of the heads of each mixer to its sums in every backward pass within the block."""
+    with ExitStack() as stack:
+        for mixer, own in zip(mixers, sums, strict=True):
+
+            def hook(module: nn.Module, inputs: tuple[Tensor, ...], mixer: QKVMixer = mixer, own: Tensor = own) -> None:
+                outputs = inputs[0]
+
+                def add(gradient: Tensor) -> None:
+                    products = (outputs.detach() * gradient).unflatten(-1, (mixer.heads, mixer.head_dim))
+                    own.add_(products.sum(dim=(1, 3)).abs().sum(dim=0).to(own))
+
+                outputs.register_hook(add)
+
+            stack.callback(mixer.merge.register_forward_pre_hook(hook).remove)
+        yield
+
+
+def set_to_zero(mixer: QKVMixer, head: int) -> None:
+    """Sets the weights and biases of a head to zero, and its columns of the output map."""
+    channels = slice(head * mixer.head_dim, (head + 1) * mixer.head_dim)
+    mixer.merge.weight.data[:, channels] = 0
+    for linear in (mixer.query, mixer.key, mixer.value):
+        for parameter in linear.parameters(recurse=False):
+            parameter.data[channels] = 0
