@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablations.ablation import Scale
+from ablations.ablation import Metric, Scale
 from ablations.fine_tuning import TUNED, WHOLE
 
 DENSE = TUNED.override(
@@ -34,5 +34,8 @@ LARGER: Mapping[str, Any] = {
     **{path: value for path, value in after(WHOLE).items() if path.startswith("start.")},
 }
 """Overrides of COMPRESSED: the dense network has had three passes of all sentences on a GPU."""
+
+PACKED = Metric("measured/packed_bytes", goal="minimize", label="bytes of the packed checkpoint", compare="ratio")
+"""The size of what a run stores, packed without loss."""
 
 SCALES = {"demo": Scale(), "gpu": Scale(overrides=LARGER), "paper": Scale(overrides=LARGER, seeds=1)}

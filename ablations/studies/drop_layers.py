@@ -4,7 +4,7 @@ layers of networks that were trained for it)."""
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Contrast, Published, Source
-from ablations.compression import COMPRESSED, SCALES
+from ablations.compression import COMPRESSED, PACKED, SCALES
 from ablations.fine_tuning import FETCH, SENTIMENT_NATS
 
 DEPTH = 6
@@ -31,6 +31,7 @@ ABLATION = Ablation(
     design="one_factor",
     seeds=5,
     metric=SENTIMENT_NATS,
+    also=[PACKED],
     contrasts=[
         *(Contrast(f"without layer {layer}", f"dropped={layer}", "baseline") for layer in range(1, DEPTH + 1)),
         Contrast("without every other layer", "dropped=2_4_6", "baseline"),

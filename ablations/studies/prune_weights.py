@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Published, Source
-from ablations.compression import COMPRESSED, SCALES
+from ablations.compression import COMPRESSED, PACKED, SCALES
 from ablations.fine_tuning import FETCH, SENTIMENT_NATS
 from lit_transformers.compression import PruneWeightsConfig
 
@@ -35,6 +35,7 @@ ABLATION = Ablation(
     design="one_factor",
     seeds=5,
     metric=SENTIMENT_NATS,
+    also=[PACKED],
     contrasts=[
         Contrast("half of the weights", "pruned=half", "baseline"),
         Contrast("magnitude in place of chance", "pruned=half", "pruned=half_random"),

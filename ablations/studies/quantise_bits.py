@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Published, Source
-from ablations.compression import COMPRESSED, SCALES
+from ablations.compression import COMPRESSED, PACKED, SCALES
 from ablations.fine_tuning import FETCH, SENTIMENT_NATS
 from lit_transformers.compression import QuantiseWeightsConfig
 
@@ -38,6 +38,7 @@ ABLATION = Ablation(
     design="one_factor",
     seeds=5,
     metric=SENTIMENT_NATS,
+    also=[PACKED],
     contrasts=[
         Contrast("8 bits by channel", "weights=8_channel", "baseline"),
         Contrast("8 bits by tensor", "weights=8_tensor", "baseline"),

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COSTS = (
+    ("packed_bytes", "packed checkpoint (bytes)"),
     ("flops_per_token", "FLOPs per token"),
     ("seconds", "time of training (s)"),
     ("peak_memory_bytes", "peak memory (bytes)"),

@@ -36,6 +36,7 @@ COSTS: Sequence[tuple[str, str, Kind]] = (
     ("state_bytes", "State", "bytes"),
     (DECODING_STATE, "Numbers held in decoding", "count"),
     ("peak_memory_bytes", "Peak memory", "bytes"),
+    ("packed_bytes", "Packed checkpoint", "bytes"),
     ("train_flops", "FLOPs of training", "count"),
     (TOKEN_SPEED, "Tokens per second", "count"),
     (EXAMPLE_SPEED, "Examples per second", "count"),
