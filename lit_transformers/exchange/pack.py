@@ -6,9 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from lit_transformers.config import ConfigError
+from lit_transformers.packing.codings import raw_bytes
 from lit_transformers.packing.packed_file import packed_contents, write_packed
 from lit_transformers.training.checkpoints import read
 
@@ -30,7 +29,7 @@ def pack_checkpoint(source: Path, file: Path, progress: Callable[[str], None] = 
     weights = contents["state_dict"]
     stored = write_packed(file, contents["lit_transformers"], weights, progress)
     for name, tensor in packed_contents(file)[1].items():
-        if not torch.equal(tensor.view(torch.uint8), weights[name].contiguous().view(torch.uint8)):
+        if raw_bytes(tensor) != raw_bytes(weights[name].contiguous()):
             file.unlink()
             raise RuntimeError(f"{name} is not read back to the bit; {file.name} was removed")
     counts, sizes = Counter(own.coding for own in stored.values()), defaultdict[str, int](int)

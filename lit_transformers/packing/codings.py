@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["CODINGS", "PackedTensor", "packed", "unpacked"]
+__all__ = ["CODINGS", "PackedTensor", "packed", "raw_bytes", "unpacked"]
 
 Array = NDArray[Any]
 MOST_LEVELS = 255

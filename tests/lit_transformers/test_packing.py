@@ -53,6 +53,7 @@ TENSORS: dict[str, tuple[Tensor, str, float]] = {
     "any weights": (matrix(), "raw", 32.0),
     "a negative zero": (torch.tensor([[0.0, -0.0, 1.0, -1.0]]).repeat(64, 1), "palette", 4.0),
     "no numbers": (torch.tensor([[torch.nan, torch.inf, -torch.inf, 1e-42]]).repeat(64, 1), "palette", 4.0),
+    "a number": (torch.tensor(0.5), "raw", 32.0),
     "a vector": (torch.randn(7), "raw", 32.0),
     "nothing": (torch.zeros(0, 4), "raw", 32.0),
     "integers": (torch.arange(12).view(3, 4), "raw", 64.0),
@@ -107,9 +108,13 @@ def test_a_file_of_another_version_is_refused_with_both(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_packed_once_and_only_a_checkpoint(tmp_path: Path) -> None:
-    torch.save({"lit_transformers": {"config": {}}, "state_dict": {"a.weight": quantised(4)}}, tmp_path / "a.ckpt")
+    torch.save(
+        {"lit_transformers": {"config": {}}, "state_dict": {"a.weight": quantised(4), "a.count": torch.tensor(3)}},
+        tmp_path / "a.ckpt",
+    )
     lines = pack_checkpoint(tmp_path / "a.ckpt", tmp_path / "a.packed")
     assert lines[0].startswith("levels: 1 tensors, ") and "times smaller" in lines[-1]
+    assert read(tmp_path / "a.packed")["state_dict"]["a.count"] == 3
     assert torch.equal(read(tmp_path / "a.packed")["state_dict"]["a.weight"], quantised(4))
     with pytest.raises(ConfigError, match="exists; name a new file"):
         pack_checkpoint(tmp_path / "a.ckpt", tmp_path / "a.packed")
