@@ -91,14 +91,14 @@ def megabytes_of(checkpoint: Path, passages: Path, folder: Path) -> list[tuple[i
     """Encodes passages in a separate process. Returns, after each group, the number of passages so far and the largest
     memory so far in MB."""
     code = (
-        "import resource, sys; from pathlib import Path;"
+        "import sys; from pathlib import Path; from lit_transformers.runs.environment import resident_peak;"
         "from lit_transformers.inference.encode_passages import encode_passages;"
-        "report = lambda lines, size: print(lines, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True);"
+        "report = lambda lines, size: print(lines, resident_peak(), flush=True);"
         "encode_passages(*map(Path, sys.argv[1:]), report=report)"
     )
     command = [sys.executable, "-c", code, str(checkpoint), str(passages), str(folder)]
     lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split("\n")[:-1]
-    groups = [(int(passages), int(memory) / 1024) for passages, memory in map(str.split, lines)]
+    groups = [(int(passages), int(memory) / 1e6) for passages, memory in map(str.split, lines)]
     return [(sum(count for count, _ in groups[: place + 1]), memory) for place, (_, memory) in enumerate(groups)]
 
 
