@@ -36,6 +36,6 @@ LARGER: Mapping[str, Any] = {
 """Overrides of COMPRESSED: the dense network has had three passes of all sentences on a GPU."""
 
 PACKED = Metric("measured/packed_bytes", goal="minimize", label="bytes of the packed checkpoint", compare="ratio")
-"""The size of what a run stores, packed without loss."""
+"""The size of the checkpoint of a run, packed without loss."""
 
 SCALES = {"demo": Scale(), "gpu": Scale(overrides=LARGER), "paper": Scale(overrides=LARGER, seeds=1)}

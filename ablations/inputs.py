@@ -196,7 +196,7 @@ class Recorder:
             if self.add_path(file):
                 self.inputs.certain &= file.stat().st_mtime < started()
             if file.suffix != ".py":
-                continue  # compiled: what it imports cannot be read
+                continue  # compiled: its imports cannot be read
             package = package_of(names[file], file) if file in names else ""
             imported = (absolute(name, package) for name in imports(ast.parse(file.read_bytes())))
             pending += [path for name in imported if (path := file_of_module(name))]

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from lit_transformers.config import Config, ConfigError, nearest
 from lit_transformers.models.roles import vectors
 from lit_transformers.training.groups import roles_of
 
-__all__ = ["Compression", "CompressionConfig", "Matrices", "matrices_of", "order_conflicts"]
+__all__ = [
+    "Compression",
+    "CompressionConfig",
+    "Matrices",
+    "matrices_of",
+    "order_conflicts",
+    "random_scores",
+    "require_whole_groups",
+]
 
 Matrices = Mapping[str, Tensor]
 """The matrices that a compression changes in place, by their names in the state dict of the task."""
@@ -94,6 +103,20 @@ def matrices_of(task: nn.Module, roles: Iterable[str]) -> dict[str, nn.Parameter
     if not matrices:
         raise ConfigError(f"{', '.join(roles)} has no matrix, and vectors are not compressed", "parameters")
     return matrices
+
+
+def require_whole_groups(matrices: Matrices, size: int, field: str, remedy: str) -> None:
+    """Raises ConfigError, which names the field, for a matrix whose rows do not divide into groups of ``size``
+    weights."""
+    for name, matrix in matrices.items():
+        if matrix.size(-1) % size:
+            reason = f"{name} has rows of {matrix.size(-1)} weights, which {size} does not divide"
+            raise ConfigError(f"{reason}; {remedy}", field)
+
+
+def random_scores(shape: Sequence[int], seed: int, number: int) -> Tensor:
+    """Returns uniform random scores of the shape for matrix ``number``, the same on every device."""
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed * 1_000_003 + number))
 
 
 def order_conflicts(compressions: Iterable[CompressionConfig]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor, nn
 
-from lit_transformers.compression.compression import Compression, CompressionConfig, matrices_of
+from lit_transformers.compression.compression import Compression, CompressionConfig, matrices_of, random_scores
 from lit_transformers.config import ConfigError, Positive, Seed
 from lit_transformers.mixers.qkv import QKVMixer
 from lit_transformers.training.ranks import mean_over_ranks
@@ -81,9 +81,7 @@ class PruneHeads(Compression):
             own = self.importance[number].cpu()
             return own / own.norm().clamp(min=torch.finfo(own.dtype).tiny)
         if self.config.score == "random":
-            return torch.rand(
-                mixer.heads, generator=torch.Generator().manual_seed(self.config.seed * 1_000_003 + number)
-            )
+            return random_scores((mixer.heads,), self.config.seed, number)
         return mixer.merge.weight.detach().unflatten(1, (mixer.heads, mixer.head_dim)).norm(dim=(0, 2)).cpu()
 
 

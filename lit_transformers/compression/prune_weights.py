@@ -9,8 +9,15 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from lit_transformers.compression.compression import Compression, CompressionConfig, Matrices, matrices_of
-from lit_transformers.config import ConfigError, Seed
+from lit_transformers.compression.compression import (
+    Compression,
+    CompressionConfig,
+    Matrices,
+    matrices_of,
+    random_scores,
+    require_whole_groups,
+)
+from lit_transformers.config import Seed
 
 __all__ = ["PruneWeightsConfig"]
 
@@ -52,10 +59,8 @@ class PruneWeightsConfig(CompressionConfig, kind="prune_weights"):
 
     def build(self, task: nn.Module) -> Compression:
         matrices = matrices_of(task, self.parameters)
-        for name, matrix in matrices.items():
-            if self.pattern == "2:4" and matrix.size(-1) % GROUP:
-                reason = f"{name} has rows of {matrix.size(-1)} weights, which {GROUP} does not divide"
-                raise ConfigError(f"{reason}; set pattern: free, or other parameters", "pattern")
+        if self.pattern == "2:4":
+            require_whole_groups(matrices, GROUP, "pattern", "set pattern: free, or other parameters")
         return PruneWeights(self, matrices)
 
     def conflict_after(self, earlier: CompressionConfig) -> str | None:
@@ -88,6 +93,7 @@ class PruneWeights(Compression):
 
     def begin(self) -> None:
         self.prune(0.0)
+        self.apply()
 
     def before_step(self) -> None:
         if self.config.score == "movement" and self.reached < self.config.sparsity:
@@ -106,7 +112,7 @@ class PruneWeights(Compression):
         self.apply()
 
     def prune(self, done: float) -> None:
-        """Prunes up to the sparsity that is due; a weight that was pruned stays so."""
+        """Chooses the weights to prune up to the sparsity that is due; a weight that was pruned stays so."""
         due = self.config.sparsity_at(done)
         if due - self.reached < self.config.sparsity / STAGES and (due <= self.reached or done < self.config.end):
             return
@@ -123,7 +129,6 @@ class PruneWeights(Compression):
             self.kept = {name: part.view_as(scores[name]) for name, part in zip(scores, parts, strict=True)}
         else:
             self.kept = {name: most_of(score.flatten(), due).view_as(score) for name, score in scores.items()}
-        self.apply()
 
     def scores(self, number: int, name: str) -> Tensor:
         """Returns the score of each weight of a matrix."""
@@ -132,8 +137,7 @@ class PruneWeights(Compression):
             return matrix.abs()
         if self.config.score == "movement":
             return self.moved.get(name, torch.zeros_like(matrix))
-        generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + number)
-        return torch.rand(matrix.shape, generator=generator).to(matrix)
+        return random_scores(matrix.shape, self.config.seed, number).to(matrix)
 
     def apply(self) -> None:
         """Sets pruned weights to zero."""

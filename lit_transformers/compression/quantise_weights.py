@@ -10,8 +10,14 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from lit_transformers.compression.compression import Compression, CompressionConfig, Matrices, matrices_of
-from lit_transformers.config import ConfigError, Positive
+from lit_transformers.compression.compression import (
+    Compression,
+    CompressionConfig,
+    Matrices,
+    matrices_of,
+    require_whole_groups,
+)
+from lit_transformers.config import Positive
 
 __all__ = ["Levels", "QuantiseWeightsConfig", "dequantised", "levels_of", "rows_of"]
 
@@ -26,12 +32,12 @@ class QuantiseWeightsConfig(CompressionConfig, kind="quantise_weights"):
     """Replaces each weight by the nearest of 2^bits uniform levels: w = s (q - z), with an integer q, a scale s and a
     zero point z (Jacob et al. 2017, arXiv:1712.05877, equation 1).
 
-    bits: of a weight. granularity: what has a scale: the tensor, each row of the matrix (the channel of an output, or
-    the vector of a symbol), or each ``group`` of neighbouring weights in a row. symmetric: levels -(2^(bits-1) - 1) to
-    2^(bits-1) - 1 around a zero point of 0, scaled to the largest magnitude; if false, 2^bits levels from the smallest
-    weight to the largest, 0 included. when: ``after`` training; or ``during``: each forward pass reads quantised
-    weights, and gradients change the weights behind them (the straight-through estimator, arXiv:1308.3432), from the
-    share ``begin`` of the updates on.
+    bits: of a weight. granularity: the weights that share a scale: the tensor, each row of the matrix (the channel of
+    an output, or the vector of a symbol), or each ``group`` of neighbouring weights in a row. symmetric: levels
+    -(2^(bits-1) - 1) to 2^(bits-1) - 1 around a zero point of 0, scaled to the largest magnitude; if false, 2^bits
+    levels from the smallest weight to the largest, 0 included. when: ``after`` training; or ``during``: each forward
+    pass reads quantised weights, and gradients change the weights behind them (the straight-through estimator,
+    arXiv:1308.3432), from the share ``begin`` of the updates on.
     """
 
     bits: Annotated[int, Field(ge=2, le=8)] = 8
@@ -48,10 +54,8 @@ class QuantiseWeightsConfig(CompressionConfig, kind="quantise_weights"):
 
     def build(self, task: nn.Module) -> Compression:
         matrices = matrices_of(task, self.parameters)
-        for name, matrix in matrices.items():
-            if self.granularity == "group" and matrix.size(-1) % self.group:
-                reason = f"{name} has rows of {matrix.size(-1)} weights, which {self.group} does not divide"
-                raise ConfigError(f"{reason}; set a divisor, or granularity: channel", "group")
+        if self.granularity == "group":
+            require_whole_groups(matrices, self.group, "group", "set a divisor, or granularity: channel")
         return QuantiseWeights(self, matrices)
 
     def conflict_after(self, earlier: CompressionConfig) -> str | None:

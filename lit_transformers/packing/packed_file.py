@@ -2,8 +2,8 @@
 
 bytes 0-7      "LITPACK" and the version
 bytes 8-15     length of the header
-header         JSON, compressed: the plain data, and for each tensor its name, coding, shape, dtype, details, the
-               length of its bytes, and their CRC-32
+header         JSON, compressed: the plain data, and for each tensor its name, coding, shape, dtype and details, and
+               the length of its bytes
 then           the bytes of the tensors
 last 4 bytes   CRC-32 of all bytes before them
 """
@@ -56,9 +56,7 @@ def packed_bytes(
         first[place] = name
         progress(name)
         stored[name] = packed(tensor)
-    entries = {
-        name: {**asdict(own), "data": len(own.data), "crc": zlib.crc32(own.data)} for name, own in stored.items()
-    }
+    entries = {name: {**asdict(own), "data": len(own.data)} for name, own in stored.items()}
     header = lzma.compress(json.dumps({"plain": plain, "tensors": entries, "same": same}).encode())
     parts = [START.pack(MAGIC, VERSION, len(header)), header, *(own.data for own in stored.values())]
     whole = b"".join(parts)

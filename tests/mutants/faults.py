@@ -5498,7 +5498,7 @@ COMPRESSION_FAULTS = (
     ),
     Fault(
         "compression",
-        "a resumed run forgets what is pruned",
+        "a resumed run forgets the pruned weights",
         "lit_transformers/compression/prune_weights.py",
         'self.reached = float(state["reached"])',
         "self.reached = 1.0",
