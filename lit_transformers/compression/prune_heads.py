@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
 
 from lit_transformers.compression.compression import Compression, CompressionConfig, matrices_of, random_scores
+from lit_transformers.compression.importance import Units, importance_of
 from lit_transformers.config import ConfigError, Positive, Seed
 from lit_transformers.mixers.qkv import QKVMixer
-from lit_transformers.training.ranks import mean_over_ranks
 
 __all__ = ["PruneHeadsConfig"]
 
@@ -59,12 +58,8 @@ class PruneHeads(Compression):
         self.calibration_batches = config.batches if config.score == "importance" else 0
 
     def calibrate(self, task: Any, batches: Iterable[Any]) -> None:
-        sums = [torch.zeros(mixer.heads, device=mixer.merge.weight.device) for mixer in self.mixers.values()]
-        with adding_up([*self.mixers.values()], sums):
-            for batch in batches:
-                task.training_step(batch, 0)["loss"].backward()
-        task.zero_grad(set_to_none=True)
-        self.importance = [mean_over_ranks(own) for own in sums]
+        units = [Units(mixer, mixer.merge, mixer.heads) for mixer in self.mixers.values()]
+        self.importance = importance_of(units, task, batches)
 
     def finish(self) -> None:
         scores = [self.scores(number, mixer) for number, mixer in enumerate(self.mixers.values())]
@@ -83,25 +78,6 @@ class PruneHeads(Compression):
         if self.config.score == "random":
             return random_scores((mixer.heads,), self.config.seed, number)
         return mixer.merge.weight.detach().unflatten(1, (mixer.heads, mixer.head_dim)).norm(dim=(0, 2)).cpu()
-
-
-@contextmanager
-def adding_up(mixers: list[QKVMixer], sums: list[Tensor]) -> Iterator[None]:
-    """Adds the importance of the heads of each mixer to its sums in every backward pass within the block."""
-    with ExitStack() as stack:
-        for mixer, own in zip(mixers, sums, strict=True):
-
-            def hook(module: nn.Module, inputs: tuple[Tensor, ...], mixer: QKVMixer = mixer, own: Tensor = own) -> None:
-                outputs = inputs[0]
-
-                def add(gradient: Tensor) -> None:
-                    products = (outputs.detach() * gradient).unflatten(-1, (mixer.heads, mixer.head_dim))
-                    own.add_(products.sum(dim=(1, 3)).abs().sum(dim=0).to(own))
-
-                outputs.register_hook(add)
-
-            stack.callback(mixer.merge.register_forward_pre_hook(hook).remove)
-        yield
 
 
 def set_to_zero(mixer: QKVMixer, head: int) -> None:

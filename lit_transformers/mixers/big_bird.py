@@ -80,6 +80,8 @@ class BigBird(QKVMixer):
             seed=config.seed * 1_000_003 + shape.layer,
             graphs=shape.heads if config.graph_per_head else 1,
         )
+        if config.graph_per_head and config.random:
+            self.heads_differ = "each head has another random graph (mixer.graph_per_head)"
 
     def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
         length = inputs.k.size(-2)

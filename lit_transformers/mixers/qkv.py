@@ -90,6 +90,10 @@ class QKVMixer(Mixer):
     also while gradients are off.
     """
 
+    heads_differ: str = ""
+    """Why a head with the same weights computes something else at another place or among fewer heads; "" where it
+    computes the same, so that a network may start from some heads of another one (``start.narrow``)."""
+
     def __init__(
         self,
         config: ScoresConfig,

@@ -72,6 +72,7 @@ class Sparse(QKVMixer):
                 self.patterns = [near if shape.layer % 2 == 0 else far] * shape.heads
             case "halves", _:
                 self.patterns = [near] * near_heads + [far] * (shape.heads - near_heads)
+                self.heads_differ = "the halves of the heads have different patterns (mixer.heads)"
             case "merged", "strided":
                 self.bands = bands
             case "merged", "fixed":

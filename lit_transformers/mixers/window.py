@@ -108,6 +108,8 @@ class Window(QKVMixer):
                 f"only {self.heads} heads can be dilated, not {config.dilated_heads}", "mixer.dilated_heads"
             )
         self.dilations = [1] * undilated + [dilation] * (self.heads - undilated)
+        if len({*self.dilations}) > 1:
+            self.heads_differ = "some heads are dilated, and others not (mixer.dilated_heads)"
         roles: tuple[MapRole, ...] = ("query", "key", "value") if separate else ()
         self.global_maps = nn.ModuleList(LinearMap(shape.dim, self.width, role, config.bias) for role in roles)
 

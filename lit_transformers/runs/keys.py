@@ -55,6 +55,8 @@ def with_content(config: RunConfig) -> dict[str, Plain]:
             start[f"start.{part}"] = content_of(source, f"start.{part}")
     if config.start.layers is not None:
         start["start.layers"] = [*config.start.layers]
+    if config.start.narrow is not None:
+        start["start.narrow"] = config.start.narrow.to_dict()
     if config.start.head is not None:
         start["start.head"] = config.start.head
     return plain | {"start": start} if start else plain

@@ -8,12 +8,14 @@ import torch
 
 from datamodules import Data
 from lit_transformers.batch import DataDescription
+from lit_transformers.compression.narrow import with_widths_of
 from lit_transformers.config import ConfigError, Dropout, Memory, nearest
 from lit_transformers.encodings.positions import PositionError
 from lit_transformers.gates.miniature import seeded, shrink
 from lit_transformers.mixer import LengthError
 from lit_transformers.runs.config import RunConfig, RunWeightsConfig
 from lit_transformers.runs.made_weights import file_of_source
+from lit_transformers.runs.narrowed_weights import require_narrower
 from lit_transformers.runs.starting_weights import (
     StartingWeights,
     read_weights,
@@ -63,14 +65,22 @@ def rehearse_start(config: RunConfig, task: Task) -> None:
             continue
         place = f"start.{part}.{source.kind}"
         if isinstance(source, RunWeightsConfig):
-            trained, model = small_task(source.run, source.run.build_data().description), source.run.model
-            sources[part] = StartingWeights(trained.model_config, "", trained.state_dict(), place=place)
+            model = source.run.model
         else:
             model = read_weights(file_of_source(source, f"start.{part}"), whole=False).model
+        whole = model
+        if config.start.layers is not None:
+            model = model.override({"depth": len(config.start.layers)})
+        if config.start.narrow is not None:
+            model = with_widths_of(model, config.model)
         if part == "network":
-            if config.start.layers is not None:
-                model = model.override({"depth": len(config.start.layers)})
             require_same_network(model, config.model, place)
+            if config.start.narrow is not None:
+                require_narrower(whole, config.model, task.data)
+        if isinstance(source, RunWeightsConfig):
+            run = source.run.override({"model": model})
+            trained = small_task(run, run.build_data().description)
+            sources[part] = StartingWeights(trained.model_config, "", trained.state_dict(), place=place)
     if sources:
         start_from(task, sources, config.start.head)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import ClassVar, Literal
 
+from lit_transformers.compression.narrow import NarrowConfig
 from lit_transformers.config import Config, Plain, Positive, Seed
 
 __all__ = [
@@ -98,6 +99,9 @@ class StartConfig(Config):
     heads: the source of all other parts, heads and further networks; ``network`` for the source of the network.
     layers: the layers of ``network``, counted from 1, that become the run's layers in this order; the others are
     omitted, and ``model.depth`` is the number of those kept. Null: all of them.
+    narrow: how the heads and the feed-forward channels are chosen that a narrower run keeps of each layer of
+    ``network``; ``model.heads``, ``model.mixer.head_dim`` and ``model.feedforward.width`` state how many. Null: the
+    networks have the same widths.
     head: if heads are from a run of several tasks, the data source whose head the run's head starts from.
     teacher: the source of the trained network with its heads that ``task.distillation`` learns from.
     """
@@ -107,6 +111,7 @@ class StartConfig(Config):
     network: WeightSourceConfig | None = None
     heads: WeightSourceConfig | None = None
     layers: tuple[Positive, ...] | None = None
+    narrow: NarrowConfig | None = None
     head: str | None = None
     teacher: WeightSourceConfig | None = None
 
@@ -125,6 +130,10 @@ class StartConfig(Config):
             yield "heads start from the source of the network, but network has none; set network to another source"
         if self.layers is not None and self.network is None:
             yield "layers are chosen from the source of the network, which has none; set network, or drop layers"
+        if self.narrow is not None and self.network is None:
+            yield "narrow chooses from the source of the network, which has none; set network, or drop narrow"
+        if self.narrow is not None and self.narrow.score == "importance" and self.heads is None:
+            yield "narrow.score importance needs the loss of trained heads; set heads: network, or score: magnitude"
         if self.head is not None and self.heads is None:
             yield f"head is {self.head!r}, but heads start anew; set heads to their source, or drop head"
 

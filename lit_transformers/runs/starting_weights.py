@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from datamodules import TrainedSymbols
+from lit_transformers.compression.narrow import is_width
 from lit_transformers.config import (
     Added,
     ConfigError,
@@ -354,7 +355,8 @@ def require_same_network(there: ModelConfig, here: ModelConfig, place: str) -> N
     ]
     if unequal:
         listed = "; ".join(f"model.{name} is {theirs!r} there and {ours!r} here" for name, theirs, ours in unequal[:3])
-        raise ConfigError(f"holds the weights of another network: {listed}", place)
+        way_out = "; start.narrow chooses heads and channels" if all(is_width(row[0]) for row in unequal) else ""
+        raise ConfigError(f"holds the weights of another network: {listed}{way_out}", place)
 
 
 def differences(first: ModelConfig, second: ModelConfig, ignored: Set[str]) -> list[tuple[str, Plain, Plain]]:

@@ -30,6 +30,7 @@ from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.document_losses import write_documents, write_outputs
 from lit_transformers.runs.features import cached_features
 from lit_transformers.runs.metrics import stopping_goal
+from lit_transformers.runs.narrowed_weights import narrowed_weights
 from lit_transformers.runs.observe import observe
 from lit_transformers.runs.starting_weights import LICENCES, load_teacher, read_weights, start_from
 from lit_transformers.runs.trained_symbols import unknown_lines
@@ -186,8 +187,11 @@ def starting_task(config: RunConfig, data: Data, starts: Mapping[str, Path]) -> 
     files = {path: read_weights(path) for path in dict.fromkeys(starts.values())}
     lines = []
     sources = {part: files[path] for part, path in starts.items() if part != "teacher"}
+    layers = config.start.layers
+    if config.start.narrow is not None:
+        sources["network"], layers = narrowed_weights(config, data, task, sources), None
     if sources:
-        lines = start_from(task, sources, config.start.head, config.start.layers)
+        lines = start_from(task, sources, config.start.head, layers)
     if "teacher" in starts:
         assert isinstance(task, LabelledTask)
         with torch.random.fork_rng(devices=[]):

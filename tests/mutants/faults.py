@@ -5515,7 +5515,7 @@ COMPRESSION_FAULTS = (
     Fault(
         "compression",
         "contributions of examples cancel each other",
-        "lit_transformers/compression/prune_heads.py",
+        "lit_transformers/compression/importance.py",
         ".sum(dim=(1, 3)).abs().sum(dim=0)",
         ".sum(dim=(0, 1, 3)).abs()",
         (f"{COMPRESSION}heads_are_pruned_by_what_the_loss_would_change_to_first_order",),
