@@ -1,6 +1,7 @@
 """Compression of weights: pruning, quantisation and shared values, as parts of a run that compose."""
 
 from lit_transformers.compression.compression import Compression, CompressionConfig
+from lit_transformers.compression.gate_heads import GateHeadsConfig
 from lit_transformers.compression.hold_zeros import HoldZerosConfig
 from lit_transformers.compression.prune_heads import PruneHeadsConfig
 from lit_transformers.compression.prune_weights import PruneWeightsConfig
@@ -12,6 +13,7 @@ COMPRESSIONS = table(
     CompressionConfig,  # type: ignore[type-abstract]
     PruneWeightsConfig,
     PruneHeadsConfig,
+    GateHeadsConfig,
     HoldZerosConfig,
     QuantiseWeightsConfig,
     ShareValuesConfig,
@@ -21,6 +23,7 @@ __all__ = [
     "COMPRESSIONS",
     "Compression",
     "CompressionConfig",
+    "GateHeadsConfig",
     "HoldZerosConfig",
     "PruneHeadsConfig",
     "PruneWeightsConfig",

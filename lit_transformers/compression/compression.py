@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,9 @@ class CompressionConfig(Config, ABC):
     parameters: the roles of the matrices, as in ``training.groups``: network, heads, embeddings, layers, layer 1,
     mixers, feedforwards, query and others.
     """
+
+    learns: ClassVar[bool] = False
+    """Whether the compression learns in training, so that a run of no steps has none."""
 
     parameters: tuple[str, ...] = ("network",)
 

@@ -13,7 +13,7 @@ from lit_transformers.compression.importance import Units, importance_of
 from lit_transformers.config import ConfigError, Positive, Seed
 from lit_transformers.mixers.qkv import QKVMixer
 
-__all__ = ["PruneHeadsConfig"]
+__all__ = ["PruneHeadsConfig", "mixers_with_heads", "set_to_zero"]
 
 
 @final
@@ -33,15 +33,7 @@ class PruneHeadsConfig(CompressionConfig, kind="prune_heads"):
     seed: Seed = 0
 
     def build(self, task: nn.Module) -> PruneHeads:
-        names = matrices_of(task, self.parameters)
-        own = {id(matrix) for matrix in names.values()}
-        mixers = {
-            name: module
-            for name, module in task.named_modules()
-            if isinstance(module, QKVMixer) and id(module.merge.weight) in own
-        }
-        if not mixers:
-            raise ConfigError("has no mixer with heads; name others, or drop prune_heads", "parameters")
+        mixers = mixers_with_heads(task, self.parameters, "prune_heads")
         count = sum(mixer.heads for mixer in mixers.values())
         if self.heads >= count:
             raise ConfigError(f"there are {count} heads, and at least one is kept; set at most {count - 1}", "heads")
@@ -78,6 +70,20 @@ class PruneHeads(Compression):
         if self.config.score == "random":
             return random_scores((mixer.heads,), self.config.seed, number)
         return mixer.merge.weight.detach().unflatten(1, (mixer.heads, mixer.head_dim)).norm(dim=(0, 2)).cpu()
+
+
+def mixers_with_heads(task: nn.Module, roles: Iterable[str], kind: str) -> dict[str, QKVMixer]:
+    """Returns the mixers with heads of the layers that have one of the roles, by their names in the task. Raises
+    ConfigError, which names the kind of compression, where there is none."""
+    own = {id(matrix) for matrix in matrices_of(task, roles).values()}
+    mixers = {
+        name: module
+        for name, module in task.named_modules()
+        if isinstance(module, QKVMixer) and id(module.merge.weight) in own
+    }
+    if not mixers:
+        raise ConfigError(f"has no mixer with heads; name others, or drop {kind}", "parameters")
+    return mixers
 
 
 def set_to_zero(mixer: QKVMixer, head: int) -> None:

@@ -110,6 +110,9 @@ class RunConfig(Config):
         if not self.compression:
             return
         yield from order_conflicts(self.compression)
+        for number, compression in enumerate(self.compression):
+            if compression.learns and not self.training.steps:
+                yield f"compression.{number} {compression.kind} learns in training; set training.steps to more than 0"
         if self.training.stop is not None:
             yield "compression changes the last weights, and training.stop selects others; set training.stop to null"
         if self.training.strategy == "fsdp":

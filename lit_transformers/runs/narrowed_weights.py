@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 
-from datamodules import Data
 from lit_transformers.batch import DataDescription
 from lit_transformers.compression.narrow import Narrowing, scores_of, with_widths_of
 from lit_transformers.config import ConfigError
@@ -28,13 +28,14 @@ def require_narrower(there: ModelConfig, here: ModelConfig, data: DataDescriptio
 
 
 def narrowed_weights(
-    config: RunConfig, data: Data, task: Task, sources: Mapping[str, StartingWeights]
+    config: RunConfig, task: Task, sources: Mapping[str, StartingWeights], batches: Callable[[], Iterable[Any]]
 ) -> StartingWeights:
     """Returns the weights of the source of a run's network as those of the run's narrower network (``start.narrow``),
     without the layers that the run omits. They are the same on all ranks.
 
-    sources: of the parts of the task. Raises ConfigError where weights do not fit a network as wide as the source's, or
-    the loss that importance is measured by comes from heads that the sources lack.
+    sources: of the parts of the task. batches: returns batches of training. Raises ConfigError where weights do not fit
+    a network as wide as the source's, or the loss that importance is measured by comes from heads that the sources
+    lack.
     """
     narrow, source = config.start.narrow, sources["network"]
     assert narrow is not None
@@ -45,7 +46,7 @@ def narrowed_weights(
         objective = objective.by_labels_alone()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        wide = objective.build(with_widths_of(config.model, source.model), data.description, config.training)
+        wide = objective.build(with_widths_of(config.model, source.model), task.data, config.training)
         narrowing = Narrowing(wide, task, config.model.heads != source.model.heads)
         by_loss = narrow.score == "importance"
         lines = start_from(wide, {**(sources if by_loss else {}), "network": source}, config.start.head)
@@ -53,7 +54,7 @@ def narrowed_weights(
         if by_loss and anew:
             reason = f"importance needs the loss of trained heads, and {anew[0]}"
             raise ConfigError(f"{reason}; set score: magnitude", "start.narrow.score")
-        scores = scores_of(narrow, narrowing, wide.eval(), data.train_dataloader)
+        scores = scores_of(narrow, narrowing, wide.eval(), batches)
     tensors = narrowing.narrowed(task.current_names(source.tensors), scores)
     model = with_widths_of(source.model, config.model)
     return source._replace(model=model, tensors=tensors, notes=(*source.notes, f"{narrowing.note} ({narrow.score})"))

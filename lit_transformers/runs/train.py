@@ -189,7 +189,7 @@ def starting_task(config: RunConfig, data: Data, starts: Mapping[str, Path]) -> 
     sources = {part: files[path] for part, path in starts.items() if part != "teacher"}
     layers = config.start.layers
     if config.start.narrow is not None:
-        sources["network"], layers = narrowed_weights(config, data, task, sources), None
+        sources["network"], layers = narrowed_weights(config, task, sources, data.train_dataloader), None
     if sources:
         lines = start_from(task, sources, config.start.head, layers)
     if "teacher" in starts:

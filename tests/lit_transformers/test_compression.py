@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from lit_transformers.compression import COMPRESSIONS, CompressionConfig
 from lit_transformers.compression.callback import CompressionCallback, compressions_of
 from lit_transformers.compression.compression import matrices_of
+from lit_transformers.compression.gate_heads import GateHeads, chance_to_be_open, drawn_gates, fixed_gates
 from lit_transformers.compression.prune_heads import PruneHeads
 from lit_transformers.compression.quantise_weights import dequantised, levels_of, rows_of
 from lit_transformers.compression.share_values import shared_values
@@ -233,6 +234,7 @@ def test_gradients_are_taken_at_quantised_weights_and_change_the_weights_behind_
 
 STOPPED = {
     "gradual": [{"kind": "prune_weights", "begin": 0.1, "end": 0.7, "score": "movement"}],
+    "gates": [{"kind": "gate_heads", "penalty": 0.2}],
     "during": [{"kind": "quantise_weights", "bits": 3, "when": "during", "begin": 0.3, "symmetric": False}],
 }
 
@@ -301,6 +303,81 @@ def test_a_network_starts_from_chosen_layers(tmp_path: Path) -> None:
         fit(BASE.override({**changes, "start.layers": (1, 3)}), tmp_path / "beyond")
 
 
+def test_gates_are_hard_concrete_and_their_penalty_is_the_chance_to_be_open() -> None:
+    locations = torch.tensor([-3.0, -0.5, 0.0, 2.0], dtype=torch.float64)
+    noise = torch.rand(20_000, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    logits = (torch.logit(noise) + locations) / 0.33
+    expected = (1.2 / (1 + (-logits).exp()) - 0.1).clamp(min=0, max=1)
+    gates = drawn_gates(locations, noise)
+    torch.testing.assert_close(gates, expected)
+    shares = (gates > 0).double().mean(dim=0)
+    assert (shares - chance_to_be_open(locations)).abs().max() < 3 * 0.5 / 20_000**0.5
+    values = fixed_gates(locations)
+    assert values[0] == 0 and values.diff().min() > 0
+    torch.testing.assert_close(values[2], torch.tensor(0.5, dtype=torch.float64))
+
+
+def test_gates_learn_by_the_loss_and_by_their_penalty() -> None:
+    """The gradient of a location is the slope of the loss for output maps that are multiplied by the gates."""
+    task, callback = built({"kind": "gate_heads", "penalty": 0.3, "initial": 0.0})
+    (gating,) = callback.compressions
+    assert isinstance(gating, GateHeads)
+    task.double()
+    for module in task.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    batch, parameters = next(iter(callback.batches())), dict(task.named_parameters())
+    merges = {layer: parameters[MERGE.format(layer)] for layer in range(2)}
+    weights = {layer: merge.detach().clone() for layer, merge in merges.items()}
+    seeds = (seed for seed in range(10_000) if noise_of(seed).logit().abs().max() < 0.6)
+    noise = noise_of(next(seeds))
+
+    def loss_of(locations: Tensor) -> Tensor:
+        gates = drawn_gates(locations, noise).view(2, 2, 1).expand(2, 2, 8).flatten(1)
+        with torch.no_grad():
+            for layer, merge in merges.items():
+                merge.copy_(weights[layer] * gates[layer])
+            loss: Tensor = task.training_step(batch, 0)["loss"]
+            for layer, merge in merges.items():
+                merge.copy_(weights[layer])
+        return loss
+
+    at, steps = torch.zeros(4, dtype=torch.float64), 1e-4 * torch.eye(4, dtype=torch.float64)
+    slopes = torch.stack([(loss_of(at + step) - loss_of(at - step)) / 2e-4 for step in steps])
+    torch.manual_seed(next(seed for seed in range(10_000) if torch.equal(noise_of(seed), noise)))
+    callback.on_train_batch_start(None, task, batch, 0)  # type: ignore[arg-type]
+    task.training_step(batch, 0)["loss"].backward()
+    assert gating.locations.grad is not None and slopes.abs().min() > 0
+    torch.testing.assert_close(gating.locations.grad.double(), slopes, rtol=1e-3, atol=1e-7)
+    gating.locations.grad = None
+    gating.before_step()
+    assert (gating.locations < 0).all(), "without a loss the penalty closes gates"
+
+
+def noise_of(seed: int) -> Tensor:
+    """The noise of four gates after a seed."""
+    torch.manual_seed(seed)
+    return torch.rand(4)
+
+
+def test_closed_gates_prune_their_heads_and_open_ones_stay_in_the_output_map() -> None:
+    task, callback = built({"kind": "gate_heads"})
+    (gating,) = callback.compressions
+    assert isinstance(gating, GateHeads)
+    gating.locations.data = torch.tensor([3.0, -4.0, 0.3, -5.0])
+    batch = next(iter(callback.batches()))
+    task.eval()
+    random = torch.get_rng_state()
+    callback.on_validation_start(None, task)  # type: ignore[arg-type]
+    assert torch.equal(random, torch.get_rng_state()), "a validation draws nothing"
+    gated = task.training_step(batch, 0)["loss"].detach()
+    callback.finish()
+    torch.testing.assert_close(task.training_step(batch, 0)["loss"].detach(), gated)
+    for layer, value in enumerate(fixed_gates(torch.tensor([3.0, 0.3]))):
+        merge = dict(task.named_parameters())[MERGE.format(layer)]
+        assert (merge[:, 8:] == 0).all() and (merge[:, :8] != 0).all() and value > 0
+
+
 REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "bits": ([{"kind": "quantise_weights", "bits": 9}], {}, "bits"),
     "group": ([{"kind": "quantise_weights", "granularity": "group", "group": 7}], {}, "which 7 does not divide"),
@@ -314,6 +391,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "pattern": ([{"kind": "prune_weights", "pattern": "2:4", "sparsity": 0.7}], {}, "half of each matrix at once"),
     "movement": ([{"kind": "prune_weights", "score": "movement", "begin": 0, "end": 0}], {}, "needs updates"),
     "stop": ([{"kind": "prune_weights"}], {"training.stop": {}, "training.validate_every": 2}, "training.stop"),
+    "gates": ([{"kind": "gate_heads"}], {"training.steps": 0}, "set training.steps to more than 0"),
     "layers": ([], {"start.layers": (1,), "start.network": "a.ckpt"}, "start.layers keeps 1 layers"),
 }
 
