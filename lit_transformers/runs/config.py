@@ -133,6 +133,11 @@ class RunConfig(Config):
         return None if examples is None else self.training.accumulate * examples
 
     @property
+    def is_packed(self) -> bool:
+        """Whether the bytes of the packed checkpoint are measured: of compressed weights, and of a run of no steps."""
+        return bool(self.compression) or not self.training.steps
+
+    @property
     def measured_task(self) -> TaskConfig:
         """The objective as it is measured on texts in the language of the data's targets. It is not kept in the config,
         so that a change of the data alone is measured in the language of these."""

@@ -142,9 +142,8 @@ def _speeds(steps: int, tokens: int, examples: int | None, seconds: float) -> di
 
 
 def _packed_size(config: RunConfig, held: Mapping[str, Plain], task: Task) -> dict[str, Plain]:
-    """Returns the bytes of a packed checkpoint, of compressed weights and of weights that a run only measures; nothing
-    for other runs."""
-    if (not config.compression and config.training.steps) or not is_first_rank():
+    """Returns the bytes of the packed checkpoint; nothing for runs that do not measure it."""
+    if not config.is_packed or not is_first_rank():
         return {}
     return {"packed_bytes": len(packed_bytes(held, task.state_dict())[0])}
 
