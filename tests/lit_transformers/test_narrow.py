@@ -20,6 +20,7 @@ from lit_transformers.mixer import Shape
 from lit_transformers.runs import RunConfig, fit, load
 from lit_transformers.runs.config import RunWeightsConfig
 from lit_transformers.runs.keys import run_key
+from lit_transformers.runs.narrowed_weights import require_narrower
 from lit_transformers.runs.rehearsal import rehearse
 from lit_transformers.stacks.feedforward import FeedForward, FeedForwardConfig
 from lit_transformers.tasks import Task
@@ -194,6 +195,16 @@ def test_a_feed_forward_keeps_the_channels_that_torch_pruning_keeps() -> None:
     torch.testing.assert_close(own[5].widen.weight, plain.up.weight)
     torch.testing.assert_close(own[5].narrow.weight, plain.down.weight)
     torch.testing.assert_close(own[5].widen.bias, plain.up.bias)
+
+
+def test_layers_that_share_weights_of_heads_are_refused() -> None:
+    """Each layer would keep other heads, of which the biases of queries are those of all layers."""
+    shared = WIDE.override({"model.mixer.encoding": "xl"})
+    models = [shared.model, shared.override(NARROW).model]
+    with pytest.raises(ConfigError, match=r"model\.heads: layers share relative.content.weight, of which each"):
+        require_narrower(*models, WIDE.build_data().description)
+    apart = [model.override({"mixer.encoding.biases": "per_layer"}) for model in models]
+    require_narrower(*apart, WIDE.build_data().description)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any] | None, str]] = {

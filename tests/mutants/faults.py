@@ -7,6 +7,9 @@ from tests.mutants.fault import Fault
 __all__ = ["FAULTS"]
 
 COMPRESSION = "tests/lit_transformers/test_compression.py::test_"
+NARROW = "tests/contracts/test_narrow_networks.py::test_"
+NARROWED = "tests/lit_transformers/test_narrow.py::test_"
+LAYER_DROP = "tests/lit_transformers/test_layer_drop.py::test_"
 PACKED = "tests/lit_transformers/test_packing.py::test_"
 DISTILLATION = "tests/lit_transformers/test_distillation.py::test_"
 EXECUTORS = "tests/encodings/test_executors.py::test_"
@@ -5421,6 +5424,145 @@ FACT_FAULTS = (
 )
 
 COMPRESSION_FAULTS = (
+    Fault(
+        "compression",
+        "a narrower map keeps other inputs than the outputs of the map before it",
+        "lit_transformers/compression/narrow.py",
+        "rows = kept[:, None] * self.size + torch.arange(self.size)",
+        "rows = (kept - kept.min() * self.dimension)[:, None] * self.size + torch.arange(self.size)",
+        (
+            f"{NARROW}a_mixer_of_some_heads_equals_the_mixer_with_the_other_heads_at_zero",
+            f"{NARROW}a_feed_forward_of_some_channels_equals_that_with_the_others_at_zero",
+        ),
+    ),
+    Fault(
+        "compression",
+        "biases of a narrower network are those of the first channels",
+        "lit_transformers/compression/narrow.py",
+        "return tensor.index_select(self.dimension, rows.flatten().to(tensor.device))",
+        "return tensor.index_select(self.dimension, rows.flatten()) if tensor.dim() > 1 else tensor[: rows.numel()]",
+        (f"{NARROW}a_feed_forward_of_some_channels_equals_that_with_the_others_at_zero",),
+    ),
+    Fault(
+        "compression",
+        "a narrower network keeps the heads and channels of the lowest scores",
+        "lit_transformers/compression/narrow.py",
+        "own.argsort(descending=True, stable=True)",
+        "own.argsort(stable=True)",
+        (f"{NARROWED}a_run_starts_from_the_heads_and_channels_of_the_highest_scores",),
+    ),
+    Fault(
+        "compression",
+        "the norm of a channel is that of its outgoing weights alone",
+        "lit_transformers/compression/narrow.py",
+        "squares = squares + weight.square().flatten(1).sum(dim=1)",
+        "squares = squares + 0 * weight.square().flatten(1).sum(dim=1)",
+        (f"{NARROWED}a_feed_forward_keeps_the_channels_that_torch_pruning_keeps",),
+    ),
+    Fault(
+        "compression",
+        "heads that differ by their place are taken for others",
+        "lit_transformers/compression/narrow.py",
+        "if isinstance(there.sublayer, QKVMixer) and there.sublayer.heads_differ:",
+        "if isinstance(there.sublayer, QKVMixer) and not there.sublayer:",
+        (f"{NARROW}a_mixer_of_some_heads_equals_the_mixer_with_the_other_heads_at_zero",),
+    ),
+    Fault(
+        "compression",
+        "layers that share weights of heads keep the heads of the last one",
+        "lit_transformers/compression/narrow.py",
+        "if changed and owner.setdefault(id(tensor), sublayer) != sublayer:",
+        "if changed and owner.setdefault(id(tensor), sublayer) is None:",
+        (f"{NARROWED}layers_that_share_weights_of_heads_are_refused",),
+    ),
+    Fault(
+        "compression",
+        "heads and channels of a narrower network are chosen on texts of validation",
+        "lit_transformers/runs/train.py",
+        "narrowed_weights(config, task, sources, data.train_dataloader)",
+        "narrowed_weights(config, task, sources, data.val_dataloader)",
+        (f"{NARROWED}a_run_starts_from_the_heads_and_channels_of_the_highest_scores",),
+    ),
+    Fault(
+        "compression",
+        "the key of a run does not cover how its heads and channels are chosen",
+        "lit_transformers/runs/keys.py",
+        'start["start.narrow"] = config.start.narrow.to_dict()',
+        'start["start.narrow"] = {}',
+        (f"{NARROWED}random_units_are_others_with_another_seed_and_every_choice_has_a_key",),
+    ),
+    Fault(
+        "compression",
+        "evaluation skips layers",
+        "lit_transformers/stacks/sequential.py",
+        "self.layer_drop > 0 and block.training and float",
+        "self.layer_drop > 0 and float",
+        (f"{LAYER_DROP}training_skips_layers_and_evaluation_uses_all_of_them",),
+    ),
+    Fault(
+        "compression",
+        "a skipped layer has no gradient, for which ranks wait",
+        "lit_transformers/stacks/sequential.py",
+        "return (None, *gradients, *zeros)",
+        "return (None, *gradients, *(None for _ in zeros))",
+        (f"{LAYER_DROP}a_skipped_layer_has_gradients_of_zero_and_the_others_those_without_it",),
+    ),
+    Fault(
+        "compression",
+        "a skipped layer forgets what it has read",
+        "lit_transformers/stacks/sequential.py",
+        "left = block(x, ctx, state).state if ctx.causal and ctx.source is None else None",
+        "left = None",
+        (f"{LAYER_DROP}memory_does_not_depend_on_what_the_last_layer_skips",),
+    ),
+    Fault(
+        "compression",
+        "the upper part of a divided stack skips no layer",
+        "lit_transformers/stacks/sequential.py",
+        "self.first + step, self.layer_drop)",
+        "self.first + step)",
+        (f"{LAYER_DROP}a_divided_stack_drops_layers_in_both_parts",),
+    ),
+    Fault(
+        "compression",
+        "gates of heads are drawn without a temperature",
+        "lit_transformers/compression/gate_heads.py",
+        "locations) / TEMPERATURE).sigmoid()",
+        "locations)).sigmoid()",
+        (f"{COMPRESSION}gates_are_hard_concrete_and_their_penalty_is_the_chance_to_be_open",),
+    ),
+    Fault(
+        "compression",
+        "the penalty of open gates has no temperature",
+        "lit_transformers/compression/gate_heads.py",
+        "(locations - TEMPERATURE * math.log(-LOWEST / HIGHEST))",
+        "(locations - math.log(-LOWEST / HIGHEST))",
+        (f"{COMPRESSION}gates_are_hard_concrete_and_their_penalty_is_the_chance_to_be_open",),
+    ),
+    Fault(
+        "compression",
+        "the values of open gates are lost after training",
+        "lit_transformers/compression/gate_heads.py",
+        "mixer.head_dim] *= gate",
+        "mixer.head_dim] *= 1",
+        (f"{COMPRESSION}closed_gates_prune_their_heads_and_open_ones_stay_in_the_output_map",),
+    ),
+    Fault(
+        "compression",
+        "validation draws random gates",
+        "lit_transformers/compression/gate_heads.py",
+        "if not self.mixers[0].training:",
+        "if not self.mixers[0]:",
+        (f"{COMPRESSION}closed_gates_prune_their_heads_and_open_ones_stay_in_the_output_map",),
+    ),
+    Fault(
+        "compression",
+        "a resumed run begins with open gates",
+        "lit_transformers/compression/gate_heads.py",
+        'self.locations.data = state["locations"].to(self.locations.device)',
+        'self.locations.data = self.locations.data.to(state["locations"].device)',
+        (f"{COMPRESSION}a_stopped_run_resumes_to_the_same_weights",),
+    ),
     Fault(
         "compression",
         "a scale for the tensor is called one for each channel",
