@@ -20,17 +20,17 @@ __all__ = ["Units", "importance_of", "units_of"]
 class Units(NamedTuple):
     """The parts of a sublayer whose outputs its last map adds up: heads of a mixer, or channels of a feed-forward.
 
-    projection: the last map. count: the number of units; each has ``size`` inputs of the map, one unit after another.
+    projection: the last map. number: of units; each has ``size`` inputs of the map, one unit after another.
     """
 
     sublayer: nn.Module
     projection: LinearMap
-    count: int
+    number: int
 
     @property
     def size(self) -> int:
         """The channels of a unit."""
-        return self.projection.in_features // self.count
+        return self.projection.in_features // self.number
 
     @property
     def are_heads(self) -> bool:
@@ -51,7 +51,7 @@ def importance_of(units: Sequence[Units], task: Any, batches: Iterable[Any]) -> 
     """Returns the importance (n,) of the n units of each sublayer: the sum over examples of |y dL/dy|, where y are the
     outputs of a unit at all positions (Michel et al. 2019, arXiv:1905.10650, equation 2; for channels Molchanov et al.
     2017, arXiv:1611.06440, section 2.2). task: in evaluation mode. batches: of training."""
-    sums = [torch.zeros(own.count, device=own.projection.weight.device) for own in units]
+    sums = [torch.zeros(own.number, device=own.projection.weight.device) for own in units]
     with _adding_up(units, sums):
         for batch in batches:
             task.training_step(batch, 0)["loss"].backward()
@@ -69,7 +69,7 @@ def _adding_up(units: Sequence[Units], sums: Sequence[Tensor]) -> Iterator[None]
                 outputs = inputs[0]
 
                 def add(gradient: Tensor) -> None:
-                    products = (outputs.detach() * gradient).unflatten(-1, (own.count, own.size))
+                    products = (outputs.detach() * gradient).unflatten(-1, (own.number, own.size))
                     total.add_(products.sum(dim=(1, 3)).abs().sum(dim=0).to(total))
 
                 outputs.register_hook(add)

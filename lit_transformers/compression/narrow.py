@@ -75,11 +75,11 @@ class Narrowing:
         parts = dict(narrow.named_modules(remove_duplicate=False))
         for name, module in wide.named_modules(remove_duplicate=False):
             there, here = units_of(module), units_of(parts[name]) if name in parts else None
-            if there is None or here is None or there.count == here.count:
+            if there is None or here is None or there.number == here.number:
                 continue
             _require_fewer(there, here)
             sublayer = first.setdefault(id(module), name)
-            self.units[sublayer], self.counts[sublayer] = there, here.count
+            self.units[sublayer], self.counts[sublayer] = there, here.number
             self._cut(name, sublayer, there, parts[name], owner)
         self._require_all_cut(wide, narrow)
         if not self.units:
@@ -95,8 +95,8 @@ class Narrowing:
             if changed and owner.setdefault(id(tensor), sublayer) != sublayer:
                 reason = f"layers share {tensor_name}, of which each would keep the rows of other heads"
                 raise ConfigError(f"{reason}; keep their number", HEADS)
-            rows = tensor.size(changed[0]) // wide.count if len(changed) == 1 else 0
-            if rows and sizes[changed[0]] == (wide.count * rows, self.counts[sublayer] * rows):
+            rows = tensor.size(changed[0]) // wide.number if len(changed) == 1 else 0
+            if rows and sizes[changed[0]] == (wide.number * rows, self.counts[sublayer] * rows):
                 self.cuts[f"{name}.{tensor_name}"] = Cut(sublayer, changed[0], rows)
 
     def _require_all_cut(self, wide: nn.Module, narrow: nn.Module) -> None:
@@ -121,7 +121,7 @@ class Narrowing:
     def note(self) -> str:
         """A line on the numbers that are kept."""
         numbers = {
-            f"{self.counts[name]} of {own.count} {'heads' if own.are_heads else 'feed-forward channels'}": None
+            f"{self.counts[name]} of {own.number} {'heads' if own.are_heads else 'feed-forward channels'}": None
             for name, own in self.units.items()
         }
         return f"each layer keeps {' and '.join(numbers)}"
@@ -141,9 +141,9 @@ def _require_fewer(there: Units, here: Units) -> None:
     """Raises ConfigError where a sublayer has more units than that of a wider network, or its heads compute something
     else there."""
     noun, field = ("heads", HEADS) if there.are_heads else ("channels", CHANNELS)
-    if here.count > there.count:
-        reason = f"is {here.count}, and each layer of start.network has {there.count} {noun}"
-        raise ConfigError(f"{reason}; set it to {there.count} or fewer", field)
+    if here.number > there.number:
+        reason = f"is {here.number}, and each layer of start.network has {there.number} {noun}"
+        raise ConfigError(f"{reason}; set it to {there.number} or fewer", field)
     if there.size != here.size:
         reason = f"heads have {there.size} channels in start.network and {here.size} here"
         raise ConfigError(f"{reason}; set it to {there.size}", "model.mixer.head_dim")
@@ -158,7 +158,7 @@ def scores_of(
     with its weights, in evaluation mode. batches: returns batches of training."""
     units = narrowing.units
     if config.score == "random":
-        counts = [own.count for own in units.values()]
+        counts = [own.number for own in units.values()]
         scores = [random_scores((count,), config.seed, number) for number, count in enumerate(counts)]
     elif config.score == "magnitude":
         scores = [_magnitude(own) for own in units.values()]
@@ -176,7 +176,7 @@ def _magnitude(units: Units) -> Tensor:
     for weight in units.sublayer.parameters():
         if not units.are_heads and weight.dim() > 1 and weight is not units.projection.weight:
             squares = squares + weight.square().flatten(1).sum(dim=1)
-    return squares.view(units.count, units.size).sum(dim=1).sqrt()
+    return squares.view(units.number, units.size).sum(dim=1).sqrt()
 
 
 def is_width(path: str) -> bool:

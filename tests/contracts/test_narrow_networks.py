@@ -47,10 +47,10 @@ def narrowed(wide: nn.Module, narrow: nn.Module, kept: list[int], heads_change: 
     """Gives the narrow sublayer the kept units of the wide one, whose other units become zero."""
     narrowing = Narrowing(wide, narrow, heads_change)
     ((sublayer, units),) = narrowing.units.items()
-    scores = torch.zeros(units.count).index_fill(0, torch.tensor(kept), 1.0)
+    scores = torch.zeros(units.number).index_fill(0, torch.tensor(kept), 1.0)
     narrow.load_state_dict(narrowing.narrowed(wide.state_dict(), {sublayer: scores}))
-    zeroed = [unit for unit in range(units.count) if unit not in kept]
-    units.projection.weight.data.unflatten(1, (units.count, units.size))[:, zeroed] = 0
+    zeroed = [unit for unit in range(units.number) if unit not in kept]
+    units.projection.weight.data.unflatten(1, (units.number, units.size))[:, zeroed] = 0
 
 
 WITH_HEADS = [

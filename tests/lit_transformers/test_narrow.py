@@ -115,8 +115,8 @@ def test_a_run_starts_from_the_heads_and_channels_of_the_highest_scores(wide: Pa
     for name, scores in definitions(large, batches, score).items():
         units = units_of(large.get_submodule(name))
         assert units is not None
-        lowest = scores.argsort(stable=True)[: units.count - (2 if units.are_heads else 10)]
-        units.projection.weight.data.unflatten(1, (units.count, units.size))[:, lowest] = 0
+        lowest = scores.argsort(stable=True)[: units.number - (2 if units.are_heads else 10)]
+        units.projection.weight.data.unflatten(1, (units.number, units.size))[:, lowest] = 0
     with torch.no_grad():
         after = [large.training_step(batch, 0)["loss"] for batch in batches]
     torch.testing.assert_close(before, after, rtol=1e-6, atol=1e-6)
