@@ -4164,7 +4164,7 @@ KIT_FAULTS = (
         "benchmarks/gpu/values.py",
         "max(distances.values()) <= WIDER",
         'distances["outputs"] <= WIDER',
-        (f"{GPU_KIT}a_wrong_number_of_any_mixer_is_said",),
+        (f"{GPU_KIT}a_wrong_number_of_a_mixer_is_said",),
     ),
     Fault(
         "kit",

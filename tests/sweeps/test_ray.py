@@ -48,27 +48,41 @@ PATIENCE = {
 LIGHT = {"include_log_monitor": False}
 
 
-@pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'lit-transformers[ray]'")
-    for name, value in PATIENCE.items():
-        monkeypatch.setenv(name, value)
-
-
 @contextmanager
-def cluster(nodes: int, cores: int = 1) -> Iterator[Any]:
-    """A cluster whose head does no runs, and as many nodes of so many cores."""
+def only_head() -> Iterator[Any]:
+    """A cluster of a head that does no runs."""
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "include_dashboard": False, "no_monitor": True, **LIGHT}
     running = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        yield running
+    finally:
+        running.shutdown()
+
+
+@pytest.fixture(scope="class")
+def shared_head() -> Iterator[Any]:
+    """A cluster for all tests, each of which has its own nodes."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'lit-transformers[ray]'")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in PATIENCE.items():
+            patch.setenv(name, value)
+        with only_head() as running:
+            yield running
+
+
+@contextmanager
+def cluster(running: Any, nodes: int, cores: int = 1) -> Iterator[Any]:
+    """A cluster with as many nodes of that many cores."""
     try:
         for _ in range(nodes):
             running.add_node(num_cpus=cores, wait=False, **LIGHT)
         running.wait_for_nodes(timeout=240)
         yield running
     finally:
-        running.shutdown()
+        for node in list(running.worker_nodes):
+            running.remove_node(node)
 
 
 def go(runs: Path, run_tickets: list[Ticket], address: str, **taken: int) -> tuple[Summary, str]:
@@ -106,10 +120,9 @@ def nodes_of(runs: Path, running: Any) -> tuple[Any, set[Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("patience")
 class TestOnACluster:
     def test_runs_of_a_node_that_dies_go_on_elsewhere_and_a_run_without_memory_fails_alone(
-        self, tmp_path: Path
+        self, shared_head: Any, tmp_path: Path
     ) -> None:
         """Two wait for the death of a node. Of two others, on the node that is left, one fills its memory, for which it
         gets a limit from the system."""
@@ -120,7 +133,7 @@ class TestOnACluster:
             most = worker.memory_info().rss + (1 << 29)
             worker.rlimit(psutil.RLIMIT_DATA, (most, most))
 
-        with cluster(2) as running:
+        with cluster(shared_head, 2) as running:
 
             def kill_node() -> None:
                 running.remove_node(running.list_all_nodes()[-1], allow_graceful=False)
@@ -139,9 +152,11 @@ class TestOnACluster:
         assert states(later) == [State.FAILED, State.FINISHED] and later.rows[0].reason == "out of memory"
         assert not workers_of(runs)
 
-    def test_runs_that_start_from_others_are_tasks_when_these_have_finished(self, tmp_path: Path) -> None:
+    def test_runs_that_start_from_others_are_tasks_when_these_have_finished(
+        self, shared_head: Any, tmp_path: Path
+    ) -> None:
         runs, run_tickets, broken = tmp_path / "runs", chained(4, 10, 5), chained(4, 3, fault="raise")
-        with cluster(1, cores=2) as running:
+        with cluster(shared_head, 1, cores=2) as running:
             summary, output = go(runs, run_tickets, running.address)
             failed, _ = go(tmp_path / "broken", broken, running.address)
         assert states(summary) == [State.FINISHED] * 3, output
@@ -151,11 +166,11 @@ class TestOnACluster:
         assert failed.rows[1].reason == f"its source {broken[0].key} failed: RuntimeError: something broke"
 
     def test_a_command_that_is_stopped_or_whose_head_dies_says_so_and_goes_on_with_the_next(
-        self, tmp_path: Path
+        self, shared_head: Any, tmp_path: Path
     ) -> None:
         runs, run_tickets = tmp_path / "runs", [*tickets(1, fault="wait"), *tickets(1)]
         path = run_tickets[0].directory(runs) / "checkpoint.ckpt"
-        with cluster(1) as running:
+        with only_head() as dying, cluster(dying, 1) as running:
             with when(path.exists, lambda: os.kill(os.getpid(), signal.SIGINT)):
                 summary, _ = go(runs, run_tickets, running.address)
             assert summary.stopped_by == signal.SIGINT and states(summary) == [State.STOPPED, State.WAITING]
@@ -170,20 +185,20 @@ class TestOnACluster:
             ):
                 go(runs, run_tickets, running.address)
         wait_for(lambda: not workers_of(runs))
-        with cluster(1) as running:
+        with cluster(shared_head, 1) as running:
             summary, _ = go(runs, run_tickets, running.address)
         assert states(summary) == [State.FINISHED] * 2
         assert [finishes(runs, ticket) for ticket in run_tickets] == [1, 1]
         assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
 
     def test_ranks_of_a_run_are_on_one_node_or_spread_over_several_and_go_on_in_others_when_one_dies(
-        self, tmp_path: Path
+        self, shared_head: Any, tmp_path: Path
     ) -> None:
         """When a node dies two are left, all of which the run needs: so it has given back those that it had before."""
         runs, spread_runs, together = tmp_path / "runs", tmp_path / "spread", tickets(1, devices=2)
         spread = tickets(1, fault="wait", devices=2)
         nodes: list[Any] = []
-        with cluster(3, cores=2) as running:
+        with cluster(shared_head, 3, cores=2) as running:
             summary, _ = go(runs, together, running.address)
 
             def are_spread() -> bool:
