@@ -17,6 +17,7 @@ from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.models.cost import ModelCost, shapes_or_values
 from lit_transformers.records.reference import Reference
 from lit_transformers.runs.made_weights import file_of_source
+from lit_transformers.runs.shared_weights import share_conflicts
 from lit_transformers.runs.sources import (
     ConvertedWeightsConfig,
     FileWeightsConfig,
@@ -89,6 +90,7 @@ class RunConfig(Config):
             yield "task.distillation learns from start.teacher, which is null; set start.teacher to a run or a file"
         yield from self._compression_conflicts()
         yield from self._layer_conflicts()
+        yield from share_conflicts(self.start, self.model)
         if self.training.devices > 1:
             yield from (f"data.{reason}" for reason in self.data.rank_conflicts(self.training.devices))
         if self.data.describes is not self.task.reads:

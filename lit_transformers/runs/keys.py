@@ -55,6 +55,10 @@ def with_content(config: RunConfig) -> dict[str, Plain]:
             start[f"start.{part}"] = content_of(source, f"start.{part}")
     if config.start.layers is not None:
         start["start.layers"] = [*config.start.layers]
+    if config.start.share is not None:
+        start["start.share"] = config.start.share
+    if config.start.factorise is not None:
+        start["start.factorise"] = config.start.factorise
     if config.start.head is not None:
         start["start.head"] = config.start.head
     return plain | {"start": start} if start else plain

@@ -14,6 +14,7 @@ __all__ = [
     "ImportedWeightsConfig",
     "MadeWeightsConfig",
     "SameWeightsConfig",
+    "Share",
     "StartConfig",
     "StartSeed",
     "WeightSourceConfig",
@@ -21,6 +22,9 @@ __all__ = [
 
 StartSeed = Literal["follow"] | Seed
 """The seed of a stage: the seed of the run that starts from it, or a fixed number."""
+
+Share = Literal["mean", "first", "last"]
+"""How a weight that layers share is computed from the layers of a network that share none."""
 
 
 class WeightSourceConfig(Config):
@@ -98,6 +102,12 @@ class StartConfig(Config):
     heads: the source of all other parts, heads and further networks; ``network`` for the source of the network.
     layers: the layers of ``network``, counted from 1, that become the run's layers in this order; the others are
     omitted, and ``model.depth`` is the number of those kept. Null: all of them.
+    share: how the weights that the run's layers share (``model.stack``: shared or universal) are computed from the
+    layers of ``network``, which share none. mean: of the layers that share them; first, last: one of these layers.
+    Null: the layers of both share alike.
+    factorise: svd: the embeddings of ``model.embedding_dim`` channels and the map to ``model.dim`` are a truncated
+    singular value decomposition of the embeddings of ``network``, which are as wide as its layers. Null: both networks
+    have embeddings of the same width.
     head: if heads are from a run of several tasks, the data source whose head the run's head starts from.
     teacher: the source of the trained network with its heads that ``task.distillation`` learns from.
     """
@@ -107,6 +117,8 @@ class StartConfig(Config):
     network: WeightSourceConfig | None = None
     heads: WeightSourceConfig | None = None
     layers: tuple[Positive, ...] | None = None
+    share: Share | None = None
+    factorise: Literal["svd"] | None = None
     head: str | None = None
     teacher: WeightSourceConfig | None = None
 
@@ -125,6 +137,8 @@ class StartConfig(Config):
             yield "heads start from the source of the network, but network has none; set network to another source"
         if self.layers is not None and self.network is None:
             yield "layers are chosen from the source of the network, which has none; set network, or drop layers"
+        if (self.share is not None or self.factorise is not None) and self.network is None:
+            yield "share and factorise change the weights of network, which has no source; set network, or drop them"
         if self.head is not None and self.heads is None:
             yield f"head is {self.head!r}, but heads start anew; set heads to their source, or drop head"
 
