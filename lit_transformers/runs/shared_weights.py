@@ -9,10 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, field_types
 from lit_transformers.encodings.positions import LearnedConfig
 from lit_transformers.models import ModelConfig
-from lit_transformers.models.encoder import EncoderConfig
 from lit_transformers.models.tokens import FullTokenEmbeddingConfig
 from lit_transformers.runs.sources import Share, StartConfig
 from lit_transformers.runs.starting_weights import StartingWeights, of_layers, own_names
@@ -42,7 +41,7 @@ def share_conflicts(start: StartConfig, model: ModelConfig) -> Iterator[str]:
         yield f"{reason}; set model.stack to shared or universal, or drop start.share"
     if start.factorise is None:
         return
-    if not isinstance(model, EncoderConfig) or model.embedding_dim is None:
+    if embedding_dim(model) is None:
         reason = "start.factorise computes embeddings that are narrower than the layers, and model has none"
         yield f"{reason}; set model.embedding_dim of an encoder, or drop start.factorise"
     elif model.positions is not None and not isinstance(model.positions, LearnedConfig):
@@ -60,13 +59,18 @@ def model_of_start(there: ModelConfig, start: StartConfig, here: ModelConfig) ->
             raise ConfigError(f"{reason}; drop it, or name a source whose stack is sequential", "start.share")
         there = there.override({"stack": here.stack})
     if start.factorise is not None:
-        assert isinstance(here, EncoderConfig)
-        if not isinstance(there, EncoderConfig) or there.embedding_dim is not None:
+        if "embedding_dim" not in field_types(type(there)) or embedding_dim(there) is not None:
             reason = "the source has no embeddings as wide as its layers"
             raise ConfigError(f"{reason}; drop it, or name another source", "start.factorise")
         names = ("embedding_dim", "transform", "transform_bias")
         there = there.override({name: here.get(name) for name in names})
     return there
+
+
+def embedding_dim(model: ModelConfig) -> int | None:
+    """Returns the channels of embeddings that are narrower than the layers; None if they are as wide."""
+    dim: int | None = dict(model.leaves()).get("embedding_dim")
+    return dim
 
 
 def smaller_weights(weights: StartingWeights, start: StartConfig, task: Task) -> StartingWeights:
@@ -79,7 +83,6 @@ def smaller_weights(weights: StartingWeights, start: StartConfig, task: Task) ->
     if start.share is not None:
         tensors = shared(tensors, own_names(task), start.share)
     if start.factorise is not None:
-        assert isinstance(model, EncoderConfig)
         tensors = factorised(tensors, model)
     return weights._replace(model=model, tensors=tensors)
 
@@ -116,7 +119,7 @@ def combined(parts: Sequence[Float[Tensor, "*s"]], share: Share) -> Float[Tensor
     return parts[0 if share == "first" else -1]
 
 
-def factorised(tensors: Mapping[str, Tensor], model: EncoderConfig) -> dict[str, Tensor]:
+def factorised(tensors: Mapping[str, Tensor], model: ModelConfig) -> dict[str, Tensor]:
     """Returns the weights of a network with narrow embeddings and a linear map (arXiv:1909.11942, section 3.1), given
     those of a network with wide ones. model: the config of the network with narrow embeddings.
 
@@ -127,7 +130,7 @@ def factorised(tensors: Mapping[str, Tensor], model: EncoderConfig) -> dict[str,
     e = d, both networks compute the same. What predicts symbols starts anew. Raises ConfigError for embeddings wider
     than the layers.
     """
-    dim, width = model.dim, model.embedding_width
+    dim, width, has_norm = model.dim, model.get("embedding_dim"), model.get("embedding_norm")
     if width > dim:
         raise ConfigError(
             f"{width} channels are more than the {dim} of the source; set it lower", "model.embedding_dim"
@@ -136,16 +139,16 @@ def factorised(tensors: Mapping[str, Tensor], model: EncoderConfig) -> dict[str,
     scale = dim**0.5 if model.tokens.scaled else 1.0
     rows = {name: tensors[name].double() * (scale if name == TABLE else 1.0) for name in TABLES if name in tensors}
     gain = torch.ones(dim, dtype=torch.float64)
-    if model.embedding_norm:
+    if has_norm:
         rows = {name: vectors - vectors.mean(dim=-1, keepdim=True) for name, vectors in rows.items()}
         gain = tensors[f"{ENTRY}norm.weight"].double()
     joined = torch.cat([vectors.reshape(-1, dim) for vectors in rows.values()])
-    count = width - 1 if model.embedding_norm else width
+    count = width - 1 if has_norm else width
     directions = torch.linalg.svd(joined, full_matrices=False).Vh[:count].mT
     if directions.size(1) < count:  # fewer rows than channels
         directions = torch.nn.functional.pad(directions, (0, count - directions.size(1)))
     shrink, bias = 1.0, torch.zeros(dim)
-    if model.embedding_norm:
+    if has_norm:
         directions, shrink = directions @ without_mean(width), (width / dim) ** 0.5
         bias = tensors[f"{ENTRY}norm.bias"]
         result |= {f"{ENTRY}norm.weight": torch.ones(width), f"{ENTRY}norm.bias": torch.zeros(width)}
