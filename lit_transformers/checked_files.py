@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lit_transformers.config import ConfigError
@@ -57,9 +57,8 @@ class VectorLayout(NamedTuple):
             return vectors.numpy().tobytes()
         if self.precision == "bfloat16":
             return vectors.bfloat16().view(torch.int16).numpy().tobytes()
-        scales = vectors.abs().amax(dim=0) / LARGEST
-        whole = (vectors / scales.where(scales > 0, 1.0)).round().to(torch.int8)
-        return scales.numpy().tobytes() + whole.numpy().tobytes()
+        whole, scales = integers(vectors)
+        return scales.numpy().tobytes() + whole.to(torch.int8).numpy().tobytes()
 
     def read(self, content: npt.NDArray[np.uint8], vectors: int) -> Float[Tensor, "t w"]:
         """Returns the vectors in the bytes of ``written``, in float32."""
@@ -70,6 +69,29 @@ class VectorLayout(NamedTuple):
             return numbers.view(torch.bfloat16).view(shape).float()
         scales = numbers[: 4 * self.width].view(torch.float32)
         return numbers[4 * self.width :].view(torch.int8).view(shape) * scales
+
+    def rounded(
+        self, vectors: Float[Tensor, "b t w"], real: Bool[Tensor, "b t"] | None = None
+    ) -> Float[Tensor, "b t w"]:
+        """Returns vectors as ``read`` returns them after ``written``, each row separately, in their precision.
+
+        real: True at vectors that are written; None: all are. Gradients pass as if nothing was rounded.
+        """
+        exact = vectors.detach().float()
+        if self.precision == "float32":
+            return vectors
+        if self.precision == "bfloat16":
+            read = exact.bfloat16().float()
+        else:
+            whole, scales = integers(exact if real is None else exact * real[..., None])
+            read = whole * scales
+        return read.to(vectors.dtype) + (vectors - vectors.detach())
+
+
+def integers(vectors: Float[Tensor, "*b t w"]) -> tuple[Float[Tensor, "*b t w"], Float[Tensor, "*b 1 w"]]:
+    """Returns integers from -127 to 127, and the scale of each channel of t vectors by which they are multiplied."""
+    scales = vectors.abs().amax(dim=-2, keepdim=True) / LARGEST
+    return (vectors / scales.where(scales > 0, 1.0)).round(), scales
 
 
 class Extent(NamedTuple):

@@ -25,7 +25,6 @@ __all__ = [
     "bleu_tokenizer",
     "class_columns",
     "class_counts",
-    "confusion",
     "entity_counts",
     "entity_ratio",
     "entity_score",
@@ -153,32 +152,12 @@ def metric_of(name: str, tokenizer: WordTokenizer = "13a") -> Any:
         raise ConfigError(f"{reason}, or set another one", "task.bleu_tokenizer") from error
 
 
-def confusion(correct: npt.ArrayLike, labels: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Returns for examples of two classes, 0 and 1, whether each is a true positive, a false positive or a false
-    negative, and 1 [examples, 4], given whether its class was predicted and which it is."""
-    right, positive = np.asarray(correct, np.float64), np.asarray(labels, np.float64)
-    columns = [right * positive, (1 - right) * (1 - positive), (1 - right) * positive, np.ones_like(right)]
-    return np.column_stack(columns)
-
-
-def matthews(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Returns Matthews correlation [...], from -1 to 1, of totals [..., 4] of ``confusion`` (Matthews 1975).
-
-    It is 0, as of chance, where one class alone is predicted or occurs.
-    """
-    hits, alarms, misses, count = np.moveaxis(totals, -1, 0)
-    rejections = count - hits - alarms - misses
-    spread = np.sqrt((hits + alarms) * (hits + misses) * (rejections + alarms) * (rejections + misses))
-    correlation: npt.NDArray[np.float64] = (hits * rejections - alarms * misses) / np.where(spread > 0, spread, 1.0)
-    return np.where(spread > 0, correlation, 0.0)
-
-
 def class_counts(labels: npt.ArrayLike, predicted: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Returns counts (examples, 3 c + 1) of examples with one class each, for c classes up to the highest label: for
-    each class whether it is predicted and right, predicted, and the label; then 1.
+    """Returns counts (examples, 3 c + 1) of examples with one class each, for c classes up to the highest that is a
+    label or predicted: for each class whether it is predicted and right, predicted, and the label; then 1.
     """
     true, guessed = np.asarray(labels, np.int64), np.asarray(predicted, np.int64)
-    classes = np.arange(true.max(initial=-1) + 1)
+    classes = np.arange(max(true.max(initial=-1), guessed.max(initial=-1)) + 1)
     return _counts(true[:, None] == classes, guessed[:, None] == classes)
 
 
@@ -220,6 +199,20 @@ def macro_f1(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     occurs = true > 0
     mean: npt.NDArray[np.float64] = (_f1(hits, guessed, true) * occurs).sum(axis=-1) / occurs.sum(axis=-1).clip(min=1)
     return mean
+
+
+def matthews(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Returns the Matthews correlation [...], from -1 to 1, of totals [..., 3 c + 1] of ``class_counts``: for two
+    classes that of Matthews 1975, for more R_K of Gorodkin 2004 (doi:10.1016/j.compbiolchem.2004.09.006, equation 8).
+
+    It is 0, as of chance, if all labels, or all predictions, are of one class.
+    """
+    hits, guessed, true = _by_class(totals)
+    count = totals[..., -1]
+    spread = np.sqrt((count**2 - (guessed**2).sum(axis=-1)) * (count**2 - (true**2).sum(axis=-1)))
+    covariance = count * hits.sum(axis=-1) - (guessed * true).sum(axis=-1)
+    correlation: npt.NDArray[np.float64] = covariance / np.where(spread > 0, spread, 1.0)
+    return np.where(spread > 0, correlation, 0.0)
 
 
 def _by_class(totals: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], ...]:

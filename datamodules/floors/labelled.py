@@ -36,7 +36,6 @@ from lit_transformers.batch import (
 )
 from lit_transformers.scores import (
     class_counts,
-    confusion,
     exact_sets,
     macro_f1,
     matthews,
@@ -124,9 +123,8 @@ def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, 
 def _predictor(labels: Labels) -> _Predictor:
     """Returns the predictors of a kind of labels. Raises DataError for kinds without simple predictors."""
     match labels:
-        case ClassLabels(count=count):
-            binary = {"matthews": _matthews} if count == 2 else {}
-            return _CLASSES._replace(scores={**_CLASSES.scores, **binary})
+        case ClassLabels():
+            return _CLASSES
         case ClassSetLabels():
             return _SETS
         case NumberLabels():
@@ -149,8 +147,7 @@ def _class_of(values: Floats) -> npt.NDArray[np.int64]:
 
 
 def _matthews(values: Floats, truth: Floats) -> float:
-    predicted, labels = _class_of(values), _class_of(truth)
-    return float(matthews(confusion(predicted == labels, labels).sum(axis=0)))
+    return float(matthews(class_counts(_class_of(truth), _class_of(values)).sum(axis=0)))
 
 
 def _macro_f1(values: Floats, truth: Floats) -> float:
@@ -189,6 +186,7 @@ _CLASSES = _Predictor(
     {
         "nats": _nats_of_classes,
         "accuracy": lambda values, truth: float(np.mean(_class_of(values) == _class_of(truth))),
+        "matthews": _matthews,
         "macro_f1": _macro_f1,
     },
 )

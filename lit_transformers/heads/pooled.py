@@ -22,6 +22,7 @@ from lit_transformers.batch import (
     DataDescription,
     LabelledBatch,
     LabelledDescription,
+    Labels,
     NumberLabels,
     labels_in,
 )
@@ -35,7 +36,6 @@ from lit_transformers.records.measure import Measure, maximized, minimized
 from lit_transformers.scores import (
     class_columns,
     class_counts,
-    confusion,
     exact_sets,
     macro_f1,
     matthews,
@@ -59,10 +59,11 @@ class PooledHeadConfig(HeadConfig):
     piece_pooling: combines the vectors of the pieces of a text, if the data cut long texts into pieces: mean, max or
     attention (arXiv:1905.05583, section 5.3.1).
     hidden: activation after a linear map of the pooled vector to the same width, such as tanh in BERT's pooler; None:
-    no map. column: the name of the column of labels that is predicted.
+    no map. column: the name of the column of labels that is predicted. ``probe_labels``: the labels of random rows.
     """
 
     reads: ClassVar[Reads] = LabelledDescription
+    probe_labels: ClassVar[Labels] = ClassLabels(count=3)
 
     pooling: Pooling = "first"
     hidden: Activation | None = None
@@ -181,9 +182,7 @@ class ClassLabelConfig(PooledHeadConfig, kind="class_label"):
         return ClassLabel(self, model.dim, classes, data)
 
     def measures(self, data: DataDescription) -> Mapping[str, Measure]:
-        both_classes = maximized("matthews", per="example") if self.outputs(data) == 2 else {}
-        scores = maximized("accuracy", "macro_f1", per="example")
-        return scores | minimized("nats", per="example") | both_classes
+        return maximized("accuracy", "matthews", "macro_f1", per="example") | minimized("nats", per="example")
 
     def outputs(self, data: DataDescription) -> int:
         description = LabelledDescription.of(data, self.kind)
@@ -203,9 +202,9 @@ class ClassLabel(PooledHead):
     """Predicts the class of each example. Columns: nats, 1 if the most likely class is right, the class, and the most
     likely class.
 
-    Measures: accuracy, the share of examples whose class is predicted; macro F1, the mean F1 of the classes that occur;
-    and nats per example. With two classes also the Matthews correlation, the score of CoLA (arXiv:1805.12471, section
-    4; arXiv:1804.07461, section 3.1). ``class_weights`` (c,) multiply losses in training.
+    Measures: accuracy, the share of examples whose class is predicted; the Matthews correlation, the score of CoLA
+    (arXiv:1805.12471, section 4; arXiv:1804.07461, section 3.1); macro F1, the mean F1 of the classes that occur; and
+    nats per example. ``class_weights`` (c,) multiply losses in training.
     """
 
     columns: ClassVar[Mapping[str, type]] = {
@@ -257,15 +256,19 @@ class ClassLabel(PooledHead):
         if not has.any():
             return {}
         correct, labels, predicted = (np.array(sums[name], np.float64)[has] for name in [*self.columns][3:])
-        results = {"accuracy": float(correct.mean())}
-        if self.classes == 2:
-            results["matthews"] = float(matthews(confusion(correct, labels).sum(axis=0)))
-        results["macro_f1"] = float(macro_f1(class_counts(labels, predicted).sum(axis=0)))
-        return results | {"nats": math.fsum(sums["nats"]) / sum(sums["tokens"])}
+        counts = class_counts(labels, predicted).sum(axis=0)
+        return {
+            "accuracy": float(correct.mean()),
+            "matthews": float(matthews(counts)),
+            "macro_f1": float(macro_f1(counts)),
+            "nats": math.fsum(sums["nats"]) / sum(sums["tokens"]),
+        }
 
 
 class ClassSetLabelConfig(PooledHeadConfig, kind="class_set_label"):
     """Any number of the classes of the data: a sigmoid for each."""
+
+    probe_labels: ClassVar[Labels] = ClassSetLabels(count=3)
 
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> ClassSetLabel:
         return ClassSetLabel(self, model.dim, self.outputs(data), data)

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from lit_transformers.activations import Activation, activation
 from lit_transformers.attention.patterns import Ordered
 from lit_transformers.batch import DataDescription, LabelledDescription, MixedDescription, RowDescription
+from lit_transformers.checked_files import Precision, VectorLayout
 from lit_transformers.config import ConfigError, LowerLayers, NonNegative, Positive, Segments, Width, field_types
 from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.mixer import Context, Mode, Shape
@@ -313,12 +314,15 @@ class DeFormerConfig(EncoderConfig, kind="deformer"):
     passage_positions: the position at which the second text begins, in all layers. keep: its place in the row; the
     states of a passage are then independent of its question only if all second texts begin at the same place
     (``data.source.question_width``). restart: 0, as in the authors' code; an ``encoder`` has no such rows.
+    passage_states: the precision in which the upper layers read the states of the second text, as the command
+    ``encode`` writes them: int8 has a scale for each channel of each text. Gradients pass as if nothing was rounded.
     """
 
     gates: ClassVar[str] = "lit_transformers.gates.gates:DIVIDED"
 
     apart: Annotated[NonNegative, LowerLayers] = 0
     passage_positions: Literal["keep", "restart"] = "keep"
+    passage_states: Precision = "float32"
 
     def conflicts(self) -> Iterator[str]:
         yield from super().conflicts()
@@ -328,6 +332,10 @@ class DeFormerConfig(EncoderConfig, kind="deformer"):
             yield "extra_tokens see both texts, which the lower layers read apart; set extra_tokens: 0, or apart: 0"
         if self.apart and self.query_stream != "none":
             yield "query_stream follows an order that spans both texts; set query_stream: none, or apart: 0"
+        if self.passage_states != "float32" and not self.apart:
+            yield f"passage_states: {self.passage_states} rounds states of lower layers; set apart: 1 or more"
+        if self.passage_states == "int8" and self.causal:
+            yield "passage_states: int8 has scales of whole texts, which show later symbols; set it to bfloat16"
 
     def origin(self) -> EncoderConfig:
         return EncoderConfig(**{name: getattr(self, name) for name in field_types(EncoderConfig)})
@@ -340,6 +348,10 @@ class DeFormerConfig(EncoderConfig, kind="deformer"):
     @property
     def restarts(self) -> bool:
         return self.passage_positions == "restart"
+
+    def state_bytes(self, data: LabelledDescription) -> int:
+        """Returns the bytes, as ``encode`` writes them, of the lower states of the longest passage in a row."""
+        return VectorLayout(self.passage_states, self.dim).size(data.length - (data.question_width or 0))
 
     def build(self, data: DataDescription) -> DeFormer:
         return DeFormer(self, data)
@@ -362,6 +374,7 @@ class DeFormer(Encoder):
             raise ConfigError(reason, "model.apart")
         labelled = data if isinstance(data, LabelledDescription | MixedDescription) else None
         self.apart, self.question_width = config.apart, None if labelled is None else labelled.question_width
+        self.written = VectorLayout(config.passage_states, config.dim)
         described = data if isinstance(data, RowDescription) else labelled
         self.has_two_texts = described is not None and described.segments > 1
         self.parts = self.divided()
@@ -409,7 +422,8 @@ class DeFormer(Encoder):
         entered = None
         if first.entered is not None and second.entered is not None:
             entered = division.joined(first.entered, second.entered)
-        return StackOutput(division.joined(first.y, second.y), (), mean_losses(outputs, contexts), hidden, entered)
+        passage = self.written.rounded(second.y, contexts[1].padding_mask)
+        return StackOutput(division.joined(first.y, passage), (), mean_losses(outputs, contexts), hidden, entered)
 
     def read_jointly(self, lower: StackOutput, ctx: Context, keep_hidden: bool = False) -> StackOutput:
         """Passes rows through the upper layers, given the output of the lower layers."""
@@ -460,6 +474,7 @@ class DeFormer(Encoder):
         if not (self.restarts or width == start):
             reason = f"passages begin at {start}, and questions have {width} symbols with their padding"
             raise ConfigError(reason, "data.source.question_width")
+        states = self.written.rounded(states, states_mask)
         joined = torch.cat([questions, states.to(questions.dtype)], dim=1)
         places = torch.arange(joined.size(1), device=joined.device).expand(len(joined), -1)
         is_second, real = places >= width, joined_masks((questions, padding_mask), (states, states_mask))

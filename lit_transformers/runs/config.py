@@ -13,7 +13,7 @@ from lit_transformers.compression import CompressionConfig
 from lit_transformers.compression.callback import compressions_of
 from lit_transformers.compression.compression import order_conflicts
 from lit_transformers.config import Config, ConfigError, Plain, Seed, nearest, paths_within, table
-from lit_transformers.models import LanguageModelConfig, ModelConfig
+from lit_transformers.models import DeFormerConfig, LanguageModelConfig, ModelConfig
 from lit_transformers.models.cost import ModelCost, shapes_or_values
 from lit_transformers.records.reference import Reference
 from lit_transformers.runs.made_weights import file_of_source
@@ -29,7 +29,7 @@ from lit_transformers.runs.sources import (
 )
 from lit_transformers.runs.starting_weights import read_weights, symbols_of_file
 from lit_transformers.runs.trained_symbols import tokenizers_for
-from lit_transformers.tasks import CausalLMConfig, Task, TaskConfig
+from lit_transformers.tasks import CausalLMConfig, QuestionAnsweringConfig, Task, TaskConfig
 from lit_transformers.tasks.labelled import LabelledTask, LabelledTaskConfig
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.groups import with_groups
@@ -133,6 +133,17 @@ class RunConfig(Config):
         """The number of examples of an update over all ranks; None for data whose speed is not shown in examples."""
         examples = self.data.examples_per_batch
         return None if examples is None else self.training.accumulate * examples
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the bytes of the packed checkpoint are measured: of compressed weights, and of a run of no steps."""
+        return bool(self.compression) or not self.training.steps
+
+    @property
+    def reads_passages_apart(self) -> bool:
+        """Whether states of passages can be computed once for all questions, so that their bytes are measured."""
+        is_reader = isinstance(self.task, QuestionAnsweringConfig)
+        return is_reader and isinstance(self.model, DeFormerConfig) and self.model.apart > 0
 
     @property
     def measured_task(self) -> TaskConfig:

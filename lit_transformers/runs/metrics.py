@@ -22,6 +22,10 @@ OF_EXAMPLES: Mapping[str, Measure] = maximized("examples_per_second", per="examp
 """Further measures of runs whose batches have a fixed number of examples."""
 OF_STOPPED: Mapping[str, Measure] = minimized("steps", "measured_step", per="run")
 """Further measures of runs that may stop before their last step."""
+OF_PACKED: Mapping[str, Measure] = minimized("packed_bytes", per="run")
+"""Further measures of runs whose checkpoint is packed to be measured."""
+OF_PASSAGES: Mapping[str, Measure] = minimized("passage_bytes", per="run")
+"""Further measures of runs whose lower layers read passages apart."""
 
 
 def measure_of_run(config: RunConfig, metric: str) -> Measure | None:
@@ -31,7 +35,9 @@ def measure_of_run(config: RunConfig, metric: str) -> Measure | None:
     if metric.startswith("measured/"):
         of_examples = OF_EXAMPLES if config.examples_per_step is not None else {}
         of_stopped = OF_STOPPED if config.training.stop is not None else {}
-        return measure_of_measured(metric, {**MEASURED, **of_examples, **of_stopped})
+        of_packed = OF_PACKED if config.is_packed else {}
+        of_passages = OF_PASSAGES if config.reads_passages_apart else {}
+        return measure_of_measured(metric, {**MEASURED, **of_examples, **of_stopped, **of_packed, **of_passages})
     description = config.build_data().description
     measures = config.task.measures(description)
     if not measures:

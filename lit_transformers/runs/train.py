@@ -19,9 +19,10 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import ModelParallelStrategy
 
 from datamodules import Data, Split
-from lit_transformers.batch import LanguageDescription
+from lit_transformers.batch import LabelledDescription, LanguageDescription
 from lit_transformers.compression.callback import CompressionCallback
 from lit_transformers.config import ConfigError, Plain
+from lit_transformers.models import DeFormerConfig
 from lit_transformers.models.cost import flops_by_length
 from lit_transformers.packing.packed_file import packed_bytes
 from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS, OUTPUTS
@@ -129,7 +130,7 @@ def train(
         timings["ranks"] = list(checkpointer.ranks)
     if starts:
         timings["started_from"] = started_from
-    timings |= _packed_size(config, held, task)
+    timings |= _packed_size(config, held, task) | _passage_size(config, data)
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
     return metrics, timings, _observations(config, task, data)
 
@@ -143,11 +144,19 @@ def _speeds(steps: int, tokens: int, examples: int | None, seconds: float) -> di
 
 
 def _packed_size(config: RunConfig, held: Mapping[str, Plain], task: Task) -> dict[str, Plain]:
-    """Returns the bytes of a packed checkpoint, of compressed weights and of weights that a run only measures; nothing
-    for other runs."""
-    if (not config.compression and config.training.steps) or not is_first_rank():
+    """Returns the bytes of the packed checkpoint; nothing for runs that do not measure it."""
+    if not config.is_packed or not is_first_rank():
         return {}
     return {"packed_bytes": len(packed_bytes(held, task.state_dict())[0])}
+
+
+def _passage_size(config: RunConfig, data: Data) -> dict[str, Plain]:
+    """Returns the bytes of the states of a passage; nothing for runs that do not measure it."""
+    described = data.description
+    if not config.reads_passages_apart or not isinstance(described, LabelledDescription):
+        return {}
+    assert isinstance(config.model, DeFormerConfig)
+    return {"passage_bytes": config.model.state_bytes(described)}
 
 
 def _write_files(directory: Path, curves: Curves, data: Data, losses: Sequence[Any], outputs: Sequence[Any]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from lit_transformers.batch import ClassSetLabels, DataDescription, LabelledDescription, Vocabulary
+from lit_transformers.batch import DataDescription
 from lit_transformers.heads.pooled import ClassSetLabelConfig, PooledHeadConfig
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.pooled import PooledTask, PooledTaskConfig
@@ -20,9 +18,6 @@ class MultiLabelConfig(PooledTaskConfig, kind="multi_label"):
 
     def head(self) -> PooledHeadConfig:
         return ClassSetLabelConfig(**self.head_fields())
-
-    def probe_data(self, vocabulary: Vocabulary, length: int) -> LabelledDescription:
-        return replace(super().probe_data(vocabulary, length), labels=ClassSetLabels(count=3))
 
 
 class MultiLabel(PooledTask):

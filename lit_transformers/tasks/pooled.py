@@ -65,8 +65,12 @@ class PooledTaskConfig(LabelledTaskConfig):
         return {name: getattr(self, name) for name in names}
 
     def probe_data(self, vocabulary: Vocabulary, length: int) -> LabelledDescription:
+        heads = [self.head(), *(head for head in self.heads if isinstance(head, PooledHeadConfig))]
         return replace(
-            LabelledDescription.for_probe(vocabulary, length), pieces=1 if self.piece_pooling == "mean" else 2
+            LabelledDescription.for_probe(vocabulary, length),
+            labels=heads[0].probe_labels,
+            columns={head.column: head.probe_labels for head in heads if head.column != LABEL},
+            pieces=1 if self.piece_pooling == "mean" else 2,
         )
 
     def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:

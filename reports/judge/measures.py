@@ -17,7 +17,6 @@ from lit_transformers.scores import (
     ENTITY_SCORES,
     class_columns,
     class_counts,
-    confusion,
     entity_counts,
     entity_ratio,
     exact_sets,
@@ -179,9 +178,9 @@ _MEASURES: Mapping[str, DocumentMeasure] = {
         ("correct",),
     ),
     "matthews": DocumentMeasure(
-        lambda documents: confusion(documents.others["correct"], documents.others["label"]),
+        lambda documents: class_counts(documents.others["label"], documents.others["predicted"]),
         matthews,
-        ("correct", "label"),
+        ("label", "predicted"),
     ),
     "macro_f1": DocumentMeasure(
         lambda documents: class_counts(documents.others["label"], documents.others["predicted"]),

@@ -25,6 +25,8 @@ _PANELS_ACROSS = 2
 _LEGEND_COLUMNS = 5
 SETTLED = 0.2
 """The share of training whose values span most of their range, and tell little about a study's question."""
+MOST_FURTHER = 3
+"""The number of further metrics whose curves are drawn side by side."""
 MOST_BANDS = 8
 """The number of arms from which bands over seeds would cover each other, so that none are drawn."""
 
@@ -41,6 +43,11 @@ def load_auxiliary(study: Study) -> Curves:
     """Returns the curves of losses that are added to the objective, such as those of spans, pondering, compression."""
     names = {name for run in study.runs for name in run.measurements.curves if name.startswith("train/")}
     return curves_of(study, sorted(names - {*_TRAINING, study.plan.metric.name}))
+
+
+def load_further(study: Study) -> Curves:
+    """Returns the curves of the first metrics that are shown and not judged."""
+    return curves_of(study, [metric.name for metric in study.plan.also][:MOST_FURTHER])
 
 
 def curves_of(study: Study, names: Iterable[str]) -> Curves:
@@ -150,9 +157,9 @@ def _counts_tokens(study: Study) -> bool:
 
 def curve_title(findings: Findings, name: str) -> str:
     """Returns the title of a curve with its unit."""
-    if name == findings.metric.name:
-        title = f"{findings.metric.title} ({name.partition('/')[0]})" if "/" in name else findings.metric.title
-        return label(title)
+    for metric in (findings.metric, *findings.study.plan.also):
+        if name == metric.name:
+            return label(f"{metric.title} ({name.partition('/')[0]})" if "/" in name else metric.title)
     if name == TRAINING_LOSS:
         # Of a module that counts no tokens the unit of the loss is its own.
         return "training loss (nats per target)" if _counts_tokens(findings.study) else "training loss"

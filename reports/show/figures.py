@@ -24,7 +24,14 @@ from reports.show.charts import (
     state_against_accuracy,
     state_points,
 )
-from reports.show.curves import MOST_BANDS, battery_curves, learning_curves, load_auxiliary, load_curves
+from reports.show.curves import (
+    MOST_BANDS,
+    battery_curves,
+    learning_curves,
+    load_auxiliary,
+    load_curves,
+    load_further,
+)
 from reports.show.distances import bits_against_distance, recovered_bits
 from reports.show.effects import draw_effects
 from reports.show.markup import Html
@@ -109,6 +116,9 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
         battery = findings.battery
         figure = battery_curves(findings, battery, curves) if battery else learning_curves(findings, curves)
         yield Drawing("learning_curves", "Learning curves", caption, figure)
+    if further := load_further(study):
+        caption = "Curves of metrics that are shown and judge nothing."
+        yield Drawing("further_curves", "Curves of further metrics", caption, learning_curves(findings, further))
     if recovered := recovered_bits(study):
         caption = (
             "Bits recovered against distance: the knowledge of an arm whose context is cut to this length, at a sample "

@@ -145,7 +145,7 @@ def _parts(findings: Findings, method: Sequence[str]) -> Iterator[tuple[str, Ite
     yield "Published numbers", [_source(findings), *of("published")]
     yield DISAGREEMENTS, [paragraphs(disagreements(findings))]
     yield "Floors and context", of("known", "floors", "context")
-    yield "Figures", _figures(drawn, "accuracies", "state_accuracy", "distances", "learning_curves")
+    yield "Figures", _figures(drawn, "accuracies", "state_accuracy", "distances", "learning_curves", "further_curves")
     yield "Cost", [*_figures(drawn, "cost_quality", "cost_length"), *of("costs", "match")]
     yield "Arms", arm_details(findings)
     yield "More tables", [*of(*tables), *_figures(drawn, "auxiliary_losses")]

@@ -37,6 +37,7 @@ COSTS: Sequence[tuple[str, str, Kind]] = (
     (DECODING_STATE, "Numbers held in decoding", "count"),
     ("peak_memory_bytes", "Peak memory", "bytes"),
     ("packed_bytes", "Packed checkpoint", "bytes"),
+    ("passage_bytes", "States of a passage", "bytes"),
     ("train_flops", "FLOPs of training", "count"),
     (TOKEN_SPEED, "Tokens per second", "count"),
     (EXAMPLE_SPEED, "Examples per second", "count"),

@@ -19,7 +19,7 @@ from lit_transformers.config import ConfigError
 from lit_transformers.gates.gates import check
 from lit_transformers.gates.miniature import miniature, probe_length
 from lit_transformers.models.model import ModelConfig
-from lit_transformers.runner import runner_of
+from lit_transformers.runner import load_runner, runner_of
 
 OWN_QUESTIONS = ("everything", "everything_text", "mixers_pretrained", "convert_long", "few_labels")
 
@@ -46,6 +46,15 @@ def test_a_study_shows_of_a_part_its_kind_and_what_is_not_its_default() -> None:
     rows = [line.split() for line in console.file.getvalue().splitlines()]
     assert ["mixer", "attention", "the", "baseline's"] in rows
     assert ["window", "model.mixer=window(window=8)"] in rows and ["linear", "model.mixer=linear"] in rows
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_runs_of_a_study_measure_the_times_and_sizes_that_it_shows(name: str) -> None:
+    metrics = (study(name).metric, *(study(name).also or ()))
+    shown = [metric for metric in metrics if metric.name.startswith("measured/")]
+    for config in study(name).resolve("demo").configs.values() if shown else ():
+        for metric in shown:
+            assert load_runner(runner_of(config)).measure_of(config, metric.name) is not None
 
 
 @pytest.mark.parametrize("name", names())

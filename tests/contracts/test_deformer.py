@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from contract_cases import DIM, ENCODING_CASES, HEADS, KINDS, POSITION_CASES, STACK_CASES, Case, randomised
@@ -23,6 +24,7 @@ from lit_transformers.batch import (
     Vocabulary,
     row_lengths,
 )
+from lit_transformers.checked_files import Precision, VectorLayout
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import XLConfig
 from lit_transformers.encodings.positions import LearnedConfig, PositionsConfig, SinusoidalConfig
@@ -145,6 +147,25 @@ def test_states_of_a_question_are_read_with_any_number_of_passages() -> None:
     assert (
         largest(expected, network.read_states(question, mask[:, :WIDTH], states, mask[:, WIDTH:]).hidden, mask) < 1e-12
     )
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_rounded_states_of_passages_are_those_that_a_cache_of_the_precision_holds(precision: Precision) -> None:
+    network, exact, layout = built(apart=2, passage_states=precision), built(apart=2), VectorLayout(precision, DIM)
+    symbols, mask, marked, segments = rows()
+    read = network.read_row(symbols, mask, marked, segments).hidden
+    states = torch.zeros(3, LENGTH - WIDTH, DIM)
+    for row, real in enumerate(mask[:, WIDTH:].sum(dim=1).tolist()):
+        written = layout.written(exact.lower_states(symbols[row : row + 1, WIDTH : WIDTH + real])[0])
+        states[row, :real] = layout.read(np.frombuffer(written, np.uint8), real)
+    cached = exact.read_with(symbols[:, :WIDTH], mask[:, :WIDTH], states, mask[:, WIDTH:]).hidden
+    assert largest(read, cached, mask) < 1e-12
+    unrounded = network.lower_states(symbols[:, WIDTH:], mask[:, WIDTH:])
+    again = network.read_with(symbols[:, :WIDTH], mask[:, :WIDTH], unrounded, mask[:, WIDTH:]).hidden
+    assert largest(read, again, mask) < 1e-12
+    assert largest(read, exact.read_row(symbols, mask, marked, segments).hidden, mask) > 1e-4
+    (gradient,) = torch.autograd.grad(again[mask].square().sum(), unrounded)
+    assert gradient[mask[:, WIDTH:]].all(dim=-1).all()
 
 
 @pytest.mark.parametrize("passage_positions", ["keep", "restart"])
@@ -343,6 +364,8 @@ def test_a_network_whose_upper_layers_are_omitted_reads_texts_apart_below() -> N
     [
         ({"apart": 4}, DATA, "apart: 4 of 3 layers cannot read texts apart; set it to 3 or fewer"),
         ({"extra_tokens": 1}, DATA, "extra_tokens see both texts"),
+        ({"apart": 0, "passage_states": "int8"}, DATA, "rounds states of lower layers; set apart: 1 or more"),
+        ({"causal": True, "passage_states": "int8"}, DATA, "scales of whole texts, which show later symbols"),
         (
             {"query_stream": "content"},
             DATA,

@@ -185,21 +185,23 @@ def test_numbers_are_those_of_the_definition(config: RunConfig) -> None:
     assert metrics["nats"] == pytest.approx(nats.mean().item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("bias", [0.0, 50.0], ids=["both classes", "one class predicted"])
-def test_matthews_correlation_is_that_of_torchmetrics_and_0_where_that_is_undefined(bias: float) -> None:
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("bias", [0.0, 50.0], ids=["all classes", "one class predicted"])
+def test_matthews_correlation_is_that_of_torchmetrics_and_0_where_that_is_undefined(bias: float, classes: int) -> None:
     """Where one class alone is predicted it is 0 / 0, for which torchmetrics has a number near 0 of its own."""
-    outputs, labels = torch.randn(2, 40, generator=torch.manual_seed(3)), torch.arange(40) % 3 % 2
+    outputs = torch.randn(classes, 40, generator=torch.manual_seed(3))
+    labels = torch.arange(40) % 3 % 2  # the third class is predicted and is no label
     outputs[1] += bias + labels
-    head = ClassLabel(ClassLabelConfig(), dim=2, classes=2)
+    head = ClassLabel(ClassLabelConfig(), dim=classes, classes=classes)
     metric = HeadsMetric({"label": head})
     batch = LabelledBatch(labels[:, None], torch.ones(40, 1, dtype=torch.bool), labels, None, torch.arange(40), None)
     with torch.no_grad():
-        for weight, value in zip(head.map.parameters(), (torch.eye(2), torch.zeros(2)), strict=True):
+        for weight, value in zip(head.map.parameters(), (torch.eye(classes), torch.zeros(classes)), strict=True):
             weight.copy_(value)
         metric.update(batch.example, {"label": head.sums(Representation(None, outputs.T[:, None]), batch)})
     predicted = outputs.argmax(dim=0)
-    expected = matthews_corrcoef(predicted, labels, task="binary").item() if bias == 0 else 0.0
-    assert len(predicted.unique()) == (2 if bias == 0 else 1)
+    expected = matthews_corrcoef(predicted, labels, task="multiclass", num_classes=classes).item() if bias == 0 else 0.0
+    assert len(predicted.unique()) == (classes if bias == 0 else 1)
     assert metric.compute()["matthews"] == pytest.approx(expected, abs=1e-6)
 
 

@@ -187,6 +187,24 @@ def test_measures_are_those_of_separate_tasks_and_means_count_each_task_once(mon
     assert config.measures(classes)["mean_score"].goal == "maximize"
 
 
+def test_probe_data_have_the_columns_and_the_measures_of_every_task() -> None:
+    """Plans of studies probe each arm on random rows."""
+    config = MultiTaskConfig.from_dict(
+        {
+            "kind": "multi_task",
+            "tasks": {
+                "near": {"kind": "regression", "column": "relatedness"},
+                "signs": {"kind": "classification", "heads": [{"kind": "class_set_label", "column": "topics"}]},
+            },
+            "scores": {"near": "spearman", "signs": "matthews"},
+        }
+    )
+    data = config.probe_data(VOCABULARY, 8)
+    assert config.scores_of(data) == {"near": "spearman", "signs": "matthews"}
+    for batch in config.random_batches(data):
+        assert torch.isfinite(built(config.to_dict(), data).training_step(batch, 0)["loss"])
+
+
 def test_answers_in_passages_count_as_classes_do() -> None:
     data = MixedDescription.of_sources({"answers": ANSWERS, "kinds": SOURCES["kinds"]})
     task = built(

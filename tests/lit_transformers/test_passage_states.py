@@ -136,6 +136,9 @@ def test_each_precision_is_that_of_a_slow_oracle(vectors: list[list[float]]) -> 
         assert len(content) == layout.size(len(numbers)) == layout.total(1, len(numbers))
         read = layout.read(np.frombuffer(content, np.uint8), len(numbers))
         np.testing.assert_allclose(read.numpy(), oracle(numbers), rtol=1e-6 if precision == "int8" else 0, atol=0)
+        padded = torch.from_numpy(np.concatenate([numbers, np.full_like(numbers[:1], 2e4)]))[None]
+        real = torch.arange(len(numbers) + 1)[None] < len(numbers)
+        assert torch.equal(layout.rounded(padded, real)[0, :-1], read)
 
 
 @pytest.fixture

@@ -239,7 +239,7 @@ EXAMPLES: dict[str, tuple[dict[str, list[float]], float]] = {
     "val/accuracy": ({"tokens": [2, 3, 5, 2], "correct": [1, 3, 4, 2]}, 10 / 12),
     "val/sequence_accuracy": ({"tokens": [2, 3, 5, 2], "correct": [1, 3, 4, 2]}, 2 / 4),
     "val/accuracy@20": ({"tokens": [2, 3, 5, 2], "correct": [1, 3, 4, 2], "length": [20, 10, 20, 20]}, 7 / 9),
-    "val/matthews": ({"tokens": [1] * 4, "correct": [1, 1, 0, 1], "label": [0, 1, 1, 1]}, 2 / 12**0.5),
+    "val/matthews": ({"tokens": [1] * 4, "predicted": [0, 1, 0, 1], "label": [0, 1, 1, 1]}, 2 / 12**0.5),
     **{
         f"val/{name}": ({"tokens": [4] * 4, **ENTITIES}, value)
         for name, value in (("f1", 8 / 14), ("precision", 4 / 6), ("unseen_recall", 1 / 4), ("seen_f1", 6 / 8))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 from study_on_disk import BYTES, name_of, product_arms, write_plan, write_product, write_run
 
+from lit_transformers.records.plan import Metric
 from reports.judge.findings import Findings
 from reports.read.study import load_study
 from reports.report import find
 from reports.show.charts import Point, cost_against_quality, differences
-from reports.show.curves import band, learning_curves, load_curves
+from reports.show.curves import band, learning_curves, load_curves, load_further
+from reports.show.figures import drawings
 from reports.show.style import spread
 
 
@@ -87,6 +90,18 @@ def test_curves_of_the_metric_and_of_the_training_loss_are_read_per_arm_and_seed
     curves = load_curves(load_study(tmp_path, "xl_recurrence"))
     assert list(curves) == ["train/loss", "val/bpb"]
     assert {arm: len(seeds) for arm, seeds in curves["val/bpb"].items()} == {name_of(arm): 3 for arm in product_arms()}
+
+
+def test_curves_of_further_metrics_are_drawn_with_their_labels(tmp_path: Path) -> None:
+    write_product(tmp_path, {})
+    study = load_study(tmp_path, "xl_recurrence")
+    assert load_further(study) == {}
+    also = (Metric("val/unknown", goal="minimize"), Metric("train/loss", goal="minimize", label="what is learned"))
+    findings = find(replace(study, plan=replace(study.plan, also=also)))
+    further = load_further(findings.study)
+    assert list(further) == ["train/loss"]
+    assert learning_curves(findings, further).axes[0].get_ylabel() == "what is learned (train)"
+    assert "further_curves" in [drawing.name for drawing in drawings(findings)]
 
 
 LEVELS = {"attention": 2.5, "window": 2.7, "lsh": 2.3}
