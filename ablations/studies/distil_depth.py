@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Match, Published, Scale, Source
-from ablations.compression import DENSE, PACKED
+from ablations.compression import DENSE
 from ablations.fine_tuning import FETCH, SENTIMENT_NATS, WHOLE
 from lit_transformers.config import Plain
 from lit_transformers.tasks.distillation import DistillationConfig
@@ -55,7 +55,6 @@ ABLATION = Ablation(
     design="one_factor",
     seeds=5,
     metric=SENTIMENT_NATS,
-    also=[PACKED],
     match=Match("flops", free="training.steps"),
     contrasts=[
         Contrast("logits in place of more updates", "baseline", "teaches=nothing"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Match, Published, Scale, Source
-from ablations.compression import DENSE, PACKED
+from ablations.compression import DENSE
 from ablations.fine_tuning import FETCH, SENTIMENT_NATS, WHOLE
 from lit_transformers.stacks import SharedConfig
 
@@ -52,7 +52,6 @@ ABLATION = Ablation(
     design="one_factor",
     seeds=5,
     metric=SENTIMENT_NATS,
-    also=[PACKED],
     match=Match("flops", free="training.steps"),
     contrasts=[
         *(

@@ -136,8 +136,9 @@ class RunConfig(Config):
 
     @property
     def is_packed(self) -> bool:
-        """Whether the bytes of the packed checkpoint are measured: of compressed weights, and of a run of no steps."""
-        return bool(self.compression) or not self.training.steps
+        """Whether the bytes of the packed checkpoint are measured: of compressed weights, of a network that is made of
+        a larger one, and of a run of no steps."""
+        return bool(self.compression) or self.start.makes_smaller or not self.training.steps
 
     @property
     def reads_passages_apart(self) -> bool:

@@ -142,6 +142,11 @@ class StartConfig(Config):
         if self.head is not None and self.heads is None:
             yield f"head is {self.head!r}, but heads start anew; set heads to their source, or drop head"
 
+    @property
+    def makes_smaller(self) -> bool:
+        """Whether the run's network is smaller than the network of its source."""
+        return self.layers is not None or self.share is not None or self.factorise is not None
+
     def sources(self) -> dict[str, WeightSourceConfig]:
         """Returns the sources, by the names of their fields. ``network`` as the source of heads is replaced by the
         source of the network."""
