@@ -27,6 +27,8 @@ WITHOUT: Mapping[str, Any] = {"task.distillation": None, "start.teacher": None}
 STUDENT = DENSE.override(
     {
         "model.depth": len(KEPT),
+        "training.steps": 125,
+        "training.schedule.warmup": 12,
         "start": {"network": TEACHER, "heads": "network", "layers": KEPT, "teacher": TEACHER},
         "task.distillation": losses(logits=1.0),
     }

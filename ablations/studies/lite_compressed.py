@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from ablations.ablation import Ablation, Contrast, Margin, Published, Scale, Source
+from ablations.ablation import Ablation, Contrast, Looks, Margin, Published, Scale, Source
 from ablations.compression import PACKED
 from ablations.pairs import BLEU, MULTI30K, TRANSLATION, WMT14, in_self_attention
 from lit_transformers.compression import PruneWeightsConfig, QuantiseWeightsConfig
@@ -60,7 +60,7 @@ ABLATION = Ablation(
         }
     },
     design="one_factor",
-    seeds=4,
+    seeds=Looks(4, 8),
     metric=replace(BLEU, margin=Margin(0.3, "the loss of BLEU that the paper calls negligible")),
     also=[PACKED],
     contrasts=[
