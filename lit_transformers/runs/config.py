@@ -17,6 +17,7 @@ from lit_transformers.models import DeFormerConfig, LanguageModelConfig, ModelCo
 from lit_transformers.models.cost import ModelCost, shapes_or_values
 from lit_transformers.records.reference import Reference
 from lit_transformers.runs.made_weights import file_of_source
+from lit_transformers.runs.shared_weights import share_conflicts
 from lit_transformers.runs.sources import (
     ConvertedWeightsConfig,
     FileWeightsConfig,
@@ -89,6 +90,7 @@ class RunConfig(Config):
             yield "task.distillation learns from start.teacher, which is null; set start.teacher to a run or a file"
         yield from self._compression_conflicts()
         yield from self._layer_conflicts()
+        yield from share_conflicts(self.start, self.model)
         if self.training.devices > 1:
             yield from (f"data.{reason}" for reason in self.data.rank_conflicts(self.training.devices))
         if self.data.describes is not self.task.reads:
@@ -137,8 +139,9 @@ class RunConfig(Config):
 
     @property
     def is_packed(self) -> bool:
-        """Whether the bytes of the packed checkpoint are measured: of compressed weights, and of a run of no steps."""
-        return bool(self.compression) or not self.training.steps
+        """Whether the bytes of the packed checkpoint are measured: of compressed weights, of a network that is made of
+        a larger one, and of a run of no steps."""
+        return bool(self.compression) or self.start.makes_smaller or not self.training.steps
 
     @property
     def reads_passages_apart(self) -> bool:

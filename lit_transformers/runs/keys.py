@@ -57,6 +57,10 @@ def with_content(config: RunConfig) -> dict[str, Plain]:
         start["start.layers"] = [*config.start.layers]
     if config.start.narrow is not None:
         start["start.narrow"] = config.start.narrow.to_dict()
+    if config.start.share is not None:
+        start["start.share"] = config.start.share
+    if config.start.factorise is not None:
+        start["start.factorise"] = config.start.factorise
     if config.start.head is not None:
         start["start.head"] = config.start.head
     return plain | {"start": start} if start else plain

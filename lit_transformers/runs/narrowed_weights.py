@@ -12,7 +12,7 @@ from lit_transformers.compression.narrow import Narrowing, scores_of, with_width
 from lit_transformers.config import ConfigError
 from lit_transformers.models import ModelConfig
 from lit_transformers.runs.config import RunConfig
-from lit_transformers.runs.starting_weights import StartingWeights, of_layers, start_from
+from lit_transformers.runs.starting_weights import StartingWeights, start_from
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.labelled import LabelledTaskConfig
 
@@ -30,8 +30,8 @@ def require_narrower(there: ModelConfig, here: ModelConfig, data: DataDescriptio
 def narrowed_weights(
     config: RunConfig, task: Task, sources: Mapping[str, StartingWeights], batches: Callable[[], Iterable[Any]]
 ) -> StartingWeights:
-    """Returns the weights of the source of a run's network as those of the run's narrower network (``start.narrow``),
-    without the layers that the run omits. They are the same on all ranks.
+    """Returns the weights of the source of a run's network as those of the run's narrower network (``start.narrow``).
+    They are the same on all ranks.
 
     sources: of the parts of the task. batches: returns batches of training. Raises ConfigError where weights do not fit
     a network as wide as the source's, or the loss that importance is measured by comes from heads that the sources
@@ -39,8 +39,6 @@ def narrowed_weights(
     """
     narrow, source = config.start.narrow, sources["network"]
     assert narrow is not None
-    if config.start.layers is not None:
-        source = of_layers(source, config.start.layers)
     objective = config.measured_task
     if isinstance(objective, LabelledTaskConfig):
         objective = objective.by_labels_alone()

@@ -13,9 +13,11 @@ from lit_transformers.config import ConfigError, Dropout, Memory, nearest
 from lit_transformers.encodings.positions import PositionError
 from lit_transformers.gates.miniature import seeded, shrink
 from lit_transformers.mixer import LengthError
+from lit_transformers.models import ModelConfig
 from lit_transformers.runs.config import RunConfig, RunWeightsConfig
 from lit_transformers.runs.made_weights import file_of_source
 from lit_transformers.runs.narrowed_weights import require_narrower
+from lit_transformers.runs.shared_weights import model_of_start
 from lit_transformers.runs.starting_weights import (
     StartingWeights,
     read_weights,
@@ -59,8 +61,8 @@ def rehearse(config: RunConfig, data: Data | None = None) -> None:
 def rehearse_start(config: RunConfig, task: Task) -> None:
     """Copies the weights of small networks of the runs that a run starts from into its small network. Raises
     ConfigError if they do not fit."""
-    sources = {}
-    for part, source in config.start.sources().items():
+    sources, starts = {}, config.start.sources()
+    for part, source in starts.items():
         if part == "teacher":  # a run's description compares it with the task
             continue
         place = f"start.{part}.{source.kind}"
@@ -68,30 +70,27 @@ def rehearse_start(config: RunConfig, task: Task) -> None:
             model = source.run.model
         else:
             model = read_weights(file_of_source(source, f"start.{part}"), whole=False).model
-        whole = model
-        if config.start.layers is not None:
-            model = model.override({"depth": len(config.start.layers)})
-        if config.start.narrow is not None:
-            model = with_widths_of(model, config.model)
-        if part == "network":
+        if source == starts.get("network"):  # also the heads of this source fit the smaller network
+            whole = model_of_start(model, config.start, config.model)
+            model = whole if config.start.narrow is None else with_widths_of(whole, config.model)
             require_same_network(model, config.model, place)
             if config.start.narrow is not None:
                 require_narrower(whole, config.model, task.data)
         if isinstance(source, RunWeightsConfig):
-            run = source.run.override({"model": model})
-            trained = small_task(run, run.build_data().description)
+            trained = small_task(source.run, source.run.build_data().description, model)
             sources[part] = StartingWeights(trained.model_config, "", trained.state_dict(), place=place)
     if sources:
         start_from(task, sources, config.start.head)
 
 
-def small_task(config: RunConfig, description: DataDescription) -> Task:
+def small_task(config: RunConfig, description: DataDescription, network: ModelConfig | None = None) -> Task:
     """Returns the run's task on a network with few channels and the fewest layers that it needs, but all its
-    mechanisms."""
+    mechanisms. network: the config of the network; None: the run's."""
+    network = network or config.model
     length = min(description.length, LONGEST)
-    changes = {path: 0.0 for path, _ in config.model.leaves_with(Dropout)}
+    changes = {path: 0.0 for path, _ in network.leaves_with(Dropout)}
     depth = max(DEPTH, config.task.fewest_layers())
-    model = shrink(config.model, length, changes, depth=depth, shorten=lambda memory: min(memory, length))
+    model = shrink(network, length, changes, depth=depth, shorten=lambda memory: min(memory, length))
     memories = dict(model.override(config.task.evaluation).leaves_with(Memory))
     evaluation = {
         path: min(memories[path], length) if memories.get(path) else value

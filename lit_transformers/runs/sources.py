@@ -15,6 +15,7 @@ __all__ = [
     "ImportedWeightsConfig",
     "MadeWeightsConfig",
     "SameWeightsConfig",
+    "Share",
     "StartConfig",
     "StartSeed",
     "WeightSourceConfig",
@@ -22,6 +23,9 @@ __all__ = [
 
 StartSeed = Literal["follow"] | Seed
 """The seed of a stage: the seed of the run that starts from it, or a fixed number."""
+
+Share = Literal["mean", "first", "last"]
+"""How a weight that layers share is computed from the layers of a network that share none."""
 
 
 class WeightSourceConfig(Config):
@@ -102,6 +106,12 @@ class StartConfig(Config):
     narrow: how the heads and the feed-forward channels are chosen that a narrower run keeps of each layer of
     ``network``; ``model.heads``, ``model.mixer.head_dim`` and ``model.feedforward.width`` state how many. Null: the
     networks have the same widths.
+    share: how the weights that the run's layers share (``model.stack``: shared or universal) are computed from the
+    layers of ``network``, which share none. mean: of the layers that share them; first, last: one of these layers.
+    Null: the layers of both share alike.
+    factorise: svd: the embeddings of ``model.embedding_dim`` channels and the map to ``model.dim`` are a truncated
+    singular value decomposition of the embeddings of ``network``, which are as wide as its layers. Null: both networks
+    have embeddings of the same width.
     head: if heads are from a run of several tasks, the data source whose head the run's head starts from.
     teacher: the source of the trained network with its heads that ``task.distillation`` learns from.
     """
@@ -112,6 +122,8 @@ class StartConfig(Config):
     heads: WeightSourceConfig | None = None
     layers: tuple[Positive, ...] | None = None
     narrow: NarrowConfig | None = None
+    share: Share | None = None
+    factorise: Literal["svd"] | None = None
     head: str | None = None
     teacher: WeightSourceConfig | None = None
 
@@ -134,8 +146,17 @@ class StartConfig(Config):
             yield "narrow chooses from the source of the network, which has none; set network, or drop narrow"
         if self.narrow is not None and self.narrow.score == "importance" and self.heads is None:
             yield "narrow.score importance needs the loss of trained heads; set heads: network, or score: magnitude"
+        if (self.share is not None or self.factorise is not None) and self.network is None:
+            yield "share and factorise change the weights of network, which has no source; set network, or drop them"
+        if self.narrow is not None and (self.share is not None or self.factorise is not None):
+            yield "narrow combines with neither share nor factorise; do one of them in a run that this one starts from"
         if self.head is not None and self.heads is None:
             yield f"head is {self.head!r}, but heads start anew; set heads to their source, or drop head"
+
+    @property
+    def makes_smaller(self) -> bool:
+        """Whether the run's network is smaller than the network of its source."""
+        return any(part is not None for part in (self.layers, self.narrow, self.share, self.factorise))
 
     def sources(self) -> dict[str, WeightSourceConfig]:
         """Returns the sources, by the names of their fields. ``network`` as the source of heads is replaced by the

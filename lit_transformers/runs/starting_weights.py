@@ -52,6 +52,7 @@ __all__ = [
     "fingerprint",
     "load_teacher",
     "locate_weights",
+    "of_layers",
     "own_names",
     "read_weights",
     "require_same_network",
@@ -176,13 +177,11 @@ def start_from(
     task: Task,
     sources: Mapping[str, StartingWeights],
     head: str | None = None,
-    layers: Sequence[int] | None = None,
 ) -> list[str]:
     """Copies weights into the parts of a task, from the source of each: ``network``, or ``heads`` for all else. Returns
     a line for each part that starts anew or is left out, first those of the making of the weights.
 
-    head: if the heads are of several tasks, the name of the head to start from. layers: the layers of the network's
-    source to start from, counted from 1; None for all.
+    head: if the heads are of several tasks, the name of the head to start from.
 
     Weights are matched by name and shape. Of a network only what its config adds may start anew, and what predicts
     symbols from what it computes; a longer table of positions begins with the shorter one. Raises ConfigError, which
@@ -191,8 +190,6 @@ def start_from(
     sources = {part: of._replace(tensors=task.current_names(of.tensors)) for part, of in sources.items()}
     if head is not None:
         sources["heads"] = of_head(sources["heads"], task, head)
-    if layers is not None:
-        sources["network"] = of_layers(sources["network"], layers)
     names, tables = own_names(task), position_tables(task)
     if "network" in sources:
         require_same_network(sources["network"].model, task.model_config, sources["network"].place)

@@ -33,6 +33,7 @@ from lit_transformers.runs.features import cached_features
 from lit_transformers.runs.metrics import stopping_goal
 from lit_transformers.runs.narrowed_weights import narrowed_weights
 from lit_transformers.runs.observe import observe
+from lit_transformers.runs.shared_weights import smaller_weights
 from lit_transformers.runs.starting_weights import LICENCES, load_teacher, read_weights, start_from
 from lit_transformers.runs.trained_symbols import unknown_lines
 from lit_transformers.runs.weight_reuse import offer, take_over, takes_over
@@ -196,11 +197,12 @@ def starting_task(config: RunConfig, data: Data, starts: Mapping[str, Path]) -> 
     files = {path: read_weights(path) for path in dict.fromkeys(starts.values())}
     lines = []
     sources = {part: files[path] for part, path in starts.items() if part != "teacher"}
-    layers = config.start.layers
+    if "network" in sources:
+        sources["network"] = smaller_weights(sources["network"], config.start, task)
     if config.start.narrow is not None:
-        sources["network"], layers = narrowed_weights(config, task, sources, data.train_dataloader), None
+        sources["network"] = narrowed_weights(config, task, sources, data.train_dataloader)
     if sources:
-        lines = start_from(task, sources, config.start.head, layers)
+        lines = start_from(task, sources, config.start.head)
     if "teacher" in starts:
         assert isinstance(task, LabelledTask)
         with torch.random.fork_rng(devices=[]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -10,25 +9,39 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription
 from lit_transformers.config import Config, ConfigError, NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from lit_transformers.heads.head import Head, HeadDict, Representation
 from lit_transformers.heads.teacher import TEACHER, TaughtHead, Teacher
-from lit_transformers.mixer import Context
 from lit_transformers.mixers.qkv import QKVMixer
-from lit_transformers.models.capabilities import RowNetwork, depth_of
+from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, depth_of, require
 from lit_transformers.observable import ModuleCall, recorded_calls
 from lit_transformers.precision import full_precision
-from lit_transformers.stacks.block import Block, add_losses
-from lit_transformers.stacks.reversible import Reversible
+from lit_transformers.stacks.block import add_losses
+from lit_transformers.tasks.layer_attention import (
+    PLACE,
+    Loss,
+    attention_difference,
+    attention_flops,
+    attention_weights,
+    mixers_of,
+)
+from lit_transformers.tasks.relations import (
+    ATTENTION,
+    Relation,
+    Relations,
+    relation_difference,
+    relation_flops,
+    relations_of,
+    require_relations,
+)
 
 if TYPE_CHECKING:
     from lit_transformers.tasks.labelled import LabelledTask
 
 __all__ = ["Distillation", "DistillationConfig"]
-
-PLACE = "task.distillation"
 
 
 class DistillationConfig(Config):
@@ -40,14 +53,24 @@ class DistillationConfig(Config):
       targets that count in the loss by labels (arXiv:1503.02531, section 2),
     - hidden times the mean squared difference of the outputs of ``layers``, over channels, real tokens and layers
       (arXiv:1909.10351, equation 8),
+    - cosine times the mean of 1 - cos(student, teacher) of the outputs of ``layers``, over real tokens and layers
+      (arXiv:1910.01108, section 3),
     - attention times the mean squared difference of attention probabilities before dropout, over heads, pairs of real
-      tokens of a row, and layers (arXiv:1909.10351, equation 7, which compares scores before the softmax).
+      tokens of a row, and layers (arXiv:1909.10351, equation 7, which compares scores before the softmax),
+    - relations times the sum over ``relation_of`` of KL(teacher || student) of the relations of one layer, the mean
+      over heads and real tokens (MiniLM, arXiv:2002.10957, equations 5 to 8).
 
     temperature: T. layers: numbers of the student's layers that are compared, 0 for the embeddings; None: all layers
     that read whole rows. teacher_layers: for each of ``layers``, the number of the teacher's layer that it is compared
     with; None: the layers at the same share of the depth (arXiv:1909.10351, section 3.1). teacher_width: channels of
-    the teacher's layers; one learned linear map then takes every compared layer of the student to this width. None:
-    both have the same width, and no map is learned.
+    the teacher's layers; one learned linear map then takes every compared layer of the student to this width for the
+    losses hidden and cosine (arXiv:1909.10351, equation 8). None: both have the same width, and no map is learned.
+    relation_of: attention: the attention probabilities before dropout, for networks with as many heads. query, key,
+    value: softmax(A A^T / sqrt(k)) over the real tokens of a row, of the queries, keys or values A of a head of k
+    channels. MiniLM compares attention and value, MiniLMv2 query, key and value (arXiv:2012.15828, section 3).
+    relation_heads: the number of heads into which the queries, keys and values of both networks are divided for these
+    relations, so that their mixers may have different numbers of heads; None: the heads of the mixers.
+    relation_layers: the number of the student's layer and the number of the teacher's layer; None: the last layers.
     rows: the rows that the teacher reads. same: the rows of the student. contiguous: the same rows with all padding
     moved to their end, if the teacher was trained on such rows. Each token is compared with itself.
 
@@ -61,25 +84,36 @@ class DistillationConfig(Config):
     labels: NonNegativeFloat = 1.0
     logits: NonNegativeFloat = 1.0
     hidden: NonNegativeFloat = 1.0
+    cosine: NonNegativeFloat = 0.0
     attention: NonNegativeFloat = 0.0
+    relations: NonNegativeFloat = 0.0
     layers: tuple[NonNegative, ...] | None = None
     teacher_layers: tuple[NonNegative, ...] | None = None
     teacher_width: Positive | None = None
+    relation_of: tuple[Relation, ...] = (ATTENTION, "value")
+    relation_heads: Positive | None = None
+    relation_layers: tuple[Positive, Positive] | None = None
     rows: Literal["same", "contiguous"] = "same"
 
     def conflicts(self) -> Iterator[str]:
-        if not (self.logits or self.hidden or self.attention):
+        if not (self.logits or self.reads_states):
             yield "distillation learns nothing from the teacher; set logits: 1, or distillation to null"
-        if not (self.hidden or self.attention) and (self.layers is not None or self.teacher_layers is not None):
-            yield "layers are compared by hidden and attention, which are 0; set one of them, or drop layers"
-        if self.teacher_width is not None and not self.hidden:
-            yield "teacher_width needs the loss of states, and hidden is 0; drop teacher_width"
+        if not self.compares_layers and (self.layers is not None or self.teacher_layers is not None):
+            yield "layers are compared by hidden, cosine and attention, which are 0; set one of them, or drop layers"
+        if self.teacher_width is not None and not (self.hidden or self.cosine):
+            yield "teacher_width is of the losses hidden and cosine, which are 0; drop teacher_width"
         if self.layers == ():
-            yield "layers is empty; set layers to null for all, or hidden: 0 and attention: 0"
+            yield "layers is empty; set layers to null for all, or hidden: 0, cosine: 0 and attention: 0"
         if self.teacher_layers is not None and len(self.teacher_layers) != len(self.layers or ()):
             yield "teacher_layers needs one number for each of layers; give both the same length"
         if self.attention and 0 in (*(self.layers or ()), *(self.teacher_layers or ())):
             yield "embeddings have no attention; remove 0 from layers, or set attention: 0"
+        if not self.relations and (self.relation_heads is not None or self.relation_layers is not None):
+            yield "relation_heads and relation_layers are of the loss relations, which is 0; set it, or drop them"
+        if self.relations and len({*self.relation_of}) < max(1, len(self.relation_of)):
+            yield "relation_of names each relation once: attention, query, key or value; or set relations: 0"
+        if self.relation_heads is not None and self.relation_of == (ATTENTION,):
+            yield "attention has the heads of its mixers; drop relation_heads, or add value to relation_of"
 
     def read_by_teacher(self, data: DataDescription) -> DataDescription:
         """Returns the description of the rows that the teacher reads, given the description of the student's rows."""
@@ -89,17 +123,34 @@ class DistillationConfig(Config):
 
     @property
     def reads_states(self) -> bool:
-        """Whether the loss compares outputs or attention of single layers."""
-        return bool(self.hidden or self.attention)
+        """Whether the loss reads outputs or mixers of single layers."""
+        return bool(self.compares_layers or self.relations)
+
+    @property
+    def compares_layers(self) -> bool:
+        """Whether the loss compares outputs or attention of ``layers``."""
+        return bool(self.hidden or self.cosine or self.attention)
+
+
+class Compared(NamedTuple):
+    """The numbers of the layers of a network that are compared. layers: of outputs, and of attention if
+    ``with_attention``. relations: of the layer of relations, none or one; kinds: of these relations."""
+
+    layers: tuple[int, ...] = ()
+    with_attention: bool = False
+    relations: tuple[int, ...] = ()
+    kinds: tuple[Relation, ...] = ()
 
 
 class States(NamedTuple):
     """The states of a task for one batch. reading: the input of its heads. layers: outputs (n, t, d) of the compared
-    layers. attention: their attention (n, h, t, t). n counts rows as the network reads them."""
+    layers. attention: their attention (n, h, t, t). relations: of one layer or none. n counts rows as the network reads
+    them."""
 
     reading: Representation
     layers: Sequence[Tensor] = ()
     attention: Sequence[Tensor] = ()
+    relations: Sequence[Relations] = ()
 
 
 class Distillation(nn.Module):
@@ -114,33 +165,52 @@ class Distillation(nn.Module):
         self.config = config
         self.map = None if config.teacher_width is None else nn.Linear(dim, config.teacher_width)
         self._teacher: tuple[LabelledTask, ...] = ()
-        self.layers: tuple[int, ...] = ()
-        self.teacher_layers: tuple[int, ...] = ()
+        self.own = self.taught_by = Compared()
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The numbers of the student's compared layers."""
+        return self.own.layers
+
+    @property
+    def teacher_layers(self) -> tuple[int, ...]:
+        """The numbers of the teacher's layers that these are compared with."""
+        return self.taught_by.layers
 
     def accept(self, student: LabelledTask, teacher: LabelledTask) -> None:
         """Sets a trained task as the teacher, and freezes its weights. Raises ConfigError if the student cannot be
         compared with it."""
+        config = self.config
         if teacher.config.kind != student.config.kind:
             reason = f"is a {teacher.config.kind}, and the task is {student.config.kind}"
             raise ConfigError(f"{reason}; name a run of the same task", "start.teacher")
-        require_same_heads(self.config, student.trained_heads, teacher.heads)
-        if self.config.rows == "contiguous" and student.data.pieces > 1:
+        require_same_heads(config, student.trained_heads, teacher.heads)
+        if config.rows == "contiguous" and student.data.pieces > 1:
             reason = "pieces of a text are cut at fixed places, so padding cannot move; set it to same"
             raise ConfigError(reason, f"{PLACE}.rows")
-        if self.config.reads_states:
-            self.layers, self.teacher_layers = compared_layers(self.config, student.network, teacher.network)
-        if self.config.hidden:
-            require_same_width(self.config, student.model_config.dim, teacher.model_config.dim)
-        if self.config.attention:
-            if student.training_config.compile:
-                reason = "needs the inputs of single mixers, which a compiled network hides; set it to 0"
-                raise ConfigError(f"{reason}, or training.compile to false", f"{PLACE}.attention")
-            heads = student.model_config.heads, teacher.model_config.heads
-            if heads[0] != heads[1]:
-                reason = f"compares heads one by one, and the student has {heads[0]} and the teacher {heads[1]}"
-                raise ConfigError(f"{reason}; set it to 0, or model.heads to {heads[1]}", f"{PLACE}.attention")
-            for network, layers in ((student.network, self.layers), (teacher.network, self.teacher_layers)):
-                mixers_of(network, layers)
+        networks = student.network, teacher.network
+        pairs = compared_layers(config, *networks) if config.compares_layers else ((), ())
+        if config.hidden or config.cosine:
+            require_same_width(config, student.model_config.dim, teacher.model_config.dim)
+        if config.attention:
+            require_mixers(student, "attention")
+            require_same_attention(student, teacher)
+            for network, layers in zip(networks, pairs, strict=True):
+                mixers_of(network, layers, "attention")
+        related = related_layers(config, *networks) if config.relations else ((), ())
+        if config.relations:
+            require_mixers(student, "relations")
+            sees = (require(task.model_config, RowModelConfig, PLACE).first_sees_all for task in (student, teacher))
+            described = zip(networks, related, sees, strict=True)
+            require_relations(
+                *((network, *layer, all_seen) for network, layer, all_seen in described),
+                config.relation_of,
+                config.relation_heads,
+            )
+        self.own, self.taught_by = (
+            Compared(layers, bool(config.attention), layer, config.relation_of)
+            for layers, layer in zip(pairs, related, strict=True)
+        )
         self._teacher = (teacher.requires_grad_(False).eval(),)
 
     def teacher_on(self, device: torch.device) -> LabelledTask:
@@ -153,108 +223,120 @@ class Distillation(nn.Module):
 
     def reading(self, student: LabelledTask, batch: LabelledBatch) -> Representation:
         """Runs student and teacher on a training batch. Returns the input of the student's heads, with the teacher's
-        outputs in ``parts`` and the losses of states and attention in ``aux``."""
+        outputs in ``parts`` and the losses of states, attention and relations in ``aux``."""
         config, teacher = self.config, self.teacher_on(student.device)
         with torch.no_grad():
             taught = self.taught(teacher, batch)
-            heads = {name: head for name, head in student.trained_heads.items() if isinstance(head, TaughtHead)}
+            learning = student.heads_of(batch).items()
+            heads = {name: head for name, head in learning if head.weight and isinstance(head, TaughtHead)}
             outputs = {
                 head: teacher_head.outputs(taught.reading, batch)
                 for name, head in heads.items()
                 if config.logits and isinstance(teacher_head := teacher.heads[name], TaughtHead)
             }
-        own = states(student, student.network, batch, self.layers, bool(config.attention))
-        losses: dict[str, Tensor] = {}
-        if config.reads_states:
-            real = student.rows_read(batch).padding_mask
-            if config.hidden:
-                compared = zip(own.layers, taught.layers, strict=True)
-                differences = [self.state_difference(layer, expected) for layer, expected in compared]
-                losses["distilled_hidden"] = config.hidden * mean_over_tokens(differences, real)
-            if config.attention:
-                pairs = zip(own.attention, taught.attention, strict=True)
-                differences = [attention_difference(*pair, real) for pair in pairs]
-                losses["distilled_attention"] = config.attention * mean_over_tokens(differences, real)
+        own = states(student, student.network, batch, self.own)
+        losses = self.losses(own, taught, student.reader(batch).rows_read(batch).padding_mask)
         lesson = Teacher(outputs, config.logits, config.labels, config.temperature)
         aux = add_losses(own.reading.aux, losses)
         return own.reading._replace(aux=aux, parts={**own.reading.parts, TEACHER: lesson})
 
+    def losses(self, own: States, taught: States, real: Bool[Tensor, "n t"]) -> dict[str, Tensor]:
+        """Returns the weighted losses of states, attention and relations, by name. real: True at real tokens of the
+        rows that the network reads, False at padding."""
+        config, losses = self.config, dict[str, Tensor]()
+        differences = {
+            "hidden": (config.hidden, squared_difference),
+            "cosine": (config.cosine, cosine_difference),
+        }
+        mapped = [own_layer if self.map is None else self.map(own_layer) for own_layer in own.layers]
+        for name, (weight, difference) in differences.items():
+            if weight:
+                of_layers = [difference(*pair) for pair in zip(mapped, taught.layers, strict=True)]
+                losses[f"distilled_{name}"] = weight * mean_over_tokens(of_layers, real)
+        if config.attention:
+            pairs = zip(own.attention, taught.attention, strict=True)
+            of_layers = [attention_difference(*pair, real) for pair in pairs]
+            losses["distilled_attention"] = config.attention * mean_over_tokens(of_layers, real)
+        for pair in zip(own.relations, taught.relations, strict=True):
+            difference = relation_difference(*pair, config.relation_heads, real)
+            losses["distilled_relations"] = config.relations * mean_over_tokens([difference], real)
+        return losses
+
     def taught(self, teacher: LabelledTask, batch: LabelledBatch) -> States:
         """Returns the teacher's states for a batch, with each token at its place in the student's rows."""
-        network, with_attention = teacher.evaluator(), bool(self.config.attention)
+        network = teacher.evaluator()
         if self.config.rows == "same":
-            return states(teacher, network, batch, self.teacher_layers, with_attention)
+            return states(teacher, network, batch, self.taught_by)
         moved, places = contiguous(batch)
-        read = states(teacher, network, moved, self.teacher_layers, with_attention)
-        rows = places.flatten(0, -2)
+        read, rows = states(teacher, network, moved, self.taught_by), places.flatten(0, -2)
         return States(
             read.reading._replace(hidden=at_places(read.reading.hidden, places)),
             [at_places(layer, rows) for layer in read.layers],
-            [at_places(at_places(weights, rows[:, None]).mT, rows[:, None]).mT for weights in read.attention],
+            [pairs_at_places(weights, rows) for weights in read.attention],
+            [
+                relations._replace(
+                    attention=None if relations.attention is None else pairs_at_places(relations.attention, rows),
+                    projections={name: at_places(part, rows) for name, part in relations.projections.items()},
+                )
+                for relations in read.relations
+            ],
         )
-
-    def state_difference(self, own: Float[Tensor, "n t d"], taught: Float[Tensor, "n t e"]) -> Float[Tensor, "n t"]:
-        """Returns the mean squared difference over channels of two layers, for each token (n, t)."""
-        mapped = own if self.map is None else self.map(own)
-        return (full_precision(mapped) - full_precision(taught)).square().mean(dim=-1)
 
     def flops(self, student: LabelledTask, length: int) -> float:
         """Returns the forward FLOPs that distillation adds to a row of ``length`` tokens in training: the map, the
-        student's attention, and a third of the teacher's forward FLOPs. A training step counts as three forward passes,
-        and the teacher has no backward pass. Without a teacher, only the map counts."""
+        student's attention and relations, and a third of the teacher's forward FLOPs. A training step counts as three
+        forward passes, and the teacher has no backward pass. Without a teacher, only the map counts."""
         total = 0.0 if self.map is None else 2.0 * length * self.map.weight.numel() * len(self.layers or (1,))
         if not self._teacher:
             return total
-        if self.config.attention:
-            total += attention_flops(student.network, self.layers, length)
-        return total + self.teacher_flops(length) / 3
+        return total + compared_flops(student.network, self.own, length) + self.teacher_flops(length) / 3
 
     def teacher_flops(self, length: int) -> float:
         """Returns the forward FLOPs of the teacher for a row of ``length`` tokens."""
         (teacher,) = self._teacher
         network = teacher.network
         total = network.flops(length) - network.softmax_flops(length) + teacher.flops_of_heads(length)
-        return total + (attention_flops(network, self.teacher_layers, length) if self.config.attention else 0.0)
+        return total + compared_flops(network, self.taught_by, length)
 
 
-def states(
-    task: LabelledTask, network: RowNetwork, batch: LabelledBatch, layers: Sequence[int], with_attention: bool
-) -> States:
-    """Runs a network on a batch of its task. Returns the input of its heads, the outputs of ``layers`` and, if
-    ``with_attention``, their attention."""
-    if not layers:
-        return States(task.read(network, batch))
-    mixers = mixers_of(network, layers) if with_attention else ()
-    with recorded_calls({str(id(mixer)): mixer for mixer, _ in mixers}) as calls:
-        rows, read = task.every_layer(network, batch)
-    attention = []
-    for mixer, later in mixers:
-        own = [call for call in calls if call.module is mixer]
-        attention.append(attention_weights(own[-1 - later], rows.inputs.size(1)))
-    chosen = read._replace(layers=tuple(read.layers[layer] for layer in task.combination.layers))
-    return States(task.combined(network, batch, chosen), [read.layers[layer] for layer in layers], attention)
+def states(task: LabelledTask, network: RowNetwork, batch: LabelledBatch, compared: Compared) -> States:
+    """Runs a network on a batch of its task. Returns the input of its heads, and the outputs, attention and relations
+    of the compared layers."""
+    reader = task.reader(batch)
+    if not (compared.layers or compared.relations):
+        return States(reader.read(network, batch))
+    mixers = mixers_of(network, compared.layers, "attention") if compared.with_attention else []
+    related = mixers_of(network, compared.relations, "relations")
+    with recorded_calls({str(id(mixer)): mixer for mixer, _ in (*mixers, *related)}) as calls:
+        rows, read = reader.every_layer(network, batch)
+
+    def call_of(mixer: QKVMixer, later: int) -> ModuleCall:
+        return [call for call in calls if call.module is mixer][-1 - later]
+
+    length = rows.inputs.size(1)
+    chosen = read._replace(layers=tuple(read.layers[layer] for layer in reader.combination.layers))
+    return States(
+        reader.combined(network, batch, chosen),
+        [read.layers[layer] for layer in compared.layers],
+        [attention_weights(call_of(*mixer), length) for mixer in mixers],
+        [relations_of(call_of(*mixer), compared.kinds, length) for mixer in related],
+    )
 
 
-def attention_weights(call: ModuleCall, length: int) -> Float[Tensor, "n h t t"]:
-    """Returns the attention among the last ``length`` tokens in a recorded call of a mixer, without dropout. It is
-    computed again by ``QKVMixer.weighted_sums``, with unit vectors in place of the values."""
-    mixer, (x, ctx, *rest) = call.module, call.inputs
-    assert isinstance(mixer, QKVMixer) and isinstance(ctx, Context)
-    was_training, mixer.training = mixer.training, False
-    inputs, _, segment = mixer.prepared(x, ctx, rest[0] if rest else None)
-    of_keys = torch.eye(inputs.k.size(-2), device=x.device)
-    weights = torch.cat([*mixer.weighted_sums(of_keys, inputs, ctx, segment)], dim=-1)
-    mixer.training = was_training
-    return full_precision(weights[..., -length:, -length:])
+def compared_flops(network: RowNetwork, compared: Compared, length: int) -> float:
+    """Returns the forward FLOPs of computing the attention and the relations of the compared layers again."""
+    attention = attention_flops(network, compared.layers, length) if compared.with_attention else 0.0
+    return attention + sum(relation_flops(network, layer, compared.kinds, length) for layer in compared.relations)
 
 
-def attention_difference(
-    own: Float[Tensor, "n h t t"], taught: Float[Tensor, "n h t t"], real: Bool[Tensor, "n t"]
-) -> Float[Tensor, "n t"]:
-    """Returns the mean squared difference of attention for each token (n, t), over heads and the real tokens of its
-    row."""
-    of_keys = (own - taught).square().mean(dim=1).masked_fill(~real[:, None], 0.0)
-    return of_keys.sum(dim=-1) / real.sum(dim=1, keepdim=True).clamp(min=1)
+def squared_difference(own: Float[Tensor, "n t d"], taught: Float[Tensor, "n t d"]) -> Float[Tensor, "n t"]:
+    """Returns the mean squared difference over channels of two layers, for each token (n, t)."""
+    return (full_precision(own) - full_precision(taught)).square().mean(dim=-1)
+
+
+def cosine_difference(own: Float[Tensor, "n t d"], taught: Float[Tensor, "n t d"]) -> Float[Tensor, "n t"]:
+    """Returns 1 - cos of the vectors of two layers, for each token (n, t)."""
+    return 1 - F.cosine_similarity(full_precision(own), full_precision(taught), dim=-1)
 
 
 def mean_over_tokens(differences: Sequence[Float[Tensor, "n t"]], real: Bool[Tensor, "n t"]) -> Float[Tensor, ""]:
@@ -280,39 +362,9 @@ def at_places(vectors: Float[Tensor, "*n t d"], places: Int[Tensor, "*n t"]) -> 
     return vectors.gather(-2, places[..., None].expand(*vectors.shape[:-2], places.size(-1), vectors.size(-1)))
 
 
-def mixers_of(network: RowNetwork, layers: Sequence[int]) -> list[tuple[QKVMixer, int]]:
-    """Returns, for each of ``layers``, its mixer and the number of higher layers that share this mixer. Raises
-    ConfigError if a mixer has no attention to compare."""
-    steps = [step for stack in network.layers().values() for step in stack]
-    place = f"{PLACE}.attention"
-    if any(isinstance(module, Reversible) for module in network.modules()):
-        raise ConfigError(
-            "a reversible stack does not keep the inputs of its mixers for a gradient; set it to 0", place
-        )
-    mixers = []
-    for number in layers:
-        step = steps[number - 1]
-        mixer = step.mixer if isinstance(step, Block) else step
-        if not isinstance(mixer, QKVMixer):
-            reason = f"a {type(mixer).__name__} has no attention probabilities by heads"
-            raise ConfigError(f"{reason}; set it to 0, or remove layer {number} from layers", place)
-        if number <= network.apart:
-            reason = f"layer {number} reads two texts apart, and they do not attend to each other"
-            raise ConfigError(f"{reason}; remove it from layers, or set attention to 0", f"{PLACE}.layers")
-        mixers.append((mixer, steps[number:].count(step)))
-    return mixers
-
-
-def attention_flops(network: RowNetwork, layers: Sequence[int], length: int) -> float:
-    """Returns the forward FLOPs of computing the attention of ``layers`` again. One pass gives the attention to
-    ``head_dim`` tokens, and each pass runs twice, once with values of zero."""
-    total = 0.0
-    for mixer, _ in mixers_of(network, layers):
-        sums = 2 * math.ceil(length / mixer.head_dim)
-        projections = mixer.query.flops(length) + mixer.key.flops(length) + mixer.value.flops(length)
-        attention = mixer.flops(length, 0, causal=False) - projections - mixer.merge.flops(length)
-        total += projections + sums * attention
-    return total
+def pairs_at_places(weights: Float[Tensor, "n h t t"], rows: Int[Tensor, "n t"]) -> Float[Tensor, "n h t t"]:
+    """Returns the weights of each pair of tokens at ``rows``."""
+    return at_places(at_places(weights, rows[:, None]).mT, rows[:, None]).mT
 
 
 def compared_layers(
@@ -324,7 +376,7 @@ def compared_layers(
     layers = tuple(range(student.apart + 1, depth + 1)) if config.layers is None else config.layers
     if not layers:
         reason = f"all {depth} layers of the student read two texts apart, so none reads whole rows"
-        raise ConfigError(f"{reason}; name some, or set hidden and attention to 0", f"{PLACE}.layers")
+        raise ConfigError(f"{reason}; name some, or set hidden, cosine and attention to 0", f"{PLACE}.layers")
     if config.teacher_layers is not None:
         of_teacher = config.teacher_layers
     elif any(layer * teacher_depth % depth for layer in layers):
@@ -344,7 +396,36 @@ def require_same_width(config: DistillationConfig, own: int, taught: int) -> Non
     if taught != (own if config.teacher_width is None else config.teacher_width):
         here = f"the student's have {own}" if config.teacher_width is None else f"the map has {config.teacher_width}"
         reason = f"the layers of the teacher have {taught} channels, and {here}"
-        raise ConfigError(f"{reason}; set it to {taught}, or hidden to 0", f"{PLACE}.teacher_width")
+        raise ConfigError(f"{reason}; set it to {taught}, or hidden and cosine to 0", f"{PLACE}.teacher_width")
+
+
+def related_layers(
+    config: DistillationConfig, student: RowNetwork, teacher: RowNetwork
+) -> tuple[tuple[int], tuple[int]]:
+    """Returns the number of the layer of relations of the student and of the teacher. Raises ConfigError if it does not
+    exist."""
+    depths = depth_of(student), depth_of(teacher)
+    for whose, layer, depth in zip(("student", "teacher"), config.relation_layers or depths, depths, strict=True):
+        if layer > depth:
+            reason = f"the {whose} has no layer {layer}; its layers are 1 to {depth}"
+            raise ConfigError(reason, f"{PLACE}.relation_layers")
+    own, taught = config.relation_layers or depths
+    return (own,), (taught,)
+
+
+def require_mixers(student: LabelledTask, loss: Loss) -> None:
+    """Raises ConfigError if the inputs of the student's mixers cannot be read."""
+    if student.training_config.compile:
+        reason = "needs the inputs of single mixers, which a compiled network hides; set it to 0"
+        raise ConfigError(f"{reason}, or training.compile to false", f"{PLACE}.{loss}")
+
+
+def require_same_attention(student: LabelledTask, teacher: LabelledTask) -> None:
+    """Raises ConfigError if both networks have different numbers of heads."""
+    heads = student.model_config.heads, teacher.model_config.heads
+    if heads[0] != heads[1]:
+        reason = f"compares heads one by one, and the student has {heads[0]} and the teacher {heads[1]}"
+        raise ConfigError(f"{reason}; set it to 0, or model.heads to {heads[1]}", f"{PLACE}.attention")
 
 
 def require_same_heads(config: DistillationConfig, student: Mapping[str, Head], teacher: HeadDict) -> None:

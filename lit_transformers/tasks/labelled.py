@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Self
 
@@ -22,6 +23,7 @@ from lit_transformers.heads.combined_layers import CombinedLayers, LayerCombinat
 from lit_transformers.heads.head import Representation
 from lit_transformers.heads.pooled import ClassLabel
 from lit_transformers.heads.pooling import cut_rows, joined_rows
+from lit_transformers.mixers.qkv import QKVMixer
 from lit_transformers.models.capabilities import LayerOutputs, RowModelConfig, RowNetwork, depth_of, require
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.distillation import Distillation, DistillationConfig
@@ -66,7 +68,8 @@ class LabelledTaskConfig(TaskConfig):
         """Returns the smallest depth at which the layers that are combined, counted from below or from above, and those
         that are compared with a teacher are different layers."""
         below, above = max((0, *self.combined_layers)), -min((0, *self.combined_layers))
-        compared = () if self.distillation is None else self.distillation.layers or ()
+        fields = self.distillation
+        compared = () if fields is None else (*(fields.layers or ()), *(fields.relation_layers or ())[:1])
         return max(self.layers or 1, below + above, *compared)
 
     @property
@@ -89,12 +92,17 @@ class LabelledTaskConfig(TaskConfig):
         if fields.teacher_width is not None:
             changes["dim"] = fields.teacher_width
             changes |= {"heads": 1} if fields.teacher_width % model.heads else {}
-        if (deepest := max(fields.teacher_layers or (0,))) > depth_of(task.network):
+        deepest = max((0, *(fields.teacher_layers or ()), *(fields.relation_layers or ())[1:]))
+        if deepest > depth_of(task.network):
             changes["depth"] = deepest
         teacher = self.by_labels_alone().build(
             model.override(changes), fields.read_by_teacher(task.data), TrainingConfig()
         )
         assert isinstance(teacher, LabelledTask)
+        if fields.relation_heads is not None and task.distillation is not None:  # more than the probe may have channels
+            mixers = [mixer for one in (task, teacher) for mixer in one.modules() if isinstance(mixer, QKVMixer)]
+            heads = math.gcd(fields.relation_heads, *(mixer.width for mixer in mixers))
+            task.distillation.config = fields.override({"relation_heads": heads})
         task.learn_from(teacher)
 
     def numbered_layers(self, count: int) -> tuple[int, ...]:
@@ -207,6 +215,10 @@ class LabelledTask(Task):
         if self.data.pieces > 1:
             hidden = joined_rows(hidden, len(batch.inputs))[:, : batch.inputs.size(1)]
         return Representation(network, hidden, aux=read.aux)
+
+    def reader(self, batch: LabelledBatch) -> LabelledTask:
+        """Hook: returns the task by which a network reads a batch. By default itself."""
+        return self
 
     def rows_read(self, batch: LabelledBatch) -> LabelledBatch:
         """Returns the rows that the network reads: those of the batch, or their pieces."""

@@ -47,6 +47,9 @@ class MultiTaskConfig(LabelledTaskConfig, kind="multi_task"):
     """Trains one network on several tasks, each with private heads (MT-DNN, arXiv:1901.11504; arXiv:1905.05583, section
     5.5). A batch comes from one source: it trains the network and the heads of that source's task, and no other head.
 
+    With ``distillation``, the teacher is a network of the same tasks: the head of each task learns from the teacher's
+    head of this task.
+
     A measure of a task is called "SOURCE_MEASURE". ``mean_nats`` is the mean of the nats of the tasks. ``mean_score``
     is the mean of one measure of each task, as in GLUE (arXiv:1804.07461): each task counts once, whatever its number
     of examples, and a percentage is divided by 100.
@@ -68,8 +71,8 @@ class MultiTaskConfig(LabelledTaskConfig, kind="multi_task"):
         yield from super().conflicts()
         if self.heads:
             yield "heads would learn from all batches, but each batch belongs to one task; move heads into one of tasks"
-        if self.distillation is not None:
-            yield "several tasks learn from no teacher; drop distillation, and distil each task by itself"
+        if self.distillation is not None and self.distillation.rows == "contiguous":
+            yield "several tasks have rows of several layouts; set distillation.rows to same"
         for name, task in self.tasks.items():
             if task.reads is not LabelledDescription:
                 yield f"tasks.{name} is {task.kind}, which does not learn from labels; set tasks.{name} to another one"
@@ -79,7 +82,7 @@ class MultiTaskConfig(LabelledTaskConfig, kind="multi_task"):
                 field = "combined_layers" if task.layers is None else "layers"
                 yield f"tasks.{name} shares the layers of the network; drop tasks.{name}.{field}, and set {field}"
             elif isinstance(task, LabelledTaskConfig) and task.distillation is not None:
-                yield f"tasks.{name} shares the network with other tasks; drop tasks.{name}.distillation"
+                yield f"tasks.{name} shares the teacher; drop tasks.{name}.distillation, and set distillation"
             elif isinstance(task, PooledTaskConfig) and task.self_distillation is not None:
                 yield f"tasks.{name} shares the network with other tasks; drop tasks.{name}.self_distillation"
 
@@ -276,7 +279,10 @@ class MultiTask(LabelledTask):
         return {name: head for name, head in self.heads.items() if self.sources[name] == batch.source}
 
     def read(self, network: RowNetwork, batch: LabelledBatch) -> Representation:
-        return self._readers[0][batch.source].read(network, batch)
+        return self.reader(batch).read(network, batch)
+
+    def reader(self, batch: LabelledBatch) -> LabelledTask:
+        return self._readers[0][batch.source]
 
     def flops_of_heads(self, length: int) -> float:
         """Returns the mean over sources of the FLOPs of their heads: only the heads of its source read a row."""

@@ -28,14 +28,17 @@ from lit_transformers.runs.stages import stages_within
 from lit_transformers.runs.starting_weights import load_teacher, position_tables, read_weights, write_weights
 from lit_transformers.tasks import TaskConfig
 from lit_transformers.tasks.classification import Classification
-from lit_transformers.tasks.distillation import attention_flops, attention_weights, contiguous, mixers_of, states
+from lit_transformers.tasks.distillation import Compared, contiguous, states
 from lit_transformers.tasks.labelled import LabelledTask
+from lit_transformers.tasks.layer_attention import attention_flops, attention_weights, mixers_of
 from lit_transformers.tasks.question_answering import QuestionAnswering
+from lit_transformers.tasks.relations import relation_difference, relation_flops, relations_of
 from lit_transformers.training.callbacks import Interrupted
 from lit_transformers.training.config import TrainingConfig
 
 SMALL = {"kind": "encoder", "dim": 8, "heads": 2, "depth": 2, "positions": "sinusoidal", "norm": "post"}
 FACTORS = {"temperature": 3.0, "labels": 0.7, "logits": 1.3, "hidden": 0.9, "attention": 1.1}
+FACTORS |= {"cosine": 0.8, "relations": 0.6}
 LENGTH = 10
 EXTRA = {"classification": {"pooling": "mean"}, "multi_label": {"pooling": "mean"}, "regression": {"pooling": "mean"}}
 
@@ -121,13 +124,43 @@ def by_hand(task: LabelledTask, batch: LabelledBatch) -> Tensor:
         for row, column in rows.padding_mask.nonzero().tolist():
             difference = (states[row, column] - layers[1][other][row, column]).square().mean()
             loss = loss + fields.hidden * difference / real / len(pairs_of_layers)
+            a, b = states[row, column], layers[1][other][row, column]
+            cosine = (a * b).sum() / ((a * a).sum() * (b * b).sum()).sqrt()
+            loss = loss + fields.cosine * (1 - cosine) / real / len(pairs_of_layers)
+        if not fields.attention:
+            continue
         compared = zip((task, teacher), layers, (number, other), strict=True)
         weights = [attention(one, layer[n - 1], n, rows) for one, layer, n in compared]
         for row, column in rows.padding_mask.nonzero().tolist():
             keys = rows.padding_mask[row]
             difference = (weights[0][row, :, column, keys] - weights[1][row, :, column, keys]).square().mean()
             loss = loss + fields.attention * difference / real / len(pairs_of_layers)
-    return loss
+    return loss + fields.relations * of_relations(task, teacher, layers, rows)
+
+
+def of_relations(task: LabelledTask, teacher: LabelledTask, layers: list[Any], rows: LabelledBatch) -> Tensor:
+    """The loss of relations, token by token and head by head (arXiv:2002.10957, equations 5 to 8)."""
+    fields, total = task.config.distillation, torch.zeros((), dtype=torch.float64)
+    assert fields is not None
+    numbers = fields.relation_layers or (len(layers[0]) - 1, len(layers[1]) - 1)
+    for row, column in rows.padding_mask.nonzero().tolist():
+        keys = rows.padding_mask[row].nonzero().flatten().tolist()
+        for kind in fields.relation_of:
+            of_heads: list[list[Tensor]] = []
+            for one, of_network, number in zip((task, teacher), layers, numbers, strict=True):
+                below = of_network[number - 1]
+                mixer: Any = one.network.layers()["stack"][number - 1].mixer
+                if kind == "attention":
+                    of_heads.append([*attention(one, below, number, rows)[row, :, column, keys]])
+                    continue
+                vectors, count = getattr(mixer, kind)(below)[row], fields.relation_heads or mixer.heads
+                width = vectors.size(1) // count
+                heads = [vectors[:, head * width : (head + 1) * width] for head in range(count)]
+                products = [torch.stack([one[column] @ one[key] for key in keys]) / width**0.5 for one in heads]
+                of_heads.append([(scores.exp() / scores.exp().sum()) for scores in products])
+            for q, p in zip(*of_heads, strict=True):
+                total = total + (p * (p / q).log()).sum() / len(of_heads[0])
+    return total / rows.padding_mask.sum()
 
 
 def attention(task: LabelledTask, below: Tensor, number: int, rows: LabelledBatch) -> Tensor:
@@ -162,7 +195,55 @@ def test_a_teacher_of_another_width_and_depth_is_compared_by_a_learned_map() -> 
     batch = padded(task)
     torch.testing.assert_close(task.training_step(batch, 0)["loss"], by_hand(task, batch), rtol=1e-10, atol=1e-10)
     named = taught("question_answering", teacher=teacher, teacher_width=12, layers=(1,), teacher_layers=(3,))
-    torch.testing.assert_close(named.training_step(batch, 0)["loss"], by_hand(named, batch), rtol=1e-10, atol=1e-10)
+    assert named.distillation is not None and named.distillation.map is not None
+    loss, expected = named.training_step(batch, 0)["loss"], by_hand(named, batch)
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=1e-10)
+    gradients = [torch.autograd.grad(one, named.distillation.map.weight)[0] for one in (loss, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-9)
+    assert gradients[0].any(), "the map learns"
+
+
+V2: dict[str, Any] = {"relation_of": ["query", "key", "value"], "attention": 0.0}
+
+
+def test_networks_with_other_heads_and_mixers_are_compared_by_relations_of_as_many_heads() -> None:
+    """MiniLMv2 (arXiv:2012.15828); the student is wider than its teacher, and its mixer is no plain attention."""
+    student = SMALL | {"dim": 12, "heads": 4, "mixer": {"kind": "window", "window": 2}}
+    fields: dict[str, Any] = V2 | {"relation_heads": 2, "hidden": 0.0, "cosine": 0.0}
+    task = taught("classification", student, SMALL | {"depth": 3}, **fields, relation_layers=(1, 2))
+    assert task.distillation is not None and not task.distillation.layers
+    batch = padded(task)
+    loss, expected = task.training_step(batch, 0)["loss"], by_hand(task, batch)
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=1e-10)
+    value = task.network.layers()["stack"][0].mixer.value.weight
+    gradients = [torch.autograd.grad(one, value)[0] for one in (loss, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-9)
+    with pytest.raises(ConfigError, match="the layers of the teacher have 8 channels, and the student's have 12; set"):
+        taught("classification", student, SMALL, **V2, relation_heads=2)
+    wider = taught("classification", student, SMALL, **V2, relation_heads=2, teacher_width=8)
+    torch.testing.assert_close(wider.training_step(batch, 0)["loss"], by_hand(wider, batch), rtol=1e-10, atol=1e-10)
+
+
+def test_a_row_of_padding_alone_has_no_relations_and_finite_gradients() -> None:
+    task = taught("classification")
+    batch = task.config.random_batch(task.data)
+    real = batch.padding_mask & (torch.arange(2) == 0)[:, None]
+    loss = task.training_step(batch._replace(padding_mask=real, padded=True), 0)["loss"]
+    loss.backward()
+    assert all(p.grad.isfinite().all() for p in task.parameters() if p.grad is not None) and loss.isfinite()
+
+
+@pytest.mark.parametrize("kinds", [["attention", "value"], ["query", "key", "value"]])
+def test_relations_are_counted(kinds: list[str]) -> None:
+    task = taught("classification", relation_of=kinds, attention=0.0)
+    mixer = task.network.layers()["stack"][1].mixer
+    with recorded_calls({"mixer": mixer}) as calls:
+        task.read(task.network, padded(task))
+    of_kinds: Any = kinds
+    real = torch.ones(2, LENGTH, dtype=torch.bool)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        relation_difference(*(relations_of(calls[0], of_kinds, LENGTH) for _ in range(2)), None, real)
+    assert counter.get_total_flops() == 4 * relation_flops(task.network, 2, of_kinds, LENGTH), "of two rows, twice"
 
 
 DEFORMER = SMALL | {"kind": "deformer", "depth": 3, "apart": 1, "segments": 2}
@@ -179,7 +260,8 @@ def test_a_deformer_learns_the_upper_layers_of_its_network_without_a_division() 
         taught("question_answering", DEFORMER, DEFORMER | {"apart": 0}, layers=(1, 2))
     with pytest.raises(ConfigError, match=r"layers: all 3 layers of the student read two texts apart, so none reads"):
         taught("question_answering", DEFORMER | {"apart": 3}, DEFORMER | {"apart": 0})
-    lower = taught("question_answering", DEFORMER | {"apart": 3}, DEFORMER, layers=(1, 3), attention=0.0)
+    apart = {"attention": 0.0, "relations": 0.0}
+    lower = taught("question_answering", DEFORMER | {"apart": 3}, DEFORMER, layers=(1, 3), **apart)
     assert lower.training_step(batch, 0)["loss"] > 0
 
 
@@ -188,8 +270,8 @@ def test_a_block_that_is_several_layers_has_the_attention_of_each() -> None:
     task = taught("question_answering", model, model | {"apart": 0})
     assert task.distillation is not None and task.distillation.layers == (3, 4)
     batch = padded(task)
-    own = states(task, task.network, batch, (3, 4), with_attention=True)
-    again = states(task, task.network, batch, (4,), with_attention=True)
+    own = states(task, task.network, batch, Compared((3, 4), with_attention=True))
+    again = states(task, task.network, batch, Compared((4,), with_attention=True))
     torch.testing.assert_close(own.attention[1], again.attention[0], rtol=0, atol=0)
     assert not torch.allclose(own.attention[0], own.attention[1])
 
@@ -254,13 +336,19 @@ def test_tokens_are_compared_with_themselves_where_the_teacher_reads_another_lay
         there = torch.where(second[:, None, None, None], wanted[:, :, back][..., back], wanted)
         pairs = (real[:, :, None] & real[:, None])[:, None].expand_as(own)
         torch.testing.assert_close(own[pairs], there[pairs], rtol=1e-12, atol=1e-12)
+    (own_relations,), (wanted_relations,) = read.relations, expected.relations
+    assert own_relations.attention is not None and [*own_relations.projections] == ["value"]
+    torch.testing.assert_close(own_relations.attention, read.attention[-1], rtol=0, atol=0)
+    values, wanted = own_relations.projections["value"], wanted_relations.projections["value"]
+    there = torch.where(second[:, None, None], wanted[:, back], wanted)
+    torch.testing.assert_close(values[real], there[real], rtol=1e-12, atol=1e-12)
     same = padded(task)
     assert torch.equal(contiguous(same)[0].inputs, same.inputs), "padding at the end stays there"
 
 
 @pytest.mark.parametrize("mixer", [{"kind": "top_k", "kept": 3}, {"kind": "attention", "encoding": "xl"}])
 def test_attention_sums_to_one_whatever_the_mixer(mixer: dict[str, Any]) -> None:
-    task = taught("classification", SMALL | {"mixer": mixer}, SMALL | {"mixer": mixer})
+    task = taught("classification", SMALL | {"mixer": mixer}, SMALL | {"mixer": mixer}, relations=0.0)
     assert task.distillation is not None
     weights = task.distillation.taught(teacher_of(task), padded(task)).attention
     for layer in weights:
@@ -453,10 +541,11 @@ def test_the_attention_of_a_layer_is_counted_and_nothing_of_it_is_dropped() -> N
     task = taught("classification", model, model)
     batch = padded(task)
     in_training, measured = (
-        states(task.train(mode), task.network, batch, (1,), with_attention=True).attention[0] for mode in (True, False)
+        states(task.train(mode), task.network, batch, Compared((1,), with_attention=True)).attention[0]
+        for mode in (True, False)
     )
     torch.testing.assert_close(in_training, measured, rtol=0, atol=0)
-    mixer, _ = mixers_of(task.network, (1,))[0]
+    mixer, _ = mixers_of(task.network, (1,), "attention")[0]
     with recorded_calls({"mixer": mixer}) as calls:
         task.read(task.network, batch)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
@@ -477,7 +566,8 @@ def test_the_teacher_costs_a_forward_pass() -> None:
 @pytest.mark.slow
 def test_no_field_of_distillation_is_ignored() -> None:
     values: dict[str, Any] = {"temperature": 1.0, "labels": 1.0, "logits": 1.0, "hidden": 1.0, "attention": 0.0}
-    values |= {"layers": [2], "teacher_width": None}
+    values |= {"layers": [2], "teacher_width": None, "cosine": 0.0, "relations": 0.0, "relation_of": ["attention"]}
+    values |= {"relation_layers": [1, 1], "relation_heads": 4}
     assert changes_nothing(CONFIG, CONFIG)
     for field, value in values.items():
         assert not changes_nothing(CONFIG.override({f"task.distillation.{field}": value}), CONFIG), field
@@ -487,9 +577,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"start.teacher": None}, "task.distillation learns from start.teacher, which is null; set start.teacher"),
     ({"task.distillation": None}, "start.teacher teaches nothing; set task.distillation"),
     ({"task.distillation.logits": 0.0, "task.distillation.hidden": 0.0, "task.distillation.attention": 0.0,
-      "task.distillation.teacher_width": None}, r"learns nothing from the teacher; set task\.distill"),
+      "task.distillation.cosine": 0.0, "task.distillation.relations": 0.0, "task.distillation.teacher_width": None},
+     r"learns nothing from the teacher; set task\.distill"),
     ({"task.distillation.teacher_width": None}, "teacher_width: the layers of the teacher have 16 channels, and the "
-     "student's have 8; set it to 16, or hidden to 0"),
+     "student's have 8; set it to 16, or hidden and cosine to 0"),
     ({"start.teacher.run.model.depth": 3}, r"teacher_layers: the teacher of 3 layers has none at the depths of layers "
      r"\[1, 2\] of 2"),
     ({"task.distillation.layers": [3]}, "layers: there is no layer 3; there are 0 to 2"),
@@ -502,6 +593,20 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"training.compile": True}, "attention: needs the inputs of single mixers, which a compiled network"),
     ({"task.self_distillation": {}}, "self_distillation and distillation each need a teacher"),
     ({"start.teacher.run.task": {"kind": "multi_label"}}, "start.teacher"),
+    ({"start.teacher.run.model.heads": 4, "task.distillation.attention": 0.0}, r"relations: compare heads one by one, "
+     r"and the student has 2 and the teacher 4; set relation_of to \[query, key, value\], and relation_heads to"),
+    ({"task.distillation.relation_of": ["value"], "task.distillation.relation_heads": 3}, "relation_heads: 3 heads do "
+     "not divide the 8 channels of the student's queries, keys and values"),
+    ({"task.distillation.relation_layers": [2, 3]}, "relation_layers: the teacher has no layer 3; its layers are 1 to "
+     "2"),
+    ({"model.mixer": {"kind": "window"}}, "relation_of: the student's Window hides tokens that the teacher may attend"),
+    ({"model.causal": True, "task.pooling": "mean"}, "relation_of: the student's Attention hides tokens that the"),
+    ({"task.distillation.relation_of": []}, "relation_of names each relation once"),
+    ({"task.distillation.relation_of": ["attention"], "task.distillation.relation_heads": 2}, "attention has the heads "
+     r"of its mixers; drop task\.distillation\.relation_heads"),
+    ({"task.distillation.relations": 0.0, "task.distillation.relation_heads": 2}, "relation_heads and relation_layers "
+     "are of the loss relations, which is 0"),
+    ({"model.mixer": "linear", "task.distillation.attention": 0.0}, "relations: a Linear has no attention"),
 ]  # fmt: skip
 
 

@@ -38,6 +38,7 @@ from lit_transformers.records.files import CHECKPOINT, DOCUMENTS
 from lit_transformers.records.measure import minimized
 from lit_transformers.runs import RunConfig, fit, load
 from lit_transformers.tasks import MultiTaskConfig, Task, TaskConfig
+from lit_transformers.tasks.labelled import LabelledTask
 from lit_transformers.tasks.multi_task import MultiTask
 from lit_transformers.training.config import TrainingConfig
 
@@ -411,3 +412,49 @@ def test_a_run_of_several_tasks_keeps_the_promises_of_every_run(
 ) -> None:
     config = run(corpora, accumulate=accumulate, validate_every=2)
     PROMISES[promise].held(Case(config, tmp_path, 0))
+
+
+FACTORS = {"temperature": 3.0, "labels": 0.7, "logits": 1.3, "hidden": 0.9, "cosine": 0.4, "relations": 0.6}
+
+
+def distilled_pair() -> tuple[MultiTask, MultiTask]:
+    """A student and its teacher, with other weights."""
+    student, teacher = built(TASK | {"distillation": FACTORS}), built()
+    for one in (teacher, student):
+        for weight in one.parameters():
+            torch.nn.init.normal_(weight, std=0.5)
+    student.learn_from(teacher)
+    return student, teacher
+
+
+@pytest.mark.parametrize("source", [*SOURCES])
+def test_the_head_of_each_task_learns_from_the_teachers_head_of_the_task(source: str) -> None:
+    """As the task of the source alone learns from a teacher of this task alone."""
+    student, teacher = distilled_pair()
+    batch = rows(source, 4)
+    loss = student.train().training_step(batch, 0)["loss"]
+    alone, its_teacher = single_of(student, source), single_of(teacher, source)
+    config, weight = alone.config.override({"distillation": FACTORS}), WEIGHTS[source]
+    single = config.build(ModelConfig.from_dict(MODEL), alone.data, CPU).double()
+    assert isinstance(single, LabelledTask) and isinstance(its_teacher, LabelledTask)
+    single.load_state_dict(alone.state_dict())
+    single.learn_from(its_teacher)
+    of_head = {"loss": single.training_step(batch, 0)["loss"]}
+    of_states = sum(single.training_step(batch, 0)["weighted_aux"].values())
+    torch.testing.assert_close(loss, weight * (of_head["loss"] - of_states) + of_states, rtol=1e-9, atol=1e-9)
+    loss.backward()
+    assert all(not weight.requires_grad and weight.grad is None for weight in teacher.parameters())
+    others = [head for name, head in student.heads.items() if name != source]
+    assert not any(weight.grad.any() for head in others for weight in head.parameters() if weight.grad is not None)
+
+
+def test_several_tasks_refuse_a_teacher_of_other_tasks_and_of_other_rows() -> None:
+    student, _ = distilled_pair()
+    fewer = MixedDescription.of_sources({name: SOURCES[name] for name in ("kinds", "signs")})
+    with pytest.raises(ConfigError, match=r"start\.teacher: has no head numbers that is a NumberLabel"):
+        student.learn_from(built(data=fewer))
+    with pytest.raises(ConfigError, match=r"several tasks have rows of several layouts; set .*rows to same"):
+        TaskConfig.from_dict(TASK | {"distillation": FACTORS | {"rows": "contiguous"}})
+    of_one = {"signs": {"kind": "classification", "pooling": "mean", "distillation": FACTORS}}
+    with pytest.raises(ConfigError, match=r"signs shares the teacher; drop .*tasks\.signs\.distillation, and set"):
+        TaskConfig.from_dict(TASK | {"tasks": of_one})

@@ -73,8 +73,8 @@ def test_a_path_is_the_file_of_all_parts_and_weights_is_the_former_name() -> Non
     old = RunConfig.from_dict(plain | {"weights": "bert/weights.safetensors"})
     assert old == RunConfig().override({"weights": "bert/weights.safetensors"})
     file = {"kind": "file", "path": "bert/weights.safetensors"}
-    absent = dict.fromkeys(("layers", "narrow", "head", "teacher"))
-    assert old.to_dict()["start"] == {"network": file, "heads": file, **absent}
+    unset = dict.fromkeys(("layers", "narrow", "share", "factorise", "head", "teacher"))
+    assert old.to_dict()["start"] == {"network": file, "heads": file, **unset}
     assert RunConfig.from_dict(plain | {"weights": None}) == RunConfig.from_dict(plain) == RunConfig()
     assert RunConfig.from_dict(old.to_dict()) == old
     with pytest.raises(ConfigError, match="no field 'weights'; it is called start"):

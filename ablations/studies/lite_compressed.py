@@ -1,0 +1,87 @@
+"""Lite Transformer, pruned and quantised (Wu et al. 2020, arXiv:2004.11886, section 5: 18.2 times smaller)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from ablations.ablation import Ablation, Contrast, Looks, Margin, Published, Scale, Source
+from ablations.compression import PACKED
+from ablations.pairs import BLEU, MULTI30K, TRANSLATION, WMT14, in_self_attention
+from lit_transformers.compression import PruneWeightsConfig, QuantiseWeightsConfig
+from lit_transformers.mixers import ConvolutionConfig, LSRAConfig
+from lit_transformers.runs import RunConfig
+
+LITE = TRANSLATION.override(in_self_attention(LSRAConfig(convolution=ConvolutionConfig(kernel=7))))
+"""The translator of the demo of ``lite_translation`` with long-short range attention."""
+
+
+def packed(scale: Mapping[str, Any] = MappingProxyType({})) -> RunConfig:
+    """Returns the run of no steps that measures a translator which was trained, and then trained further with half of
+    the updates at half of the rate. scale: overrides of all these runs."""
+    trained = LITE.override(scale)
+    steps, rate = trained.training.steps // 2, trained.training.optimizer.learning_rate / 2
+    again = {"training.steps": steps, "training.schedule.warmup": steps // 20, "training.optimizer.learning_rate": rate}
+    further = trained.override({**again, "training.average": None, "start.network": {"run": trained.to_dict()}})
+    nothing = {"training.steps": 0, "training.schedule.warmup": 0, "training.average": None}
+    return trained.override({**nothing, "start.network": {"run": further.to_dict()}})
+
+
+def pruned(sparsity: float, bits: int | None = 8, **fields: Any) -> Mapping[str, Any]:
+    """Returns the overrides of an arm that prunes all matrices, embeddings included, along a cubic in the first half of
+    the further updates, recovers in the second half, and is quantised after them. bits: None for float32."""
+    pruning = PruneWeightsConfig(sparsity=sparsity, begin=0.0, end=0.5, **fields)
+    quantising = () if bits is None else (QuantiseWeightsConfig(bits=bits),)
+    return {"start.network.run.compression": (pruning,), "compression": quantising}
+
+
+def larger(scale: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the overrides of the baseline for a scale of translation."""
+    run = packed(scale)
+    return {**scale, "training": run.training, "start": run.start}
+
+
+ABLATION = Ablation(
+    question="Does Lite Transformer keep its BLEU when it is pruned and quantised to a packed file 18 times smaller?",
+    answer=["85 % of the weights pruned and 8 bits"],
+    source=Source("Wu et al. 2020", arxiv="2004.11886"),
+    baseline=packed(),
+    factors={
+        "compressed": {
+            "no": {},
+            "8_bits": {"compression": (QuantiseWeightsConfig(bits=8),)},
+            "85": pruned(0.85, bits=None),
+            "80_8_bits": pruned(0.80),
+            "85_8_bits": pruned(0.85),
+            "90_8_bits": pruned(0.90),
+            "85_8_bits_random": pruned(0.85, score="random"),
+        }
+    },
+    design="one_factor",
+    seeds=Looks(4, 8),
+    metric=replace(BLEU, margin=Margin(0.3, "the loss of BLEU that the paper calls negligible")),
+    also=[PACKED],
+    contrasts=[
+        Contrast("8 bits", "compressed=8_bits", "baseline"),
+        Contrast("85 % of the weights pruned", "compressed=85", "baseline"),
+        Contrast("80 % of the weights pruned and 8 bits", "compressed=80_8_bits", "baseline"),
+        Contrast("85 % of the weights pruned and 8 bits", "compressed=85_8_bits", "baseline"),
+        Contrast("90 % of the weights pruned and 8 bits", "compressed=90_8_bits", "baseline"),
+        Contrast("magnitude in place of chance", "compressed=85_8_bits", "compressed=85_8_bits_random"),
+    ],
+    published=Published(
+        protocol="the authors' Lite Transformer on WMT14 English-French, pruned by magnitude, with 8 bits by k-means",
+        metric="BLEU",
+        claims=[
+            "Pruned and quantised, Lite Transformer is 18.2 times smaller than its float32 weights.",
+            "Here 4 bytes for each parameter, over the bytes of the packed checkpoint, are to stand next to it.",
+        ],
+    ),
+    scales={
+        "demo": Scale(),
+        "gpu": Scale(overrides=larger(MULTI30K)),
+        "paper": Scale(overrides=larger(WMT14), seeds=1),
+    },
+)
