@@ -87,7 +87,8 @@ class Sequential(Stack):
                 x, QueryStream(vectors, at, before), ctx, None if state is None else state[layer]
             )
             if skips:
-                output = TwoStreamOutput(*skipping([x, vectors], block), {}, output.state)
+                content, read = skipping([x, vectors], block)
+                output = TwoStreamOutput(content, read, {}, output.state)
             x, queries, aux = output.content, output.queries, add_losses(aux, output.aux)
             states.append(output.state)
         return TwoStreamOutput(x, queries, aux, tuple(states))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked import training
 from torch import Tensor, nn
 
 from lit_transformers.compression.importance import units_of
@@ -195,6 +196,15 @@ def test_a_feed_forward_keeps_the_channels_that_torch_pruning_keeps() -> None:
     torch.testing.assert_close(own[5].widen.weight, plain.up.weight)
     torch.testing.assert_close(own[5].narrow.weight, plain.down.weight)
     torch.testing.assert_close(own[5].widen.bias, plain.up.bias)
+
+
+@pytest.mark.slow
+def test_two_ranks_choose_what_one_process_does(wide: Path, tmp_path: Path) -> None:
+    config = from_file(wide, {"batches": 2})
+    training(config.override({"training.devices": 2}), tmp_path / "two").finish()
+    fit(config, tmp_path / "one")
+    two, one = (load(tmp_path / name / "checkpoint.ckpt")[0].state_dict() for name in ("two", "one"))
+    assert all(torch.equal(tensor, two[name]) for name, tensor in one.items())
 
 
 def test_layers_that_share_weights_of_heads_are_refused() -> None:
