@@ -3599,9 +3599,9 @@ RUN_FAULTS = (
         "a checkpoint that is exported may name any class",
         "lit_transformers/exchange/transfer.py",
         """    if source.is_file() and source.suffix != ".safetensors":
-""",
+        require_allowed""",
         """    if False:
-""",
+        require_allowed""",
         (f"{TRUST}every_command_that_reads_a_file_of_a_run_refuses_it",),
     ),
     Fault(
