@@ -35,6 +35,7 @@ from lit_transformers.runs import RunConfig, fit
 from lit_transformers.runs.starting_weights import StartingWeights, start_from
 from lit_transformers.tasks import TaskConfig
 from lit_transformers.tasks.labelled import LabelledTask
+from lit_transformers.template.fine_tuning import write_fine_tuning
 from lit_transformers.training.config import TrainingConfig
 
 transformers = pytest.importorskip("transformers", reason="compares with transformers, a test dependency")
@@ -218,3 +219,31 @@ def test_a_run_reads_the_labels_of_a_fine_tuned_head_by_their_names(
         )
     with pytest.raises(DataError, match="the label 'bad' was never trained; the network knows odd, dull, good"):
         fit(RunConfig.from_dict(plain).override({"data.source.labels": ["good", "dull", "bad"]}), tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("classes", "head: starts as the head of the weights, classification of odd, dull, good"),
+        ("number", "head: starts anew, for the head of the weights is for regression"),
+    ],
+)
+def test_a_run_on_own_data_starts_from_a_fine_tuned_head_of_the_same_objective(
+    kind: str, line: str, tmp_path: Path
+) -> None:
+    saved(tmp_path / "bert", kind)
+    rows = [("text", "label"), *((f"a film {n}", NAMES[1 + n % 2]) for n in range(40))]
+    with (tmp_path / "films.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    lines = write_fine_tuning("classify", str(tmp_path / "films.csv"), tmp_path / "run", str(tmp_path / "bert"))
+    assert line in lines
+    config = RunConfig.from_yaml(tmp_path / "run" / "run.yaml")
+    assert (config.start.heads is not None) == (kind == "classes")
+    assert (
+        fit(config.override({"training.steps": 0, "training.schedule.warmup": 0}), tmp_path / "trained")["outcome"]
+        == "finished"
+    )
+    with (tmp_path / "films.csv").open("a", newline="") as file:
+        csv.writer(file).writerow(("b c", "bad"))
+    other = write_fine_tuning("classify", str(tmp_path / "films.csv"), tmp_path / "other", str(tmp_path / "bert"))
+    assert any(note.startswith("head: starts anew") for note in other)
