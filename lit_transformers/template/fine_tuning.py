@@ -331,9 +331,9 @@ def read_answered(path: str, started: Started, columns: Columns) -> OwnData:
     for document in islice(chain.from_iterable(splits), MEASURED):
         paragraph = Paragraph.restored(document.text)
         passage = len(tokenizer.encode(paragraph.passage.encode()))
-        asked = [len(tokenizer.encode(question.text.encode())) for question in paragraph.questions]
-        widest = max(widest, *asked)
-        rows += [passage + question + 3 for question in asked]
+        lengths = [len(tokenizer.encode(question.text.encode())) for question in paragraph.questions]
+        widest = max(widest, *lengths)
+        rows += [passage + question + 3 for question in lengths]
     length = _rounded(min(WIDEST_WINDOW, max(rows)), started)
     plain |= {"length": length, "stride": max(1, min(length // 3, length - 3 - widest))}
     questions = Questions(QuestionsConfig.from_dict({**plain, "tokenizer": started.symbols}), corpus)
