@@ -655,8 +655,8 @@ def init(
     and --answer, write the run.yaml that fine-tunes a network on your own data.
 
     A table is CSV, TSV, JSON lines, JSON or parquet with column names; for --answer the columns question, context and
-    answer. The first run takes a few minutes: init prints its time, and the command of a longer run. A tenth of a file is held out for validation and
-    a tenth for the test; a folder is split by its file names (train, validation, test).
+    answer. A tenth of a file is held out for validation and a tenth for the test; a folder is split by its file names
+    (train, validation, test). The first run takes a few minutes: init prints its time, and the command of a longer run.
 
     Example: python -m lit_transformers init my_project
 
