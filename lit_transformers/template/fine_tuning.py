@@ -107,7 +107,7 @@ class OwnData(NamedTuple):
     batch: int = 32
 
 
-class Table(NamedTuple):
+class LabelledTable(NamedTuple):
     """A table of the user. columns: those of texts and labels. texts: the first ones, at most ``MEASURED``; both texts
     of a pair are joined. labels: of all records. incomplete: the number of records without a text or a label, which are
     omitted."""
@@ -390,7 +390,7 @@ def _records(path: str) -> Iterator[Mapping[str, Any]]:
         yield record.values
 
 
-def table_of(path: str, named: Columns) -> Table:
+def table_of(path: str, named: Columns) -> LabelledTable:
     """Reads a table of texts and labels. Raises DataError if a column is missing."""
     records = _records(path)
     first = [*islice(records, 1)]
@@ -407,10 +407,10 @@ def table_of(path: str, named: Columns) -> Table:
     if not labels:
         reason = f"no record has a text in {columns.text!r} and a label in {columns.label!r}"
         raise DataError(f"{path}: {reason}; name other columns by --text and --label")
-    return Table(columns, texts, labels, incomplete)
+    return LabelledTable(columns, texts, labels, incomplete)
 
 
-def _known(path: str, started: Started, table: Table, names: list[str] | None, lines: Sequence[str]) -> OwnData:
+def _known(path: str, started: Started, table: LabelledTable, names: list[str] | None, lines: Sequence[str]) -> OwnData:
     """Describes labelled texts, given their table and the names of their classes; None for numbers."""
     rows = [_pieces(text, started) + 3.0 for text in table.texts]
     length, columns = _rounded(_long(rows), started), table.columns._asdict().items()

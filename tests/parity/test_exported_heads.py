@@ -158,7 +158,9 @@ def test_a_head_that_scores_choices_gives_the_logits_that_it_gives_here(kind: st
     one = batch()
     rows = one._replace(**{name: getattr(one, name)[None] for name in ("inputs", "padding_mask")})
     auto = transformers.AutoModelForMultipleChoice
-    theirs = auto.from_pretrained(tmp_path / "exported", dtype=torch.float32).double().eval()
+    theirs, loading = auto.from_pretrained(tmp_path / "exported", dtype=torch.float32, output_loading_info=True)
+    assert not loading["missing_keys"]
+    theirs = theirs.double().eval()
     symbols = rows.inputs.masked_fill(~rows.padding_mask, int(kind == "roberta"))
     logits = theirs(input_ids=symbols, attention_mask=rows.padding_mask.long()).logits
     close(ours.evaluation_output(rows), logits, 1e-6)
