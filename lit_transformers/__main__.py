@@ -637,7 +637,7 @@ def init(
     tag: Annotated[str | None, typer.Option(help="Predict the tag of each word: a CoNLL file.", metavar="FILE")] = None,
     answer: Annotated[
         str | None,
-        typer.Option(help="Predict answers in passages: a file in SQuAD's format.", metavar="FILE"),
+        typer.Option(help="Predict answers in passages: a table, JSON lines or SQuAD's JSON.", metavar="FILE"),
     ] = None,
     weights: Annotated[
         str | None,
@@ -654,8 +654,9 @@ def init(
     """Write a small project: a mixer, a data set, a study, a test and a README. With one of --classify, --score, --tag
     and --answer, write the run.yaml that fine-tunes a network on your own data.
 
-    A table is CSV, TSV, JSON lines, JSON or parquet with column names. A tenth of a file is held out for validation and
-    a tenth for the test; a folder is split by its file names (train, validation, test).
+    A table is CSV, TSV, JSON lines, JSON or parquet with column names; for --answer the columns question, context and
+    answer. A tenth of a file is held out for validation and a tenth for the test; a folder is split by its file names
+    (train, validation, test). The first run takes a few minutes: init prints its time, and the command of a longer run.
 
     Example: python -m lit_transformers init my_project
 

@@ -1,4 +1,4 @@
-"""Files of questions on passages: JSON of SQuAD, versions 1.1 and 2.0, and JSON lines of a question each."""
+"""Files of questions on passages: JSON of SQuAD, versions 1.1 and 2.0, and JSON lines or tables of a question each."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple, Self
 
 from datamodules.core.errors import DataError
-from datamodules.core.reading import COMPRESSIONS, Member, lines_in, parsed, whole
+from datamodules.core.reading import COMPRESSIONS, Member, parsed, whole
+from datamodules.text.nested_records import records_of
 from lit_transformers.config import nearest
 
 __all__ = ["REPEATED", "Paragraph", "Question", "RightAnswer", "is_questions", "paragraphs_in"]
 
-SUFFIXES = (".json", ".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv", ".parquet")
+SUFFIXES = (".json", ".jsonl", ".ndjson", *TABLES)
+ANSWER = ("answer", "answer_start")
+"""The fields of a single answer and of the place of its first character."""
 REPEATED = "answers without answer_start that occur several times, of which the first place is read"
 
 
@@ -75,17 +79,20 @@ class Paragraph(NamedTuple):
 
 
 def is_questions(name: str) -> bool:
-    """Whether a file's name is that of questions: JSON or JSON lines, plain or compressed."""
+    """Whether a file's name is that of questions: JSON, JSON lines or a table, plain or compressed."""
+    return _suffix(name) in SUFFIXES
+
+
+def _suffix(name: str) -> str:
     path = PurePosixPath(name.lower())
-    return (PurePosixPath(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix) in SUFFIXES
+    return PurePosixPath(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
 
 
 def paragraphs_in(member: Member, counts: Counter[str]) -> Iterator[Paragraph]:
     """Yields the paragraphs of a file; lines that follow each other on one passage are one. counts: of answers whose
     place is not certain. Raises DataError, which names the question."""
-    name = PurePosixPath(member.name.lower())
-    is_document = ".json" in (name.suffix, PurePosixPath(name.stem).suffix)
-    records = _document(member) if is_document else _lines(member)
+    suffix = _suffix(member.name)
+    records = _document(member) if suffix == ".json" else _grouped(_records(member, suffix in TABLES))
     for (place, passage), questions in records:
         read = tuple(_question(question, passage, at, counts) for at, question in questions)
         if not passage.strip():
@@ -106,10 +113,22 @@ def _document(member: Member) -> Records:
             yield (place, _text(paragraph, "context", place)), [(place, question) for question in questions]
 
 
-def _lines(member: Member) -> Records:
-    """Yields what lines hold."""
-    numbered = enumerate(lines_in(member.stream, member.name), 1)
-    records = ((place := f"{member.name}:{number}", parsed(line, place)) for number, line in numbered if line.strip())
+def _records(member: Member, is_table: bool) -> Iterator[tuple[str, Any]]:
+    """Yields the records of a file with their places. ``answer`` in place of ``answers`` is one text; an empty text
+    means that the passage has no answer."""
+    for record in records_of(member):
+        values = record.values
+        if isinstance(values, dict) and "answers" not in values and (is_table or "answer" in values):
+            if "answer" not in values:
+                raise DataError(f"{record.place}: no column 'answer'; {nearest('answer', values)}")
+            answer, start = (str(values[name] if values.get(name) is not None else "") for name in ANSWER)
+            own = {"text": answer, "answer_start": int(start) if start.isdecimal() else start or None}
+            values = values | {"answers": [own] if answer.strip() else []}
+        yield record.place, values
+
+
+def _grouped(records: Iterator[tuple[str, Any]]) -> Records:
+    """Yields the passages of lines that follow each other."""
     placed = ((place, record, _text(record, "context", place)) for place, record in records)
     for passage, lines in groupby(placed, key=lambda line: line[2]):
         questions = [(place, record) for place, record, _ in lines]

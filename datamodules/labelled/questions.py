@@ -38,9 +38,10 @@ CONTENT = ("path", "language", "splits", "validation", "test", "split_seed", "fo
 
 
 class QuestionsConfig(ExamplesConfig, kind="questions"):
-    """Questions whose answers are spans of passages: JSON of SQuAD 1.1 (arXiv:1606.05250) or 2.0 (arXiv:1806.03822), or
-    JSON lines with question, context and answers. Each question has a row for each window of its passage. All questions
-    on a passage are in the same split. Without a test split, testing reads the validation split.
+    """Questions whose answers are spans of passages: JSON of SQuAD 1.1 (arXiv:1606.05250) or 2.0 (arXiv:1806.03822),
+    JSON lines with question, context and answers, or a table with question, context and answer, which is empty if the
+    passage has no answer, and optionally answer_start. Each question has a row for each window of its passage. All
+    questions on a passage are in the same split. Without a test split, testing reads the validation split.
 
     path        a file, or a folder with files; relative to LIT_DATA or to the working folder
     language    read only files with this word between dots of their names, such as ``en`` of xquad.en.json; None: all
@@ -123,7 +124,7 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
         counts = Counter[str]()
         files = [file for file in files_of(self.path, is_questions, counts) if self._is_read(file.name)]
         if not files:
-            reason = f"no file of JSON or JSON lines with {self.language!r} between dots of its name"
+            reason = f"no file of JSON, JSON lines or a table with {self.language!r} between dots of its name"
             raise DataError(f"{self.path}: {reason}; correct data.source.language or data.source.path")
         fold = seed % self.folds if self.splits == "folds" else None
         key = ["questions", {name: self.to_dict()[name] for name in CONTENT}, fold, stamps(files)]

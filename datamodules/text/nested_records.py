@@ -38,7 +38,7 @@ from datamodules.core.reading import (
 from datamodules.text.sources import files_of, named_split, nothing_left, split_by_hash, stamps
 from lit_transformers.config import Config, Fraction, Plain, nearest
 
-__all__ = ["COLUMNS", "Column", "FileRecord", "RecordsConfig", "column_conflicts", "texts_at", "value_at"]
+__all__ = ["COLUMNS", "Column", "FileRecord", "RecordsConfig", "column_conflicts", "records_of", "texts_at", "value_at"]
 
 Column = str | Annotated[int, Field(ge=1)]
 """A column of a table by its name or its number from 1, or the path of a text in nested records."""
@@ -135,7 +135,7 @@ class RecordsConfig(Config):
         has_header = not all(isinstance(column, int) for column in columns) if self.header is None else self.header
         with damage(path):
             for member in members(path, name, is_records, left_out):
-                for record in _records(member, self.separator, self.quoting, has_header):
+                for record in records_of(member, self.separator, self.quoting, has_header):
                     yield from _nested(record, self.records) if self.records else [record]
 
     def _complete(
@@ -179,7 +179,12 @@ def _suffix(name: str) -> str:
     return PurePosixPath(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
 
 
-def _records(member: Member, separator: str | None, quoting: bool | None, has_header: bool) -> Iterator[FileRecord]:
+def records_of(
+    member: Member, separator: str | None = None, quoting: bool | None = None, has_header: bool = True
+) -> Iterator[FileRecord]:
+    """Yields the records of a file. separator, quoting: of the cells of a table; None: by its name and its rows.
+    has_header: whether a table begins with the names of its columns. Raises DataError for another kind of file, and for
+    a damaged one."""
     suffix, name = _suffix(member.name), member.name
     if suffix in SEPARATORS or (separator is not None and suffix not in SUFFIXES):
         yield from _table(member, separator or SEPARATORS[suffix], quoting, has_header)

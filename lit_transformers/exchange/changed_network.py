@@ -73,7 +73,7 @@ def convert_weights(
         raise ConfigError(str(error), str(source)) from None
     with fresh_folder(directory) as fresh:
         write_weights(fresh / WEIGHTS, weights)
-        (fresh / CONFIG).write_text(described(f"Converted from {source}", weights.model, directory), encoding="utf-8")
+        (fresh / CONFIG).write_text(described(f"Converted from {source}", weights, directory), encoding="utf-8")
         notes = [*notes, *add_tokenizer(source, fresh, symbols_of_weights(weights), weights)]
     return Exchanged(str(weights.model.kind), sum(tensor.numel() for tensor in weights.tensors.values()), notes)
 

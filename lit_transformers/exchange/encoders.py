@@ -290,6 +290,6 @@ ELECTRA = Architecture(
             "generator_lm_head.bias",
         ),
     ),
-    foreign=("discriminator_predictions.", "classifier.", "qa_outputs."),
+    foreign=("discriminator_predictions.", "sequence_summary.", "classifier.", "qa_outputs."),
     classes={"ElectraForMaskedLM": (PREDICTION,), "ElectraModel": ()},
 )

@@ -20,7 +20,7 @@ from lit_transformers.exchange.convert import (
     write_config,
     write_tensors,
 )
-from lit_transformers.exchange.fine_tuned import FineTunedHead, fine_tuned_head
+from lit_transformers.exchange.fine_tuned import FineTunedHead, fine_tuned_head, head_of_import, read_head
 from lit_transformers.exchange.folders import (
     copy_tokenizer,
     fresh_folder,
@@ -60,6 +60,8 @@ MOST_SYMBOLS = 1 << 31
 
 CONFIG = "config.yaml"
 """The file of an import with the config of its network, for people and for a run.yaml."""
+OF_CLASS = "config.json: architectures "
+"""The beginning of the message on the class of a network without its fine-tuned head."""
 SEGMENTS = "network.segments.weight"
 """The vectors of segments, by which a network tells two texts apart."""
 
@@ -88,7 +90,7 @@ def import_weights(source: str, directory: Path, architecture_name: str | None =
     weights, notes = imported(folder, architecture_name)
     with fresh_folder(directory) as fresh:
         write_weights(fresh / WEIGHTS, weights)
-        text = described(f"Imported from {weights.architecture}", weights.model, directory)
+        text = described(f"Imported from {weights.architecture}", weights, directory)
         (fresh / CONFIG).write_text(text, encoding="utf-8")
         copied = copy_tokenizer(folder, fresh)
         _, note = symbols_of_folder(folder, symbols_of(weights.fields))
@@ -112,14 +114,21 @@ def imported(folder: Path, architecture_name: str | None = None) -> tuple[Starti
         architecture = architecture_named(named, "config.json: model_type")
         model = read_config(architecture, fields)
         layout = layout_of(architecture.family, model, symbols_of(fields))
-        tensors, notes = read_tensors(architecture, read_checkpoint(folder), layout)
+        checkpoint = read_checkpoint(folder)
+        head = read_head(architecture, fields, checkpoint, model.dim)
+        tensors, notes = read_tensors(architecture, checkpoint, layout)
     except ConfigError as error:
         place = "" if str(error).startswith(str(folder)) else str(folder)
         raise ConfigError(str(error), place) from None
-    tensors = {name: tensor.float() for name, tensor in tensors.items()}
+    tensors = {name: tensor.float() for name, tensor in {**tensors, **head.tensors}.items()}
     symbols, _ = symbols_of_folder(folder, symbols_of(fields))
+    if symbols is not None and head.labels is not None:
+        symbols = symbols._replace(labels=head.labels)
     kept = {**fields, "model_type": architecture.name}
-    weights = StartingWeights(model, architecture.name, tensors, kept, symbols)
+    weights = StartingWeights(
+        model, architecture.name, tensors, kept, symbols, task=head.task, unread_head=head.refused
+    )
+    notes = [*head.notes, *([f"head: omitted, for {head.refused}"] if head.refused else []), *notes]
     if (licence := licence_of_folder(folder)) is not None:
         name = f"weights {fields.get('_name_or_path') or folder.resolve().name}"
         weights, notes = weights._replace(licences={name: licence}), [*notes, f"licence: {licence}"]
@@ -134,10 +143,11 @@ def symbols_of(fields: Mapping[str, Plain]) -> int:
     return size
 
 
-def described(origin: str, model: ModelConfig, directory: Path) -> str:
+def described(origin: str, weights: StartingWeights, directory: Path) -> str:
     """Returns the text of config.yaml: what a run.yaml needs to start from these weights. origin: where they are from,
     for whoever reads the file."""
-    task = {"kind": family_of(model).task.kind}
+    model = weights.model
+    task = weights.task or {"kind": family_of(model).task.kind}
     plain = {"model": model.to_dict(), "task": task, "start": str(directory.resolve() / WEIGHTS)}
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
     return f"# {origin}. A run.yaml with these fields, and data, starts from its weights.\n{text}"
@@ -199,7 +209,7 @@ def export_weights(source: Path, directory: Path, architecture_name: str | None 
         raise ConfigError(str(error), str(source)) from None
     if head is not None:
         fields, tensors, more = head.added(fields, tensors, weights.tensors)
-        notes = [*notes, *more]
+        notes = [*(notes if more else (line for line in notes if not line.startswith(OF_CLASS))), *more]
     with fresh_folder(directory) as fresh:
         write_folder(fresh, fields, tensors)
         write_licences(fresh, weights.licences)
@@ -226,8 +236,10 @@ def add_tokenizer(source: Path, folder: Path, symbols: int, weights: StartingWei
 
 
 def fine_tuned_head_of(source: Path) -> FineTunedHead | None:
-    """Returns the fine-tuned head of a run; None for an import, a file of weights, and other runs."""
-    return fine_tuned_head(source) if source.is_file() and source.suffix != ".safetensors" else None
+    """Returns the fine-tuned head of a run, of an import or of a file of weights; None if there is none."""
+    if source.is_file() and source.suffix != ".safetensors":
+        return fine_tuned_head(source)
+    return head_of_import(read_weights(file_of(source), whole=False))
 
 
 def of_origin(weights: StartingWeights) -> StartingWeights:

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_transformers.activations import Activation, activation
 from lit_transformers.batch import LABEL, ChoiceLabels, DataDescription, LabelledBatch, LabelledDescription
 from lit_transformers.config import Dropout, Fraction
 from lit_transformers.heads.head import HeadConfig, HeadLoss, Reads, Representation
@@ -24,12 +25,13 @@ class ChoiceScoresConfig(HeadConfig, kind="choice_scores"):
     """Scores a choice by the product of its row's vector with a learned vector, and takes a softmax over the choices of
     an example (GPT, section 3.3; arXiv:1810.04805, section 4.4).
 
-    pooling, dropout: as in ``class_label``.
+    pooling, hidden, dropout: as in ``class_label``.
     """
 
     reads: ClassVar[Reads] = LabelledDescription
 
     pooling: FixedPooling = "first"
+    hidden: Activation | None = None
     dropout: Annotated[Fraction, Dropout] = 0.0
 
     def build(self, model: ModelConfig, network: Network, data: DataDescription) -> ChoiceScores:
@@ -49,6 +51,8 @@ class ChoiceScores(TaughtHead):
     def __init__(self, config: ChoiceScoresConfig, dim: int) -> None:
         super().__init__(config)
         self.pooling = config.pooling
+        self.hidden = nn.Linear(dim, dim) if config.hidden else nn.Identity()
+        self.activation = activation(config.hidden or "identity")
         self.map = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(dim, 1, bias=False))
 
     def targets(self, batch: LabelledBatch) -> Int[Tensor, ""]:
@@ -57,7 +61,9 @@ class ChoiceScores(TaughtHead):
     def outputs(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b c"]:
         """Returns the score of each choice; -inf in the columns beyond the choices of an example."""
         vectors = pooled(reading.hidden.flatten(0, 1), batch.padding_mask.flatten(0, 1), self.pooling)
-        scores = full_precision(self.map(vectors))[:, 0].unflatten(0, batch.inputs.shape[:2])
+        scores = full_precision(self.map(self.activation(self.hidden(vectors))))[:, 0].unflatten(
+            0, batch.inputs.shape[:2]
+        )
         is_choice = batch.padding_mask.any(dim=2)
         # An example of padding alone has no choice, but its softmax must stay finite.
         is_choice = is_choice | ~is_choice.any(dim=1, keepdim=True)
@@ -89,4 +95,5 @@ class ChoiceScores(TaughtHead):
         return torch.stack([column.double() for column in columns], dim=1)
 
     def flops(self, length: int) -> float:
-        return 2 * sum(parameter.numel() for parameter in self.map.parameters())
+        """As in ``Head.flops``, for a row of one choice, of which only one vector is read."""
+        return 2 * sum(parameter.numel() for parameter in self.parameters() if parameter.dim() > 1)

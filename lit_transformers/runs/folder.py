@@ -21,6 +21,8 @@ from lit_transformers.trust import class_paths_in, require_allowed_in
 
 __all__ = ["Identity", "claim"]
 
+CHANGED = "the code or the data have changed since"
+"""The cause of another key that a record or a checkpoint does not tell apart."""
 SHOWN = 3
 """The most differences that an error names."""
 
@@ -44,13 +46,11 @@ def claim(directory: Path, run: Identity) -> Record | None:
     """
     record = _record(directory / RECORD)
     if record is not None and record.key != run.key:
-        raise _occupied(directory, _describe_difference(record.config, run, _changed_since(record, run)))
+        raise _occupied(directory, _describe_difference(record.config, run), _changed_since(record, run))
     _require_same_config(directory, run)
     extra = _checkpoint(directory / CHECKPOINT)
     if extra is not None and extra.get(TRAINING) != run.training_key:
-        raise _occupied(
-            directory, _describe_difference(extra.get("config"), run, "the code or the data have changed since")
-        )
+        raise _occupied(directory, _describe_difference(extra.get("config"), run), CHANGED)
     if record is None and (directory / RECORD).exists() and is_first_rank():
         new_path = set_aside(directory / RECORD)
         print(f"{directory / RECORD} cannot be read; it is now {new_path.name}, and the run is done again", flush=True)
@@ -83,7 +83,7 @@ def _require_same_config(directory: Path, run: Identity) -> None:
         existing = type(run.config).from_yaml(path)
     except ConfigError as error:
         raise _occupied(directory, f"its {RUN} cannot be read by this version ({error})") from None
-    if difference := _describe_difference(existing.to_dict(), run, ""):
+    if difference := _describe_difference(existing.to_dict(), run):
         raise _occupied(directory, difference)
 
 
@@ -91,12 +91,12 @@ def _changed_since(record: Record, run: Identity) -> str:
     """Returns a sentence on what has changed where the configs are equal and the keys are not."""
     library = record.environment.get("library")
     if library is None:
-        return "the code or the data have changed since"
+        return CHANGED
     return "the data have changed since" if library == run.library else "the code has changed since"
 
 
-def _describe_difference(existing: Any, run: Identity, otherwise: str) -> str:
-    """Returns the first paths at which the configs differ, with both values, or ``otherwise`` where they are equal."""
+def _describe_difference(existing: Any, run: Identity) -> str:
+    """Returns the first paths at which the configs differ, with both values; "" if they are equal."""
     differences = (
         [row for row in _differences(existing, run.config.to_dict()) if row[0] not in run.free]
         if isinstance(existing, dict)
@@ -104,7 +104,7 @@ def _describe_difference(existing: Any, run: Identity, otherwise: str) -> str:
     )
     message = "; ".join(f"{path} is {there} there and {here} here" for path, there, here in islice(differences, SHOWN))
     remainder = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
-    return message + remainder if message else otherwise
+    return message + remainder
 
 
 def _differences(existing: Mapping[str, Any], requested: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -117,5 +117,9 @@ def _differences(existing: Mapping[str, Any], requested: Mapping[str, Any]) -> I
             yield path, values[0], values[1]
 
 
-def _occupied(directory: Path, reason: str) -> ConfigError:
-    return ConfigError(f"holds another run: {reason}; choose another folder (--to), or remove this one", str(directory))
+def _occupied(directory: Path, difference: str, change: str = "") -> ConfigError:
+    """Returns the error of a folder with another run. difference: of the configs. change: the cause if they are equal;
+    the folder may then hold the only copy of the config, and is not to be removed."""
+    way_out = "remove this one" if difference else f"remove its {RECORD} and {CHECKPOINT} to train it again here"
+    reason = f"holds another run: {difference or change}; choose another folder (--to), or {way_out}"
+    return ConfigError(reason, str(directory))

@@ -81,7 +81,8 @@ class StartingWeights(NamedTuple):
     config.json that they came with, or the numbers of their symbols alone, by the names of such fields. symbols: what
     symbols and labels stand for; None where it is not known. place: where they are from, for messages. notes: a line
     for each part that their source lacked. licences: the licence of each source of weights and data, by its name.
-    task: the objective that they were trained for, as plain data; None where it is not known."""
+    task: the objective that they were trained for, as plain data; None where it is not known. unread_head: the reason
+    why the fine-tuned head of their source was omitted; "" if it was not."""
 
     model: ModelConfig
     architecture: str
@@ -92,6 +93,7 @@ class StartingWeights(NamedTuple):
     notes: tuple[str, ...] = ()
     licences: Mapping[str, str] = MappingProxyType({})
     task: Plain = None
+    unread_head: str = ""
 
 
 def locate_weights(path: str, field: str) -> Path:
@@ -134,7 +136,8 @@ def read_weights(path: Path, whole: bool = True) -> StartingWeights:
         model, fields = ModelConfig.from_dict(header["model"]), header.get("fields", {})
         stored = _symbols_in(header, path, size)
         notes, licences = tuple(header.get("notes", ())), header.get(LICENCES, {})
-        return StartingWeights(model, str(header["architecture"]), tensors, fields, stored, str(path), notes, licences)
+        own = (str(header["architecture"]), tensors, fields, stored, str(path), notes, licences)
+        return StartingWeights(model, *own, header.get("task"), header.get("unread_head", ""))
     except ConfigError:
         raise
     except KeyError:
@@ -149,6 +152,7 @@ def write_weights(path: Path, weights: StartingWeights) -> None:
     symbols = None if weights.symbols is None else weights.symbols.to_dict()
     described = {"architecture": weights.architecture, "model": weights.model.to_dict(), "symbols": symbols}
     optional = {"fields": dict(weights.fields), "notes": list(weights.notes), LICENCES: dict(weights.licences)}
+    optional |= {"task": weights.task, "unread_head": weights.unread_head}
     header = json.dumps(described | {name: value for name, value in optional.items() if value})
     tensors = {name: tensor.contiguous() for name, tensor in weights.tensors.items()}
     replace_file(path, lambda fresh: save_file(tensors, fresh, {HEADER: header}))
@@ -193,6 +197,8 @@ def start_from(
     names, tables = own_names(task), position_tables(task)
     if "network" in sources:
         require_same_network(sources["network"].model, task.model_config, sources["network"].place)
+    if "heads" in sources and (reason := sources["heads"].unread_head):
+        raise ConfigError(f"{reason}; name only start.network, for a new head", "start.heads")
     loaded = {name for name, first in names.items() if first in tensors_for(first, sources)}
     optional = _optional(task, sources)
     anew: dict[str, None] = {}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
 from jaxtyping import Float
 from torch import Tensor
 
+from lit_transformers.activations import Activation
 from lit_transformers.batch import ChoiceLabels, DataDescription, LabelledBatch, LabelledDescription, Vocabulary
 from lit_transformers.config import Dropout, Fraction
 from lit_transformers.heads.choices import ChoiceScores, ChoiceScoresConfig
@@ -25,11 +26,13 @@ class MultipleChoiceConfig(LabelledTaskConfig, kind="multiple_choice"):
     """A softmax over the choices of an example. Question and choice are one row, and one vector of the row gives the
     score of the choice (arXiv:1810.04805, section 4.4). Examples may have different numbers of choices.
 
-    pooling: the vector of the first token, the mean over all real tokens, or the vector of the last token. dropout: of
-    that vector.
+    pooling: the vector of the first token, the mean over all real tokens, or the vector of the last token. hidden:
+    activation after a linear map of this vector to the same width, such as tanh in BERT's pooler; with released weights
+    for heads, the map starts from the released pooler. None: no map. dropout: of that vector.
     """
 
     pooling: FixedPooling = "first"
+    hidden: Activation | None = None
     dropout: Annotated[Fraction, Dropout] = 0.0
 
     def probe_data(self, vocabulary: Vocabulary, length: int) -> LabelledDescription:
@@ -40,7 +43,7 @@ class MultipleChoiceConfig(LabelledTaskConfig, kind="multiple_choice"):
         return MultipleChoice(self, model, data, training)
 
     def own_heads(self, data: DataDescription) -> Mapping[str, HeadConfig]:
-        return {"choice": ChoiceScoresConfig(pooling=self.pooling, dropout=self.dropout)}
+        return {"choice": ChoiceScoresConfig(pooling=self.pooling, hidden=self.hidden, dropout=self.dropout)}
 
 
 class ChoiceProbabilities(NamedTuple):
@@ -54,6 +57,7 @@ class MultipleChoice(LabelledTask):
     """Trains and measures a network that scores choices."""
 
     config: MultipleChoiceConfig
+    former_names: ClassVar[Mapping[str, str]] = {"heads.relation.map.0.": "heads.choice.hidden."}
 
     def __init__(
         self,

@@ -60,15 +60,17 @@ def by_definition(task: MultipleChoice, batch: LabelledBatch) -> list[Tensor]:
             first = (torch.arange(length) == 0)[None]
             hidden = task.network.read_row(row[None, :length], None, first, parts[None, :length]).hidden[0]
             vector = hidden.mean(dim=0) if task.config.pooling == "mean" else hidden[0]
+            if task.config.hidden is not None:
+                vector = torch.tanh(vector @ task.choice_head.hidden.weight.T + task.choice_head.hidden.bias)  # type: ignore[union-attr, operator]
             scores.append(vector @ task.choice_head.map[1].weight[0])  # type: ignore[union-attr]
         examples.append(torch.stack(scores) if scores else torch.zeros(0))
     return examples
 
 
 @pytest.mark.any_device
-@pytest.mark.parametrize("pooling", ["first", "mean"])
-def test_the_loss_is_the_softmax_over_the_choices_of_an_example(pooling: str) -> None:
-    task, batch = task_of(pooling=pooling), batch_of()
+@pytest.mark.parametrize(("pooling", "hidden"), [("first", None), ("mean", None), ("first", "tanh")])
+def test_the_loss_is_the_softmax_over_the_choices_of_an_example(pooling: str, hidden: str | None) -> None:
+    task, batch = task_of(pooling=pooling, hidden=hidden), batch_of()
     scores = by_definition(task, batch)
     nats = [-row.log_softmax(0)[label] for row, label in zip(scores[:3], LABELS, strict=False)]
     output = task.training_step(batch, 0)

@@ -3,6 +3,7 @@ symbols."""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ from datamodules.core.tokenizers import BPEConfig
 from datamodules.core.windows import Once
 from datamodules.floors.measure import floors
 from datamodules.labelled.labelled import RowShape, batched
+from datamodules.labelled.question_files import Paragraph
 from datamodules.labelled.question_windows import NO_ANSWER, QuestionWindows, answer_symbols
 from datamodules.labelled.questions import Questions
 from lit_transformers.config import ConfigError
@@ -313,6 +315,44 @@ def test_questions_of_one_width_are_padded_before_their_passages(tmp_path: Path)
     assert seen > 40
     with pytest.raises(DataError, match=r"symbols, too many with \[CLS\] and \[SEP\] for the question width of 9;"):
         of(tmp_path / "questions.jsonl", length=96, stride=8, question_width=9).count("train")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
+def test_a_table_holds_the_same_questions_as_lines_of_json(suffix: str, tmp_path: Path) -> None:
+    """With an answer of one text, which is empty where the passage has none, and with or without its place."""
+    records = [*many(), record("Who, then?", 'No one; nobody.\nNot "he".')]
+    plain = [
+        {
+            "question": one["question"],
+            "context": one["context"],
+            "answer": one["answers"][0]["text"] if one["answers"] else "",
+            "answer_start": str(one["answers"][0]["answer_start"]) if one["answers"] and n % 2 else "",
+        }
+        for n, one in enumerate(records)
+    ]
+    path = tmp_path / f"table.{suffix}"
+    if suffix == "jsonl":
+        path.write_text("".join(f"{json.dumps(one)}\n" for one in plain))
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, plain[0].keys(), delimiter="," if suffix == "csv" else "\t")
+            writer.writeheader()
+            writer.writerows(plain)
+
+    def read(path: Path) -> list[Any]:
+        questions = of(path)
+        paragraphs = (
+            Paragraph.restored(text.text) for split in SPLITS[:2] for text in questions.corpus.documents(split)
+        )
+        return sorted((p.passage, [(q.text, q.answers) for q in p.questions]) for p in paragraphs)
+
+    assert read(path) == read(written(tmp_path, records))
+
+
+def test_a_table_without_answers_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("question,context,anser\nWho?,It was Ada.,Ada\n")
+    with pytest.raises(DataError, match=r"table.csv:2: no column 'answer'; did you mean anser"):
+        of(tmp_path / "table.csv")
 
 
 BROKEN: dict[str, tuple[Any, str]] = {

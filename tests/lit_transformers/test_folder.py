@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import CHECKPOINT, RECORD, RUN
 from lit_transformers.runs import RunConfig, fit, keys, run_key
@@ -51,7 +53,9 @@ def refusal_message(config: RunConfig, directory: Path) -> str:
         fit(config, directory)
     assert folder_contents(directory) == before
     assert str(error.value).startswith(f"{directory}: holds another run: ")
-    assert str(error.value).endswith("choose another folder (--to), or remove this one")
+    changed = "have changed since" in str(error.value) or "has changed since" in str(error.value)
+    way_out = "remove its record.json and checkpoint.ckpt to train it again here" if changed else "remove this one"
+    assert str(error.value).endswith(f"choose another folder (--to), or {way_out}")
     return str(error.value)
 
 
@@ -92,6 +96,25 @@ def test_a_run_of_other_code_is_refused_finished_or_not(
     assert "the code has changed since" in refusal_message(config, occupied)
     (occupied / RECORD).unlink()
     assert "the code or the data have changed since" in refusal_message(config, occupied)
+
+
+def test_a_folder_whose_run_is_of_other_code_trains_again_by_the_same_command_without_its_old_results(
+    config: RunConfig, occupied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder holds the only copy of the config, so that the way out names what to remove. A repeated command reads
+    the new record."""
+    command = ["fit", str(occupied / RUN)]
+    monkeypatch.setattr(keys, "code_of", lambda config: "of later code")
+    assert main(command) == 2
+    names = re.search("or remove its (.+) and (.+) to train it again here", capsys.readouterr().err)
+    assert names is not None
+    for name in names.groups():
+        (occupied / name).unlink()
+    assert main(command) == 0
+    record = (occupied / RECORD).read_bytes()
+    printed = capsys.readouterr().out
+    assert main(command) == 0 and capsys.readouterr().out == printed
+    assert (occupied / RECORD).read_bytes() == record
 
 
 @pytest.mark.slow

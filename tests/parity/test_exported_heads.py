@@ -12,6 +12,7 @@ from copying import EAGER, close, randomise
 
 from datamodules import ListOpsConfig
 from lit_transformers.batch import (
+    ChoiceLabels,
     ClassLabels,
     LabelledBatch,
     LabelledDescription,
@@ -65,7 +66,7 @@ def fine_tuned(theirs: Any, folder: Path, task: dict[str, Any], labels: Any) -> 
     weights, _ = imported(folder / "theirs")
     config = RunConfig(model=weights.model).override({"task": task, "data": "labelled", "data.source": ListOpsConfig()})
     vocabulary = Vocabulary(size=SYMBOLS, boundary=2, unit="piece", byte_lengths=None)
-    segments = 2 if isinstance(labels, SpanLabels) else 1
+    segments = 2 if isinstance(labels, SpanLabels | ChoiceLabels) else 1
     data = LabelledDescription(vocabulary=vocabulary, length=LENGTH, labels=labels, segments=segments)
     ours = config.task.build(config.model, data, TrainingConfig())
     assert isinstance(ours, LabelledTask)
@@ -144,6 +145,25 @@ def test_heads_of_tokens_give_the_logits_that_they_give_here(
     close(head.map(ours.read(ours.network, rows).hidden)[real], expected[real], 1e-6)
     if task == "tagging":
         assert [theirs.config.id2label[number] for number in range(3)] == LABELS
+
+
+@pytest.mark.parametrize("kind", ["bert", "albert", "electra", "roberta", "distilbert"])
+def test_a_head_that_scores_choices_gives_the_logits_that_it_gives_here(kind: str, tmp_path: Path) -> None:
+    hidden, make = CASES[kind]
+    ours, checkpoint = fine_tuned(
+        make(), tmp_path, {"kind": "multiple_choice", "hidden": hidden}, ChoiceLabels(count=LENGTH)
+    )
+    exported = export_weights(checkpoint, tmp_path / "exported", kind)
+    assert "ForMultipleChoice" in exported.architecture
+    one = batch()
+    rows = one._replace(**{name: getattr(one, name)[None] for name in ("inputs", "padding_mask")})
+    auto = transformers.AutoModelForMultipleChoice
+    theirs, loading = auto.from_pretrained(tmp_path / "exported", dtype=torch.float32, output_loading_info=True)
+    assert not loading["missing_keys"]
+    theirs = theirs.double().eval()
+    symbols = rows.inputs.masked_fill(~rows.padding_mask, int(kind == "roberta"))
+    logits = theirs(input_ids=symbols, attention_mask=rows.padding_mask.long()).logits
+    close(ours.evaluation_output(rows), logits, 1e-6)
 
 
 @pytest.mark.parametrize(
