@@ -84,13 +84,12 @@ def train(
     compression = CompressionCallback(config.compression, task, data.train_dataloader)
     acting = [*acting_callbacks(config.training, Bars.read(directory), checkpointer), compression]
     callbacks = [curves, reading, *observers(curves), DivergenceCheck(), *acting, *([selection] if selection else [])]
-    with quiet(), arithmetic(config.training):
+    with quiet(), arithmetic(config.training), cached_features(config, task, data) as feature_seconds:
         evaluation_seconds = 0.0
         trainer = make_trainer(config.training, directory, [*callbacks, checkpointer], loggers)
         try:
             if config.training.steps:
-                with cached_features(config, task, data):
-                    trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
+                trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
             else:
                 compression.finish()
         except Pruned as end:
@@ -128,6 +127,8 @@ def train(
         timings["ranks"] = list(checkpointer.ranks)
     if starts:
         timings["started_from"] = started_from
+    if feature_seconds:
+        timings["feature_seconds"] = feature_seconds
     timings |= _packed_size(config, held, task)
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
     return metrics, timings, _observations(config, task, data)
