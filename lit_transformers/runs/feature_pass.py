@@ -6,7 +6,7 @@ from datamodules import LabelledData
 from lit_transformers.config import Plain, canonical_hash
 from lit_transformers.runner import CachedPass
 from lit_transformers.runs.config import RunConfig
-from lit_transformers.runs.features import decisive_rows
+from lit_transformers.runs.features import decisive_rows, splits_of
 from lit_transformers.runs.keys import with_content
 
 __all__ = ["feature_pass"]
@@ -20,8 +20,7 @@ def feature_pass(config: RunConfig) -> CachedPass | None:
     data = config.build_data()
     if not isinstance(data, LabelledData):
         return None
-    limit, held_out = data.config.evaluation.examples, data.examples.count(data.validated_split)
-    examples = data.examples.count("train") + (held_out if limit is None else min(limit, held_out))
+    examples = sum(len(data.ordinals(split)) for split in splits_of(data))
     layers: Plain = [config.task.get("layers"), [*config.task.get("combined_layers")]]
     decisive: Plain = [with_content(config).get("start"), layers, decisive_rows(config, data)]
     return CachedPass(canonical_hash(decisive, 32), data.config.length * examples)

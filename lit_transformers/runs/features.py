@@ -12,6 +12,7 @@ import torch
 
 from datamodules import Data, LabelledData, Split, cache_folder
 from datamodules.core.index import made_aside
+from datamodules.core.preparing import Progress
 from lit_transformers.batch import LabelledBatch
 from lit_transformers.config import ConfigError, Plain, canonical_hash
 from lit_transformers.runs.code import code_hash
@@ -21,7 +22,7 @@ from lit_transformers.tasks.features import META, FeatureTable, FeatureWriter, r
 from lit_transformers.tasks.labelled import LabelledTask
 from lit_transformers.training.arithmetic import arithmetic
 
-__all__ = ["cached_features", "decisive_rows"]
+__all__ = ["cached_features", "decisive_rows", "examples_of", "moved", "splits_of"]
 
 PLACE = "training.cache_features"
 FREEZE = "set training.groups to [{parameters: [network], frozen: true, mode: eval}], or cache_features to false"
@@ -71,8 +72,9 @@ def table_of(config: RunConfig, task: LabelledTask, data: LabelledData) -> tuple
     folder = cache_folder() / "features" / canonical_hash(decisive, 32)
     is_new = not (folder / META).exists()
     if is_new:
-        with made_aside(folder, META) as temporary:
-            write_table(config, task, data, temporary, weights)
+        progress = Progress(sum(len(data.ordinals(split)) for split in splits_of(data)))
+        with made_aside(folder, META, progress) as temporary:
+            write_table(config, task, data, temporary, weights, progress)
     return FeatureTable(folder, weights), time.monotonic() - start if is_new else 0.0
 
 
@@ -89,7 +91,9 @@ def decisive_rows(config: RunConfig, data: LabelledData) -> dict[str, Plain]:
 
 
 @torch.no_grad()
-def write_table(config: RunConfig, task: LabelledTask, data: LabelledData, folder: Path, weights: str) -> None:
+def write_table(
+    config: RunConfig, task: LabelledTask, data: LabelledData, folder: Path, weights: str, progress: Progress
+) -> None:
     """Computes the features of every row. The order depends only on the data, so that tables of the same rows hold the
     same numbers."""
     width = len(task.combination.layers) * task.model_config.dim
@@ -97,7 +101,8 @@ def write_table(config: RunConfig, task: LabelledTask, data: LabelledData, folde
     device = torch.device("cuda" if config.training.device != "cpu" and torch.cuda.is_available() else "cpu")
     task.to(device).eval()
     with arithmetic(config.training):
-        for batch in chain(examples_of(data, "train"), examples_of(data, data.validated_split)):
+        for batch in chain.from_iterable(examples_of(data, split) for split in splits_of(data)):
+            progress.done += len(batch.inputs)
             rows = task.rows_read(batch)
             keys = [row for row in row_keys(rows) if not writer.has(row.key)]
             if not keys:
@@ -108,6 +113,11 @@ def write_table(config: RunConfig, task: LabelledTask, data: LabelledData, folde
                     writer.add(row.key, vectors[row.number, : row.tokens])
     writer.finish()
     task.to(home).train(was_training)
+
+
+def splits_of(data: LabelledData) -> tuple[Split, ...]:
+    """Returns the splits whose features are computed."""
+    return ("train", data.validated_split)
 
 
 def examples_of(data: LabelledData, split: Split) -> Iterator[LabelledBatch]:

@@ -17,7 +17,9 @@ from torch.nn import functional as F
 from datamodules import LabelledDataConfig, RowDataConfig, SentencesConfig, TopicsConfig, WordsConfig
 from datamodules.core.documents import SPLITS
 from datamodules.core.errors import DataError
+from datamodules.core.preparing import Progress
 from datamodules.core.tokenizers import Bytes
+from datamodules.core.windows import Once
 from datamodules.labelled import texts
 from lit_transformers import probe_layers
 from lit_transformers.batch import LabelledBatch
@@ -27,7 +29,7 @@ from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.heads.combined_layers import LayerCombination
 from lit_transformers.models import EncoderConfig
 from lit_transformers.models.encoder import Encoder
-from lit_transformers.runs import RunConfig, StartConfig, describe, fit, load
+from lit_transformers.runs import RunConfig, StartConfig, describe, fit, layer_probes, load
 from lit_transformers.runs.feature_pass import feature_pass
 from lit_transformers.runs.features import cached_features
 from lit_transformers.runs.keys import run_key
@@ -472,6 +474,14 @@ def test_every_layer_and_pooling_is_probed_on_features_that_are_computed_once(
                 found = torch.tensor(features[split].vectors[ordinal, :, number])
                 torch.testing.assert_close(found, expected[pooling], rtol=1e-4, atol=1e-5)
             assert features[split].labels[ordinal] == example.label
+    progress: list[Progress] = []
+    monkeypatch.setattr(layer_probes, "Progress", lambda total: progress.append(Progress(total)) or progress[0])
+    few = config.override({"data.evaluation.examples": 5, "data.evaluation.batch_size": 2})
+    limited, chosen = pooled_layers(few)["validation"], Once(examples.count("validation"), 5).ordinals
+    assert str(progress[0]) == f"{examples.count('train') + 5} of {examples.count('train') + 5} texts"
+    np.testing.assert_allclose(limited.vectors, features["validation"].vectors[chosen], rtol=1e-4, atol=1e-5)
+    assert limited.labels.tolist() == features["validation"].labels[chosen].tolist()
+    assert isinstance(limited.vectors, np.memmap)
     numbers = config.override({"task": "regression", "data.source": "masked_sum", "start": None})
     with pytest.raises(ConfigError, match="needs classes, and the column 'label' of these data holds numbers"):
         pooled_layers(numbers)
