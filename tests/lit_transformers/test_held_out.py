@@ -90,7 +90,8 @@ def test_the_gate_counts_sentences_that_training_shares_with_held_out_texts(
     """A planted overlap of one sentence, in other words around it, and of a sentence that is too short to count."""
     shared, short = "Nobody had ever seen a film as slow as this!", "I would see it again."
     path = tmp_path / "labelled" / "test.csv"
-    path.write_text(f'text,label\n"A first sentence of the test. {shared} {short}",0\n')
+    whole = f"A first sentence of the test. {shared} {short}"
+    path.write_text(f'text,label\n"{whole}",0\n')
     (gate,) = held_out_gates(config(labelled, files(tmp_path, f"They said so: {shared} {short} It is true.", short)))
     assert gate.passed, "words before it make another sentence"
     overlap = "It was late. nobody had ever seen a FILM as slow as this... We left."
@@ -101,6 +102,8 @@ def test_the_gate_counts_sentences_that_training_shares_with_held_out_texts(
         "1 of 3 texts and sentences of validation and test are among the training texts of start.network.run.data, "
         "such as 'Nobody had ever seen a film as slow as this!'; read them"
     )
+    (gate,) = held_out_gates(config(labelled, files(tmp_path, f"A title\n{whole}\nthe end")))
+    assert gate.detail.startswith("2 of 3 texts and sentences"), "a line of several sentences, and one of them"
     with (tmp_path / "labelled" / "train.csv").open("a", newline="") as file:
         csv.writer(file).writerow((overlap, "0"))
     own = {"kind": "labelled_training", "labelled": labelled, "validation": 0.1}

@@ -8374,7 +8374,7 @@ FAULTS = (
         "datamodules/core/held_out.py",
         "**dict.fromkeys(lines), ",
         "",
-        (f"{HELD_OUT}the_gate_tells_texts_that_an_earlier_stage_has_read_whole_or_as_a_line",),
+        (f"{HELD_OUT}the_gate_counts_sentences_that_training_shares_with_held_out_texts",),
     ),
     Fault(
         "forgetting",
