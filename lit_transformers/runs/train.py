@@ -119,6 +119,8 @@ def train(
         "evaluation_tokens_per_second": sum(loss.tokens for loss in losses) / task.evaluation_seconds,
         "trained_by": donor,
     }
+    if feature_seconds:
+        timings["feature_seconds"] = feature_seconds
     if steps < config.training.steps:
         timings["steps"] = steps
     if selection is not None:
@@ -127,8 +129,6 @@ def train(
         timings["ranks"] = list(checkpointer.ranks)
     if starts:
         timings["started_from"] = started_from
-    if feature_seconds:
-        timings["feature_seconds"] = feature_seconds
     timings |= _packed_size(config, held, task)
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
     return metrics, timings, _observations(config, task, data)
