@@ -47,18 +47,20 @@ class TimeEstimate(NamedTuple):
 
 class FinishedRun(NamedTuple):
     """A finished run: training FLOPs per second, which are not a number where FLOPs are not known, seconds of training
-    only, seconds in all, and its hardware."""
+    only, seconds in all, its hardware, and the seconds of the pass that filled a cache, 0 if another run filled it."""
 
     rate: float
     training: float
     whole: float
     hardware: str
+    caching: float
 
 
 def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
     """Estimates the seconds of every run: the median of its arm's runs, else in proportion to its training FLOPs, with
     what finished runs of the plan took beside training: their start, their gates and their evaluation. A run that takes
-    over the training of another one takes what it needs beside."""
+    over the training of another one takes what it needs beside. Of the runs that share the features of a frozen
+    network, the first also takes the time of computing them."""
     devices = {(config.get("training") or {}).get("device") for config in planned.configs.values()}
     needs_cuda = "cuda" in devices or ("auto" in devices and bool(cuda_devices()))
     finished = {key: done for key in planned.configs for done in _finished_runs([runs / key / RECORD], needs_cuda)}
@@ -73,7 +75,23 @@ def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
         in_proportion = beside + trains * (math.nan if flops is None else flops) / rate
         seconds_per_run = statistics.median(durations) if durations else in_proportion
         seconds |= dict.fromkeys(keys, seconds_per_run)
+    for key, of_pass in _passes(planned, finished, needs_cuda).items():
+        seconds[key] += of_pass
     return TimeEstimate(seconds, basis, needs_cuda)
+
+
+def _passes(planned: PlannedStudy, finished: dict[str, FinishedRun], needs_cuda: bool) -> dict[str, float]:
+    """Returns the seconds of each forward pass that runs share by a cache, by the run that is done first of those that
+    share it. Passes of which a run has finished take no time: the cache is filled."""
+    left = [runs for runs in planned.passes.values() if not finished.keys() & runs.keys()]
+    if not left:
+        return {}
+    flops = {key: flops for runs in planned.passes.values() for key, flops in runs.items()}
+    known = [flops[key] / done.caching for key, done in finished.items() if key in flops and done.caching > 0]
+    rate = statistics.median(known) if known else _assumed_rate(planned.runner, needs_cuda)[0]
+    order = [ticket.key for ticket in planned.tickets()]
+    first = [min(runs, key=order.index) for runs in left]
+    return {key: flops[key] / rate for key in first}
 
 
 def _rate(plan_runs: list[FinishedRun], runs: Path, needs_cuda: bool, runner: str) -> tuple[float, str]:
@@ -90,6 +108,11 @@ def _rate(plan_runs: list[FinishedRun], runs: Path, needs_cuda: bool, runner: st
         number = "1 run" if len(rates) == 1 else f"{len(rates)} runs"
         basis = f"from {number} of {'this plan' if plan_runs else 'other plans'} on {machine}"
         return statistics.median(rates), basis
+    return _assumed_rate(runner, needs_cuda)
+
+
+def _assumed_rate(runner: str, needs_cuda: bool) -> tuple[float, str]:
+    """Returns FLOPs per second of training without finished runs, and what that is based on."""
     if needs_cuda and not cuda_devices():
         basis = f"assuming {ASSUMED_DEVICE} at {ASSUMED_RATE / 1e12:.0f} TFLOP/s: no CUDA device here"
         return ASSUMED_RATE, basis
@@ -113,7 +136,8 @@ def _finished_runs(records: Iterable[Path], needs_cuda: bool) -> Iterator[Finish
             training = measured["training_seconds"] if tokens is None else tokens / measured["tokens_per_second"]
             hardware = record.environment["hardware"]
             rate = math.nan if flops is None else flops / training
-            done = FinishedRun(rate, training, measured["seconds"], hardware)
+            caching = float(measured.get("feature_seconds", 0.0))
+            done = FinishedRun(rate, training, measured["seconds"], hardware, caching)
             is_device = " CPU, " not in hardware and (not models or hardware in models)
             is_wanted = is_device if needs_cuda else hardware == processor()
             if record.outcome == "finished" and is_wanted and training > 0:

@@ -85,10 +85,11 @@ class Request:
 class PlannedStudy:
     """The runs of a study: its plan, their configs by key, and what they cost by arm.
 
-    ``runner`` names the object that does a run; ``repeated`` has the arms that are trained as an earlier arm is and
-    only measured in another way, each with that arm; ``sources`` are the files outside of the suite whose code computes
-    the numbers; ``inputs`` what planning it read from outside, as ``ablations.inputs`` has it, empty where that is not
-    known. Costs of stages are by their names. A cost that is not known is None.
+    ``passes`` are the forward passes whose outputs runs read from a cache: by their names, the FLOPs of each, by the
+    keys of the runs that share it. ``runner`` names the object that does a run; ``repeated`` has the arms that are
+    trained as an earlier arm is and only measured in another way, each with that arm; ``sources`` are the files outside
+    of the suite whose code computes the numbers; ``inputs`` what planning it read from outside, as ``ablations.inputs``
+    has it, empty where that is not known. Costs of stages are by their names. A cost that is not known is None.
     """
 
     plan: Plan
@@ -98,6 +99,7 @@ class PlannedStudy:
     repeated: Mapping[str, str] = field(default_factory=dict)
     sources: Sequence[str] = ()
     inputs: Mapping[str, Plain] = field(default_factory=dict)
+    passes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def study(self) -> str:
@@ -299,6 +301,7 @@ def make_plan(
     )
     sources = sorted({str(path) for config in configs.values() for path in runner.source_files(config)})
     planned = PlannedStudy(plan, stages.configs, costs, name, _repeated(configs, runner), sources)
+    planned = replace(planned, passes=_passes(planned, runner))
     remember(planned.classes)
     return planned
 
@@ -308,6 +311,18 @@ def _repeated(configs: dict[str, Config], runner: Runner) -> dict[str, str]:
     keys = {arm: runner.training_key(config) for arm, config in configs.items()}
     first = {key: arm for arm, key in reversed(keys.items())}
     return {arm: first[key] for arm, key in keys.items() if key is not None and first[key] != arm}
+
+
+def _passes(planned: PlannedStudy, runner: Runner) -> dict[str, dict[str, float]]:
+    """Returns the forward passes that runs share by a cache: the FLOPs of each by the keys of its runs."""
+    passes: dict[str, dict[str, float]] = {}
+    for name, keys in planned.keys_by_name().items():
+        for key in keys:
+            shared = runner.cached_pass(runner.config.from_dict(planned.configs[key]))
+            if shared is not None:
+                flops = shared.tokens * (planned.costs[name]["flops_per_token"] or 0.0)
+                passes.setdefault(shared.name, {})[key] = flops
+    return passes
 
 
 def _costs(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ablations.studies.xl_evaluation_speed import PUBLISHED
-from claims.claim import ROOT
+from claims.claim import ROOT, ClaimError
 from lit_transformers.config import Plain
 
-__all__ = ["benchmark_tables"]
+__all__ = ["benchmark_tables", "fine_tuning_values"]
 
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -41,7 +43,7 @@ RATIOS = (
 
 
 def benchmark_tables() -> dict[str, Plain]:
-    """Returns the tables as Markdown, by the names of their marks."""
+    """Returns the tables as Markdown, by the names of their marks. Raises ClaimError for results that say nothing."""
     return {
         "speed.layers": _layers(_read("layers_4096_cpu")["rows"][0]["milliseconds"]),
         "speed.xl": _xl(_read("xl_layer_cpu_2_threads")["rows"]),
@@ -50,6 +52,42 @@ def benchmark_tables() -> dict[str, Plain]:
         "speed.gpu_goals": _gpu_goals(gpu := _read("nvidia_h100_80gb_hbm3")),
         "speed.gpu_training": _gpu_training(results := {job["name"]: job["result"] for job in gpu["attempts"]}),
         "speed.gpu_rows": _gpu_rows([*results["rows of 4k and 16k"]["rows"], *results["rows of 64k"]["rows"]]),
+    } | fine_tuning_values(RESULTS / "fine_tuning_cpu.json")
+
+
+def fine_tuning_values(path: Path) -> dict[str, Plain]:
+    """Returns the sentence and the table on the speed of fine-tuning, from a results file of
+    ``benchmarks.fine_tuning``; without the file, the command that measures them. Raises ClaimError for results without
+    speed, or of a trial with few sentences."""
+    command = "python -m benchmarks.fine_tuning --json fine_tuning_cpu"
+    if not path.exists():
+        line = f"`{command}` compares speed and nats with the Trainer of transformers."
+        return {"speed.fine_tuning_sentence": line, "speed.fine_tuning": line}
+    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    speed, nats = results["speed"], results["nats"]
+    if results["tiny"] or speed is None:
+        raise ClaimError(f"{path.name} has few sentences or no rounds; measure anew: {command}")
+    random, grouped = (f"{speed['ratios'][order]:.2f}" for order in ("random", "group_by_length"))
+    sentence = (
+        f"Fine-tuning reads {random} times the examples a second of the Trainer of transformers at its defaults, and "
+        f"{grouped} times those of the Trainer with batches of similar length."
+    )
+    names = {"ours": "this suite", "random": "Trainer, random order", "group_by_length": "Trainer, similar lengths"}
+    rows = (
+        (
+            shown,
+            f"{speed['examples_per_second'][name]:.1f}",
+            "" if name == "ours" else f"{speed['ratios'][name]:.2f}",
+            f"{statistics.mean(row[name] for row in nats['seeds']):.4f}",
+            "" if name == "ours" else f"{nats['mean_differences'][name]:+.4f}",
+        )
+        for name, shown in names.items()
+    )
+    headings = ("Trained by", "Examples a second", "Suite, times faster", "Nats", "Suite, difference")
+    of_nats = f"Nats are means over {len(nats['seeds'])} seeds, after one epoch of {nats['examples']:,} sentences."
+    return {
+        "speed.fine_tuning_sentence": sentence,
+        "speed.fine_tuning": f"{sentence} {of_nats}\n\n{_table(headings, rows)}",
     }
 
 

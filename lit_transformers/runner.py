@@ -19,7 +19,7 @@ from lit_transformers.records.measure import Measure
 from lit_transformers.records.record import Gate
 from lit_transformers.records.reference import Reference
 
-__all__ = ["Fit", "RetentionConfigs", "Runner", "load_runner", "runner_of"]
+__all__ = ["CachedPass", "Fit", "RetentionConfigs", "Runner", "load_runner", "runner_of"]
 
 
 class Fit(Protocol):
@@ -86,6 +86,11 @@ def no_rehearsal(config: Any) -> None:
     """Does nothing: what such a run needs at its end shows at its end."""
 
 
+def no_cached_pass(config: Any) -> CachedPass | None:
+    """Returns None: nothing that these runs compute is cached for others."""
+    return None
+
+
 def no_source_files(config: Any) -> Sequence[Path]:
     """Returns nothing: all code of these runs is the suite's, or of the package of the runner."""
     return ()
@@ -93,6 +98,14 @@ def no_source_files(config: Any) -> Sequence[Path]:
 
 def no_preload() -> None:
     """Does nothing: a run begins with what its module has imported."""
+
+
+class CachedPass(NamedTuple):
+    """A forward pass that the first of several runs computes, and whose outputs all of them read from a cache. name:
+    equal for the runs that share it. tokens: the number of tokens that it reads."""
+
+    name: str
+    tokens: int
 
 
 class RetentionConfigs(NamedTuple):
@@ -125,6 +138,7 @@ class Runner:
     retention: returns, for the config of a run and one of what is measured, the configs of the runs that measure it by
     the weights that the first stage of the run starts from and by those that the run ends with; None where it starts
     from none.
+    cached_pass: returns what a run computes only if the cache of this machine has none; None if it caches nothing.
     preload: computes once what every run would compute again, for the process from which runs are forked.
     """
 
@@ -148,6 +162,7 @@ class Runner:
     rehearse: Callable[[Any], None] = no_rehearsal
     sources: Callable[[Any], Mapping[str, Any]] = no_sources
     retention: Callable[[Any, Any], RetentionConfigs | None] = no_retention
+    cached_pass: Callable[[Any], CachedPass | None] = no_cached_pass
 
     def earlier(self, config: Any) -> list[Any]:
         """Returns the configs of all runs that have to be done before a run, each once and after those that it starts

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from claims import claim as claims
-from claims.benchmarks import benchmark_tables
+from claims.benchmarks import benchmark_tables, fine_tuning_values
 from claims.catalog import CLAIMS
 from claims.claim import Claim, ClaimError, current_commit, values_of
 from claims.text import DECISIONS, filled, pages, unmarked_measurements, unmeasured
@@ -36,6 +36,38 @@ def test_values_are_put_between_marks_in_their_format() -> None:
     page = "a <!-- claim demo.gain:.2f -->9<!-- /claim --> b"
     assert filled(page, {"demo.gain": 0.125}) == "a <!-- claim demo.gain:.2f -->0.12<!-- /claim --> b"
     assert filled(page, {}) == page and unmeasured(page, {}) == ["demo.gain"]
+
+
+def test_the_speed_of_fine_tuning_is_stated_once_it_is_measured(tmp_path: Path) -> None:
+    path = tmp_path / "fine_tuning_cpu.json"
+    for value in fine_tuning_values(path).values():
+        assert value == (
+            "`python -m benchmarks.fine_tuning --json fine_tuning_cpu` compares speed and nats with the Trainer of "
+            "transformers."
+        )
+    rates = {"ours": 75.04, "random": 30.0, "group_by_length": 74.0}
+    ratios = {"random": 2.504, "group_by_length": 1.013}
+    seeds = [{"ours": 0.40, "random": 0.41, "group_by_length": 0.40}, dict(rates) | dict.fromkeys(rates, 0.42)]
+    nats = {"examples": 8000, "seeds": seeds, "mean_differences": {"random": -0.005, "group_by_length": 0.0}}
+    results = {"tiny": False, "speed": {"examples_per_second": rates, "ratios": ratios}, "nats": nats}
+    path.write_text(json.dumps(results))
+    values = fine_tuning_values(path)
+    sentence = (
+        "Fine-tuning reads 2.50 times the examples a second of the Trainer of transformers at its defaults, and 1.01 "
+        "times those of the Trainer with batches of similar length."
+    )
+    assert values["speed.fine_tuning_sentence"] == sentence
+    text, empty, *table = values["speed.fine_tuning"].splitlines()  # type: ignore[union-attr]
+    assert text == f"{sentence} Nats are means over 2 seeds, after one epoch of 8,000 sentences." and not empty
+    assert table[2:] == [
+        "| this suite | 75.0 |  | 0.4100 |  |",
+        "| Trainer, random order | 30.0 | 2.50 | 0.4150 | -0.0050 |",
+        "| Trainer, similar lengths | 74.0 | 1.01 | 0.4100 | +0.0000 |",
+    ]
+    for change in ({"tiny": True}, {"speed": None}):
+        path.write_text(json.dumps(results | change))
+        with pytest.raises(ClaimError, match=r"fine_tuning_cpu\.json has few sentences or no rounds; measure anew: py"):
+            fine_tuning_values(path)
 
 
 @pytest.fixture

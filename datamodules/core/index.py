@@ -32,7 +32,7 @@ from datamodules.core.documents import (
     cache_folder,
 )
 from datamodules.core.errors import DataError
-from datamodules.core.preparing import lines_while
+from datamodules.core.preparing import Progress, lines_while
 from datamodules.core.reading import OPEN_FILES, cut, damage
 from lit_transformers.config import Plain, canonical_hash
 
@@ -112,17 +112,18 @@ def writing(place: Path) -> Iterator[None]:
 
 
 @contextmanager
-def made_aside(folder: Path, last: str) -> Iterator[Path]:
+def made_aside(folder: Path, last: str, progress: Progress | None = None) -> Iterator[Path]:
     """Gives a temporary folder, which is moved to ``folder`` at the end, so that no reader sees a partial one. Prints
     lines while it takes long.
 
-    last: the file whose presence means that the folder is complete. Raises DataError where it cannot be written.
+    last: the file whose presence means that the folder is complete. progress: what the lines state; None for the bytes
+    in the folder. Raises DataError where it cannot be written.
     """
     with writing(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
-        with lines_while(folder, temporary):
+        with lines_while(folder, temporary, progress):
             yield temporary
         with writing(folder):
             _publish(temporary, folder, last)

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
-__all__ = ["lines_while"]
+__all__ = ["Progress", "lines_while"]
 
 FIRST_SECONDS = 3.0
 """A folder that is written faster than this is not worth a line."""
@@ -17,9 +17,20 @@ EVERY_SECONDS = 10.0
 MEGABYTE = 1e6
 
 
+class Progress:
+    """The number of items that are done, of a total. noun: of several items, for the lines."""
+
+    def __init__(self, total: int, noun: str = "texts") -> None:
+        self.total, self.noun, self.done = total, noun, 0
+
+    def __str__(self) -> str:
+        return f"{self.done:,} of {self.total:,} {self.noun}"
+
+
 @contextmanager
-def lines_while(folder: Path, temporary: Path) -> Iterator[None]:
-    """Prints how many bytes a temporary folder holds, as long as it is being filled, and at last that it is complete.
+def lines_while(folder: Path, temporary: Path, progress: Progress | None = None) -> Iterator[None]:
+    """Prints the progress, or without one how many bytes a temporary folder holds, as long as it is being filled, and
+    at last that it is complete.
 
     folder: what it will become, which the lines name.
     """
@@ -28,7 +39,8 @@ def lines_while(folder: Path, temporary: Path) -> Iterator[None]:
     def watch() -> None:
         wait = FIRST_SECONDS
         while not done.wait(wait):
-            _say(f"prepares {folder}, once: {_bytes_in(temporary) / MEGABYTE:.1f} MB so far")
+            megabytes = f"{_bytes_in(temporary) / MEGABYTE:.1f} MB"
+            _say(f"prepares {folder}, once: {progress or megabytes} so far")
             wait = EVERY_SECONDS
 
     watcher = Thread(target=watch, daemon=True)

@@ -165,10 +165,13 @@ class LabelledData(Data):
         return self._reading("train", self._shape(config.batch_size, window), partial(Endless, count, config.seed))
 
     def evaluation(self, split: Split) -> Reading:
-        config, evaluation = self.config, self.config.evaluation
-        examples = self.examples
-        order = partial(Once, examples.count(split), evaluation.examples, examples.documents(split))
-        return self._reading(split, self._shape(evaluation.batch_size or config.batch_size, WINDOW), order)
+        config = self.config
+        shape = self._shape(config.evaluation.batch_size or config.batch_size, WINDOW)
+        return self._reading(split, shape, partial(self._once, split))
+
+    def _once(self, split: Split) -> Once:
+        """Returns the order in which an evaluation reads the examples of a split."""
+        return Once(self.examples.count(split), self.config.evaluation.examples, self.examples.documents(split))
 
     def every_example(self, split: Split) -> Reading:
         """Returns one pass over all examples of a split, sorted by length."""
@@ -176,6 +179,11 @@ class LabelledData(Data):
         shape = self._shape(rows, 1)._replace(window=-(-count // self.rows(rows)))
         open_rows = partial(_open, self.examples, split, shape, partial(Once, count, None))
         return Reading(open_rows, Shard(), self.config.workers)
+
+    def ordinals(self, split: Split) -> list[int]:
+        """Returns the ordinals of the examples that are read of a split, ascending: all of train, and otherwise those
+        that an evaluation measures."""
+        return [*range(self.examples.count(split))] if split == "train" else self._once(split).ordinals
 
     def class_counts(self, column: str, classes: int) -> list[int]:
         """Returns the number of training examples of each class of a column of labels."""

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
-from datamodules.core.documents import Document, Split
+from datamodules.core.documents import Document, Split, cache_folder
 from datamodules.core.errors import DataError
 from datamodules.core.examples import Example, Examples, ExamplesConfig, TextRows
-from datamodules.core.index import IndexedCorpus
+from datamodules.core.index import IndexedCorpus, made_aside
 from datamodules.core.tokenizers import BytesConfig, Symbols, Tokenizer, TokenizerConfig, key_of
 from datamodules.core.trained import TrainedSymbols, require_tokenizer
 from datamodules.core.windows import shuffled
@@ -26,6 +28,10 @@ from lit_transformers.config import Fraction, Plain, Positive, canonical_hash
 __all__ = ["READ_LATER", "WHOLE", "LabelledTexts", "StoredTexts", "TextExamplesConfig", "texts_of_training"]
 
 Keep = Literal["head", "tail", "head_tail"]
+
+KEPT_SYMBOLS = 1 << 22
+"""The most symbols of encoded examples that a process keeps, which take 32 MB. An example counts OVERHEAD more."""
+OVERHEAD = 64
 
 WHOLE = 1 << 30
 """A size of pieces so large that no text is cut, since each text has one label."""
@@ -147,11 +153,13 @@ class TextExamplesConfig(ExamplesConfig):
 
 
 class StoredTexts(Examples):
-    """Labelled texts of an index, encoded when they are read. Without a split test, test reads validation."""
+    """Labelled texts of an index, encoded when they are first read. Without a split test, test reads validation."""
 
     def __init__(self, config: TextExamplesConfig, corpus: IndexedCorpus) -> None:
         self.config, self.corpus, self.seed = config, corpus, 0
         self.places: dict[Split, Sequence[int]] = {}
+        self.kept: dict[tuple[Split, int], Example] = {}
+        self._forget()
         self.names = config.class_names
         self.numbers = {name: [*range(len(names))] for name, names in self.names.items()}
         self.content = corpus.fingerprint
@@ -182,11 +190,13 @@ class StoredTexts(Examples):
 
     def draw(self, seed: int) -> None:
         self.seed = seed if self.config.subset == "by_seed" else 0
+        self._forget()
 
     def trained_symbols(self) -> TrainedSymbols:
         return trained_with(self.tokenizer, self.names)
 
     def read_as(self, trained: TrainedSymbols) -> None:
+        self._forget()
         self.tokenizer = require_tokenizer(trained.tokenizer)
         for name, names in self.config.class_names.items():
             self.numbers[name] = trained.label_numbers(names, name)
@@ -212,7 +222,17 @@ class StoredTexts(Examples):
         return self._stored(self._split(split), self._place(split, ordinal))
 
     def example(self, split: Split, ordinal: int) -> Example:
-        return self.example_of(self.stored(split, ordinal))
+        kept = self.kept.get((split, ordinal))
+        if kept is None:
+            kept = self.example_of(self.stored(split, ordinal))
+            self.room -= len(kept.symbols) + OVERHEAD
+            if self.room >= 0:
+                self.kept[split, ordinal] = kept
+        return kept
+
+    def _forget(self) -> None:
+        """Drops the encoded examples that are kept."""
+        self.kept, self.room = {}, KEPT_SYMBOLS
 
     def texts(self, split: Split) -> Iterator[Document]:
         documents = self.corpus.documents(self._split(split))
@@ -239,7 +259,7 @@ class StoredTexts(Examples):
             config = self.config
             places: Sequence[int] = range(len(self.corpus.documents(split)))
             if config.shortest > 1:
-                places = [place for place in places if self._words(split, place) >= config.shortest]
+                places = np.flatnonzero(self._words(split) >= config.shortest).tolist()
             if config.examples is not None and split == "train":
                 places = sorted(self.chosen(places, config.examples))
             if not places:
@@ -247,8 +267,18 @@ class StoredTexts(Examples):
             self.places[split] = places
         return self.places[split]
 
-    def _words(self, split: Split, place: int) -> int:
-        return min(len(text.split()) for text in self.texts_of(self._stored(split, place)))
+    def _words(self, split: Split) -> npt.NDArray[np.int64]:
+        """Returns the number of words of the shortest text of each stored example of a split (n,). Cached below
+        LIT_CACHE."""
+        key = [self.config.kind, self.content, split]
+        path = cache_folder() / "words" / canonical_hash(key, 32) / "words.npy"
+        if not path.exists():
+            stored = (self.texts_of(self._stored(split, place)) for place in range(len(self.corpus.documents(split))))
+            words = np.array([min(len(text.split()) for text in texts) for texts in stored], np.int64)
+            with made_aside(path.parent, path.name) as temporary:
+                np.save(temporary / path.name, words)
+        counts: npt.NDArray[np.int64] = np.load(path)
+        return counts
 
     def chosen(self, places: Sequence[int], count: int) -> list[int]:
         """Hook: returns ``count`` of the training places, in the order in which they are drawn. Raises DataError if

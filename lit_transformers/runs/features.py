@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -11,6 +12,7 @@ import torch
 
 from datamodules import Data, LabelledData, Split, cache_folder
 from datamodules.core.index import made_aside
+from datamodules.core.preparing import Progress
 from lit_transformers.batch import LabelledBatch
 from lit_transformers.config import ConfigError, Plain, canonical_hash
 from lit_transformers.runs.code import code_hash
@@ -20,28 +22,29 @@ from lit_transformers.tasks.features import META, FeatureTable, FeatureWriter, r
 from lit_transformers.tasks.labelled import LabelledTask
 from lit_transformers.training.arithmetic import arithmetic
 
-__all__ = ["cached_features"]
+__all__ = ["cached_features", "decisive_rows", "examples_of", "moved", "splits_of"]
 
 PLACE = "training.cache_features"
 FREEZE = "set training.groups to [{parameters: [network], frozen: true, mode: eval}], or cache_features to false"
 
 
 @contextmanager
-def cached_features(config: RunConfig, task: Task, data: Data) -> Iterator[None]:
+def cached_features(config: RunConfig, task: Task, data: Data) -> Iterator[float]:
     """Within the block, a task reads the outputs of its frozen network from a table, if ``training.cache_features`` is
-    set. The table is computed first if the cache has none.
+    set and the run trains. The table is computed first if the cache has none.
 
-    Raises ConfigError if the network learns, or is in training mode, where dropout changes its outputs.
+    Yields the seconds that this took, 0 if nothing was computed. Raises ConfigError if the network learns, or is in
+    training mode, where dropout changes its outputs.
     """
-    if not config.training.cache_features:
-        yield
+    if not config.training.cache_features or not config.training.steps:
+        yield 0.0
         return
     if not isinstance(task, LabelledTask) or not isinstance(data, LabelledData):
         raise ConfigError(f"{config.task.kind} reads no labelled sequences; set it to false", PLACE)
     require_frozen(task)
-    task.features = table_of(config, task, data)
+    task.features, seconds = table_of(config, task, data)
     try:
-        yield
+        yield seconds
     finally:
         task.features = None
 
@@ -59,29 +62,38 @@ def require_frozen(task: LabelledTask) -> None:
         raise ConfigError(f"the network is in training mode, where dropout may change its outputs; {FREEZE}", PLACE)
 
 
-def table_of(config: RunConfig, task: LabelledTask, data: LabelledData) -> FeatureTable:
-    """Returns the table of all rows of training and validation. Its key covers the weights, the texts, the tokenizer,
-    the layers that are read, the arithmetic and the code."""
-    weights = weights_digest(task.network, task.network.prediction_only())
+def table_of(config: RunConfig, task: LabelledTask, data: LabelledData) -> tuple[FeatureTable, float]:
+    """Returns the table of all rows of training and validation, and the seconds of computing it. Its key covers the
+    weights, the texts, the tokenizer, the layers that are read, the arithmetic and the code."""
+    weights, start = weights_digest(task.network, task.network.prediction_only()), time.monotonic()
+    code = code_hash(config.override({"training.callbacks": ()}), (__name__,))
+    layers: Plain = list(task.combination.layers)
+    decisive = {"weights": weights, "layers": layers, "code": code, **decisive_rows(config, data)}
+    folder = cache_folder() / "features" / canonical_hash(decisive, 32)
+    is_new = not (folder / META).exists()
+    if is_new:
+        progress = Progress(sum(len(data.ordinals(split)) for split in splits_of(data)))
+        with made_aside(folder, META, progress) as temporary:
+            write_table(config, task, data, temporary, weights, progress)
+    return FeatureTable(folder, weights), time.monotonic() - start if is_new else 0.0
+
+
+def decisive_rows(config: RunConfig, data: LabelledData) -> dict[str, Plain]:
+    """Returns all that decides a table next to the weights, the layers that are read and the code: the network, the
+    rows and the arithmetic."""
     fields = config.training
-    decisive: dict[str, Plain] = {
-        "weights": weights,
+    return {
         "model": config.model.to_dict(),
-        "layers": list(task.combination.layers),
         "rows": [data.examples.fingerprint, data.config.evaluation.to_dict(), data.validated_split],
         "batch": data.config.batch_size,
         "arithmetic": [fields.tf32, fields.attention_kernel, fields.device],
-        "code": code_hash(config.override({"training.callbacks": ()}), (__name__,)),
     }
-    folder = cache_folder() / "features" / canonical_hash(decisive, 32)
-    if not (folder / META).exists():
-        with made_aside(folder, META) as temporary:
-            write_table(config, task, data, temporary, weights)
-    return FeatureTable(folder, weights)
 
 
 @torch.no_grad()
-def write_table(config: RunConfig, task: LabelledTask, data: LabelledData, folder: Path, weights: str) -> None:
+def write_table(
+    config: RunConfig, task: LabelledTask, data: LabelledData, folder: Path, weights: str, progress: Progress
+) -> None:
     """Computes the features of every row. The order depends only on the data, so that tables of the same rows hold the
     same numbers."""
     width = len(task.combination.layers) * task.model_config.dim
@@ -89,7 +101,8 @@ def write_table(config: RunConfig, task: LabelledTask, data: LabelledData, folde
     device = torch.device("cuda" if config.training.device != "cpu" and torch.cuda.is_available() else "cpu")
     task.to(device).eval()
     with arithmetic(config.training):
-        for batch in chain(examples_of(data, "train"), examples_of(data, data.validated_split)):
+        for batch in chain.from_iterable(examples_of(data, split) for split in splits_of(data)):
+            progress.done += len(batch.inputs)
             rows = task.rows_read(batch)
             keys = [row for row in row_keys(rows) if not writer.has(row.key)]
             if not keys:
@@ -100,6 +113,11 @@ def write_table(config: RunConfig, task: LabelledTask, data: LabelledData, folde
                     writer.add(row.key, vectors[row.number, : row.tokens])
     writer.finish()
     task.to(home).train(was_training)
+
+
+def splits_of(data: LabelledData) -> tuple[Split, ...]:
+    """Returns the splits whose features are computed."""
+    return ("train", data.validated_split)
 
 
 def examples_of(data: LabelledData, split: Split) -> Iterator[LabelledBatch]:

@@ -15,12 +15,14 @@ from scipy.optimize import minimize
 
 from datamodules import LabelledData, Split, cache_folder
 from datamodules.core.index import made_aside
+from datamodules.core.preparing import Progress
 from lit_transformers.batch import ClassLabels, needed_mask
 from lit_transformers.config import ConfigError, canonical_hash
 from lit_transformers.heads.pooling import FixedPooling, Pooling, pooled
+from lit_transformers.models.capabilities import depth_of
 from lit_transformers.runs.code import code_hash
 from lit_transformers.runs.config import RunConfig
-from lit_transformers.runs.features import examples_of, moved
+from lit_transformers.runs.features import examples_of, moved, splits_of
 from lit_transformers.runs.keys import source_keys
 from lit_transformers.runs.stages import origins
 from lit_transformers.runs.train import starting_task
@@ -66,16 +68,17 @@ def pooled_layers(config: RunConfig, runs: str | Path = "runs") -> dict[Split, P
     if not isinstance(task, LabelledTask) or not isinstance(data, LabelledData) or data.description.pieces > 1:
         raise ConfigError("probes of layers read labelled sequences of one piece; set task: classification", "task")
     data.description.labels_of("label", ClassLabels, "a probe of layers")
-    splits: tuple[Split, ...] = ("train", data.validated_split)
+    splits = splits_of(data)
     weights = weights_digest(task.network, task.network.prediction_only())
     rows = [data.examples.fingerprint, data.config.evaluation.to_dict(), data.config.batch_size]
     code = code_hash(whole.override({"training.callbacks": ()}), (__name__,))
     folder = cache_folder() / "pooled_layers" / canonical_hash([weights, whole.model.to_dict(), rows, code], 32)
     if not (folder / splits[-1] / LABELS).exists():
-        with made_aside(folder, f"{splits[-1]}/{LABELS}") as temporary:
+        progress = Progress(sum(len(data.ordinals(split)) for split in splits))
+        with made_aside(folder, f"{splits[-1]}/{LABELS}", progress) as temporary:
             for split in splits:
                 (temporary / split).mkdir()
-                _write(whole, task, data, split, temporary / split)
+                _write(whole, task, data, split, temporary / split, progress)
     return {
         split: PooledLayers(np.load(folder / split / VECTORS, mmap_mode="r"), np.load(folder / split / LABELS))
         for split in splits
@@ -83,22 +86,26 @@ def pooled_layers(config: RunConfig, runs: str | Path = "runs") -> dict[Split, P
 
 
 @torch.no_grad()
-def _write(config: RunConfig, task: LabelledTask, data: LabelledData, split: Split, folder: Path) -> None:
-    """Reads every example once, in batches of similar length, and writes the vectors in the order of ordinals."""
+def _write(
+    config: RunConfig, task: LabelledTask, data: LabelledData, split: Split, folder: Path, progress: Progress
+) -> None:
+    """Reads every example once, in batches of similar length, and writes the vectors of each batch to a memory-mapped
+    file, in the order of ordinals."""
     device = torch.device("cuda" if config.training.device != "cpu" and torch.cuda.is_available() else "cpu")
-    network = task.to(device).eval().network
-    kept: dict[int, tuple[npt.NDArray[np.float32], int]] = {}
+    network, ordinals = task.to(device).eval().network, np.array(data.ordinals(split))
+    shape = (len(ordinals), depth_of(network) + 1, len(POOLINGS), task.model_config.dim)
+    written = np.lib.format.open_memmap(folder / VECTORS, "w+", np.float32, shape)
+    labels = np.zeros(len(ordinals), np.int64)
     with arithmetic(config.training):
         for batch in examples_of(data, split):
-            rows = moved(batch, device)
+            rows, places = moved(batch, device), np.searchsorted(ordinals, batch.example.numpy())
             layers = network.read_layers(rows.inputs, needed_mask(rows), marks(rows), rows.segments).layers
             pools = [[pooled(layer, rows.padding_mask, pooling) for pooling in POOLINGS] for layer in layers]
-            vectors = torch.stack([torch.stack(of_layer, dim=1) for of_layer in pools], dim=1).float().cpu().numpy()
-            labels = batch.labels.tolist()
-            kept |= dict(zip(batch.example.tolist(), zip(vectors, labels, strict=True), strict=True))
-    ordinals = sorted(kept)
-    np.save(folder / VECTORS, np.stack([kept[ordinal][0] for ordinal in ordinals]))
-    np.save(folder / LABELS, np.array([kept[ordinal][1] for ordinal in ordinals], np.int64))
+            vectors = torch.stack([torch.stack(of_layer, dim=1) for of_layer in pools], dim=1)
+            written[places], labels[places] = vectors.float().cpu().numpy(), batch.labels.numpy()
+            progress.done += len(places)
+    written.flush()
+    np.save(folder / LABELS, labels)
 
 
 def probe_layers(config: RunConfig, penalty: float = 0.05, runs: str | Path = "runs") -> pd.DataFrame:

@@ -11,6 +11,7 @@ from lit_transformers.runner import Runner
 from lit_transformers.runs import Interrupted, RunConfig, describe, fit, run_key
 from lit_transformers.runs.config import references
 from lit_transformers.runs.cut_context import context_losses
+from lit_transformers.runs.feature_pass import feature_pass
 from lit_transformers.runs.held_out import held_out_gates
 from lit_transformers.runs.keys import code_of, training_key
 from lit_transformers.runs.metrics import measure_of_run
@@ -63,4 +64,5 @@ RUNNER = Runner(
     rehearse=rehearse,
     sources=source_runs,
     retention=retention_configs,
+    cached_pass=feature_pass,
 )

@@ -87,13 +87,12 @@ def train(
     compression = CompressionCallback(config.compression, task, data.train_dataloader)
     acting = [*acting_callbacks(config.training, Bars.read(directory), checkpointer), compression]
     callbacks = [curves, reading, *observers(curves), DivergenceCheck(), *acting, *([selection] if selection else [])]
-    with quiet(), arithmetic(config.training):
+    with quiet(), arithmetic(config.training), cached_features(config, task, data) as feature_seconds:
         evaluation_seconds = 0.0
         trainer = make_trainer(config.training, directory, [*callbacks, checkpointer], loggers)
         try:
             if config.training.steps:
-                with cached_features(config, task, data):
-                    trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
+                trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
             else:
                 compression.finish()
         except Pruned as end:
@@ -123,6 +122,8 @@ def train(
         "evaluation_tokens_per_second": sum(loss.tokens for loss in losses) / task.evaluation_seconds,
         "trained_by": donor,
     }
+    if feature_seconds:
+        timings["feature_seconds"] = feature_seconds
     if steps < config.training.steps:
         timings["steps"] = steps
     if selection is not None:

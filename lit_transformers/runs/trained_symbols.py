@@ -30,7 +30,7 @@ __all__ = [
     "what_is_read",
 ]
 
-MOST_SYMBOLS = 1 << 22
+MOST_SYMBOLS = 1 << 17
 """The most symbols of a split that are looked at for unknown ones."""
 
 

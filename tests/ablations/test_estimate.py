@@ -101,6 +101,18 @@ def test_a_run_that_takes_over_its_training_takes_what_it_needs_beside(tmp_path:
     assert estimate(repeating, tmp_path).seconds["b1"] == pytest.approx(3)
 
 
+def test_the_first_run_that_reads_cached_features_takes_the_time_of_computing_them(tmp_path: Path) -> None:
+    caching = replace(planned(), passes={"one": {"a0": FLOPS, "a1": FLOPS}, "two": {"b1": FLOPS, "a1": FLOPS}})
+    seconds = without_the_rest(estimate(caching, tmp_path).seconds)
+    assert seconds == pytest.approx({"a0": 100, "a1": 100, "b0": 100, "b1": 100})
+    finish(tmp_path, "a0", 4.0, rate=FLOPS / 4)
+    path = tmp_path / "a0" / "record.json"
+    record = json.loads(path.read_text())
+    record["measured"] |= {"feature_seconds": 20.0}
+    path.write_text(json.dumps(record))
+    assert estimate(caching, tmp_path).seconds == pytest.approx({"a0": 4, "a1": 24, "b0": 8, "b1": 8})
+
+
 def test_a_plan_for_a_device_that_is_not_here_names_the_one_it_assumes(tmp_path: Path) -> None:
     finish(tmp_path, "long", 100.0, rate=1e9)
     result = estimate(planned("cuda"), tmp_path)

@@ -19,7 +19,7 @@ from datamodules import (
     WordsConfig,
 )
 from datamodules.core.documents import SPLITS
-from datamodules.core.held_out import text_digest
+from datamodules.core.held_out import sentences_of, text_digest
 from datamodules.core.index import IndexedCorpus
 
 LABELS = ("0", "1")
@@ -66,6 +66,19 @@ def test_all_texts_of_training_are_read_without_labels_but_those_that_are_held_o
         source=LabelledTrainingConfig(labelled=data, validation=0.2), tokenizer=WordsConfig(), length=16
     )
     assert "3 training texts omitted, since they are also held out" in rows.build().reading_messages()
+
+
+def test_texts_with_a_sentence_of_a_held_out_text_are_omitted(tmp_path: Path) -> None:
+    sentence, short = "Here is a sentence of eight words exactly.", "seven words are not enough for this"
+    held_out = [f"At first another one! {sentence} {short}.", "five words are a text", "unseen"]
+    shared = [f"Before it. {sentence.upper()} After it.", "First line\nfive words are a text\nlast line"]
+    new = [f"Before it. {short}. After it.", "Is it unseen? unseen.", f"No end before {sentence}"]
+    data = written(tmp_path / "data", train=TRAINING + shared + new, validation=held_out, test=["unseen"])
+    texts = texts_of(built(LabelledTrainingConfig(labelled=data)))
+    assert {*texts["train"], *texts["validation"]} == {*TRAINING, *new}
+    assert sentences_of(b'One. "Two?" Three 1.5<br /><br />Four\n\nFive!') == [
+        b"One.", b'"Two?', b"Three 1.5", b"Four", b"Five!"
+    ]  # fmt: skip
 
 
 def test_what_other_labelled_data_hold_out_is_left_out_too(tmp_path: Path) -> None:

@@ -69,18 +69,46 @@ def test_the_gate_tells_texts_that_an_earlier_stage_has_read_whole_or_as_a_line(
 ) -> None:
     """Short texts, which anybody may have written, do not count."""
     (gate,) = held_out_gates(config(labelled, files(tmp_path, "short one")))
-    assert gate.passed and gate.detail == "no earlier stage was trained on any of 2 texts of validation and test"
+    assert gate.passed
+    assert gate.detail == "no earlier stage was trained on any of 2 texts and sentences of validation and test"
     for further in ("AND here is one of the test.", "A title\nand here is one of the test\nthe end"):
         (gate,) = held_out_gates(config(labelled, files(tmp_path, further)))
         assert not gate.passed
         assert gate.detail.startswith(
-            "1 of 2 texts of validation and test are among the training texts of start.network.run.data, such as "
-            "'and here is one of the test'; read them by a source of kind labelled_training"
+            "1 of 2 texts and sentences of validation and test are among the training texts of start.network.run.data, "
+            "such as 'and here is one of the test'; read them by a source of kind labelled_training"
         )
         assert "\n" not in gate.detail
     own = {"kind": "labelled_training", "labelled": labelled, "validation": 0.1}
     (gate,) = held_out_gates(config(labelled, files(tmp_path, HELD_OUT[0]), own))
     assert not gate.passed and "training texts of start.network.run.start.network.run.data" in gate.detail
+
+
+def test_the_gate_counts_sentences_that_training_shares_with_held_out_texts(
+    tmp_path: Path, labelled: dict[str, Any]
+) -> None:
+    """A planted overlap of one sentence, in other words around it, and of a sentence that is too short to count."""
+    shared, short = "Nobody had ever seen a film as slow as this!", "I would see it again."
+    path = tmp_path / "labelled" / "test.csv"
+    whole = f"A first sentence of the test. {shared} {short}"
+    path.write_text(f'text,label\n"{whole}",0\n')
+    (gate,) = held_out_gates(config(labelled, files(tmp_path, f"They said so: {shared} {short} It is true.", short)))
+    assert gate.passed, "words before it make another sentence"
+    overlap = "It was late. nobody had ever seen a FILM as slow as this... We left."
+    planted = config(labelled, files(tmp_path, overlap))
+    (gate,) = held_out_gates(planted)
+    assert not gate.passed
+    assert gate.detail.startswith(
+        "1 of 3 texts and sentences of validation and test are among the training texts of start.network.run.data, "
+        "such as 'Nobody had ever seen a film as slow as this!'; read them"
+    )
+    (gate,) = held_out_gates(config(labelled, files(tmp_path, f"A title\n{whole}\nthe end")))
+    assert gate.detail.startswith("2 of 3 texts and sentences"), "a line of several sentences, and one of them"
+    with (tmp_path / "labelled" / "train.csv").open("a", newline="") as file:
+        csv.writer(file).writerow((overlap, "0"))
+    own = {"kind": "labelled_training", "labelled": labelled, "validation": 0.1}
+    (gate,) = held_out_gates(config(labelled, own))
+    assert gate.passed, "the source omits the text"
 
 
 def test_the_texts_of_the_task_itself_pass_it(labelled: dict[str, Any]) -> None:

@@ -17,6 +17,10 @@ from torch.nn import functional as F
 from datamodules import LabelledDataConfig, RowDataConfig, SentencesConfig, TopicsConfig, WordsConfig
 from datamodules.core.documents import SPLITS
 from datamodules.core.errors import DataError
+from datamodules.core.preparing import Progress
+from datamodules.core.tokenizers import Bytes
+from datamodules.core.windows import Once
+from datamodules.labelled import texts
 from lit_transformers import probe_layers
 from lit_transformers.batch import LabelledBatch
 from lit_transformers.config import ConfigError, MissingFileError
@@ -25,7 +29,8 @@ from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.heads.combined_layers import LayerCombination
 from lit_transformers.models import EncoderConfig
 from lit_transformers.models.encoder import Encoder
-from lit_transformers.runs import RunConfig, StartConfig, describe, fit, load
+from lit_transformers.runs import RunConfig, StartConfig, describe, fit, layer_probes, load
+from lit_transformers.runs.feature_pass import feature_pass
 from lit_transformers.runs.features import cached_features
 from lit_transformers.runs.keys import run_key
 from lit_transformers.runs.layer_probes import classifier, log_softmax, pooled_layers
@@ -96,12 +101,18 @@ def test_a_sentence_is_a_row_of_the_symbols_of_pretraining(questions: str) -> No
     assert len(short.symbols) == 7 and short.symbols[-1] == 257
 
 
-def test_a_source_reads_texts_that_are_long_enough_and_as_many_of_training_as_are_wanted(questions: str) -> None:
+def test_a_source_reads_texts_that_are_long_enough_and_as_many_of_training_as_are_wanted(
+    questions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = downstream(questions).data.source
     whole = source.build()
     words = {split: [len(whole.example(split, i).symbols) - 1 for i in range(whole.count(split))] for split in SPLITS}
     least = sorted(words["train"])[len(words["train"]) // 2]
     long = source.override({"shortest": least}).build()
+    counted = [long.count(split) for split in SPLITS]
+    with monkeypatch.context() as patch:
+        patch.setattr(texts.StoredTexts, "_stored", lambda *_: pytest.fail("words are counted once"))
+        assert [source.override({"shortest": least}).build().count(split) for split in SPLITS] == counted
     for split in SPLITS:
         assert long.count(split) == sum(number >= least for number in words[split]) > 0
         for ordinal in range(long.count(split)):
@@ -113,6 +124,33 @@ def test_a_source_reads_texts_that_are_long_enough_and_as_many_of_training_as_ar
     assert len({part.fingerprint for part in (whole, long, few)}) == 3
     with pytest.raises(DataError, match=r"no text of train has 1000 words; correct data\.source\.shortest"):
         source.override({"shortest": 1000}).build().count("train")
+
+
+def test_an_example_is_encoded_once_until_its_symbols_or_its_choice_change(
+    questions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[bytes] = []
+    encode = Bytes.encode
+    monkeypatch.setattr(Bytes, "encode", lambda self, text: encoded.append(text) or encode(self, text))
+    source = SentencesConfig(corpus="sst2", path=questions, length=24, examples=20, subset="by_seed")
+    examples = source.build()
+
+    def symbols(ordinals: tuple[int, ...] = (0, 1)) -> list[list[int]]:
+        return [examples.example("train", ordinal).symbols.tolist() for ordinal in ordinals]
+
+    first = symbols()
+    assert symbols() == first and len(encoded) == 2
+    assert examples.example("validation", 0).symbols.tolist() not in first and len(encoded) == 3
+    examples.read_as(downstream(questions).data.source.build().trained_symbols())  # type: ignore[attr-defined]
+    assert symbols() != first and len(encoded) == 3
+    examples = source.build()
+    symbols()
+    examples.draw(1)
+    examples.places.clear()
+    assert symbols() != first
+    monkeypatch.setattr(texts, "KEPT_SYMBOLS", 24 + texts.OVERHEAD)
+    examples, encoded[:] = source.build(), []
+    assert symbols((0, 1, 0, 1)) == 2 * first and len(encoded) == 3, "room for the first example alone"
 
 
 def test_weights_are_looked_for_below_the_folder_of_weights(
@@ -319,15 +357,17 @@ def test_a_probe_of_cached_features_is_the_probe_and_reads_the_network_once(
     reads = Encoder.forward
     monkeypatch.setattr(Encoder, "forward", lambda *args, **named: rows.append(len(args[1])) or reads(*args, **named))
     expected = fit(plain, tmp_path / "plain")["metrics"]
-    uncached = sum(rows)
+    uncached, held_out = sum(rows), config.build_data().examples.count("validation")  # type: ignore[attr-defined]
     for name in ("cold", "warm"):
         rows.clear()
-        assert fit(cached, tmp_path / name)["metrics"] == pytest.approx(expected, rel=1e-6)
+        record = fit(cached, tmp_path / name)
+        assert record["metrics"] == pytest.approx(expected, rel=1e-6)
+        assert ("feature_seconds" in record["measured"]) == (name == "cold")
         torch.testing.assert_close(heads_of(tmp_path / name), heads_of(tmp_path / "plain"), rtol=1e-5, atol=1e-6)
         if name == "cold":
             computed = sum(rows)
     assert computed - sum(rows) >= 48, "each row of training once"
-    assert uncached - sum(rows) >= 15 * 4, "none of those of steps"
+    assert uncached - sum(rows) == 15 * 4 + 3 * held_out, "none of steps, and none of three validations"
     torch.testing.assert_close(heads_of(tmp_path / "cold"), heads_of(tmp_path / "warm"), rtol=0, atol=0)
     (table,) = (tmp_path / "cache" / "features").iterdir()
     with pytest.raises(ConfigError, match="is a cache of other weights; remove the folder"):
@@ -372,6 +412,21 @@ def test_other_weights_layers_and_texts_have_features_of_their_own(
     assert len(folders(config.override({"task.layers": 2}))) == 1
     assert len(folders(config.override({"task.combined_layers": (0, -1)}))) == 1
     assert len(folders(config.override({"data.source.length": 9}))) == 1
+
+
+def test_runs_of_the_same_rows_and_layers_share_a_pass(pretrained: Path, questions: str) -> None:
+    config = downstream(questions, pretrained).override(CACHED)
+    own = feature_pass(config)
+    assert own is not None and own.tokens == 24 * sum(config.build_data().examples.count(split) for split in SPLITS[:2])  # type: ignore[attr-defined]
+    limited = feature_pass(config.override({"data.evaluation.examples": 3}))
+    assert limited is not None and limited.tokens == 24 * (48 + 3) and limited.name != own.name
+    for change in ({"seed": 3, "data.seed": 3}, {"training.optimizer.learning_rate": 0.1}, {"task.pooling": "max"}):
+        assert feature_pass(config.override(change)) == own
+    drawn = {"data.source.examples": 40, "data.source.subset": "by_seed"}
+    for change in ({"task.layers": 2}, {"data.source.keep": "tail"}, drawn, drawn | {"data.seed": 1}, {"start": {}}):
+        other = feature_pass(config.override(change))
+        assert other is not None and other.name != own.name
+    assert feature_pass(config.override({"training.cache_features": False})) is None
 
 
 def test_features_of_what_is_not_frozen_are_refused(pretrained: Path, questions: str, tmp_path: Path) -> None:
@@ -419,6 +474,14 @@ def test_every_layer_and_pooling_is_probed_on_features_that_are_computed_once(
                 found = torch.tensor(features[split].vectors[ordinal, :, number])
                 torch.testing.assert_close(found, expected[pooling], rtol=1e-4, atol=1e-5)
             assert features[split].labels[ordinal] == example.label
+    progress: list[Progress] = []
+    monkeypatch.setattr(layer_probes, "Progress", lambda total: progress.append(Progress(total)) or progress[0])
+    few = config.override({"data.evaluation.examples": 5, "data.evaluation.batch_size": 2})
+    limited, chosen = pooled_layers(few)["validation"], Once(examples.count("validation"), 5).ordinals
+    assert str(progress[0]) == f"{examples.count('train') + 5} of {examples.count('train') + 5} texts"
+    np.testing.assert_allclose(limited.vectors, features["validation"].vectors[chosen], rtol=1e-4, atol=1e-5)
+    assert limited.labels.tolist() == features["validation"].labels[chosen].tolist()
+    assert isinstance(limited.vectors, np.memmap)
     numbers = config.override({"task": "regression", "data.source": "masked_sum", "start": None})
     with pytest.raises(ConfigError, match="needs classes, and the column 'label' of these data holds numbers"):
         pooled_layers(numbers)

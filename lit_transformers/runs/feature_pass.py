@@ -1,0 +1,26 @@
+"""The pass that fills the cache of features of a frozen network: its size, and the runs that share it."""
+
+from __future__ import annotations
+
+from datamodules import LabelledData
+from lit_transformers.config import Plain, canonical_hash
+from lit_transformers.runner import CachedPass
+from lit_transformers.runs.config import RunConfig
+from lit_transformers.runs.features import decisive_rows, splits_of
+from lit_transformers.runs.keys import with_content
+
+__all__ = ["feature_pass"]
+
+
+def feature_pass(config: RunConfig) -> CachedPass | None:
+    """Returns the pass that fills the cache of a run; None if the run has no cache. Each row counts as the longest, as
+    in training. Raises ConfigError or DataError."""
+    if not config.training.cache_features or not config.training.steps:
+        return None
+    data = config.build_data()
+    if not isinstance(data, LabelledData):
+        return None
+    examples = sum(len(data.ordinals(split)) for split in splits_of(data))
+    layers: Plain = [config.task.get("layers"), [*config.task.get("combined_layers")]]
+    decisive: Plain = [with_content(config).get("start"), layers, decisive_rows(config, data)]
+    return CachedPass(canonical_hash(decisive, 32), data.config.length * examples)
