@@ -203,4 +203,4 @@ def test_what_is_shared_already_is_refused() -> None:
     with pytest.raises(ConfigError, match="share and factorise change the weights of network, which has no source"):
         BASE.override({"model.stack": "shared", "start.share": "mean"})
     with pytest.raises(ConfigError, match="narrow combines with neither share nor factorise"):
-        StartConfig.from_dict({"network": "file.safetensors", "narrow": {}, "share": "mean"})
+        StartConfig.from_dict({"network": "file.safetensors", "narrow": {"score": "random"}, "share": "mean"})
