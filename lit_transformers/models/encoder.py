@@ -349,9 +349,8 @@ class DeFormerConfig(EncoderConfig, kind="deformer"):
     def restarts(self) -> bool:
         return self.passage_positions == "restart"
 
-    def state_bytes(self, data: LabelledDescription) -> int:
-        """Returns the bytes, as ``encode`` writes them, of the lower states of the longest passage in a row."""
-        return VectorLayout(self.passage_states, self.dim).size(data.length - (data.question_width or 0))
+    def passage_bytes(self, tokens: int) -> int | None:
+        return VectorLayout(self.passage_states, self.dim).size(tokens) if self.apart else None
 
     def build(self, data: DataDescription) -> DeFormer:
         return DeFormer(self, data)

@@ -82,6 +82,11 @@ class ModelConfig(BlockConfig):
         """Returns the size of the smallest vocabulary that the network can be built for."""
         return max(embedding.fewest_symbols() for embedding in self.token_embeddings().values())
 
+    def passage_bytes(self, tokens: int) -> int | None:
+        """Hook: returns the bytes, as the command ``encode`` writes them, of the states of a passage of ``tokens``
+        tokens that are computed before its question. By default None: every layer reads both."""
+        return None
+
     def build_stack(self, mode: Mode, max_length: int, cross: MixerConfig | None = None) -> Stack:
         """Builds the stack of this model's blocks in the given mode, with cross mixers if ``cross`` is given.
 

@@ -13,7 +13,7 @@ from lit_transformers.compression import CompressionConfig
 from lit_transformers.compression.callback import compressions_of
 from lit_transformers.compression.compression import order_conflicts
 from lit_transformers.config import Config, ConfigError, Plain, Seed, nearest, paths_within, table
-from lit_transformers.models import DeFormerConfig, LanguageModelConfig, ModelConfig
+from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.models.cost import ModelCost, shapes_or_values
 from lit_transformers.records.reference import Reference
 from lit_transformers.runs.made_weights import file_of_source
@@ -146,8 +146,7 @@ class RunConfig(Config):
     @property
     def reads_passages_apart(self) -> bool:
         """Whether states of passages can be computed once for all questions, so that their bytes are measured."""
-        is_reader = isinstance(self.task, QuestionAnsweringConfig)
-        return is_reader and isinstance(self.model, DeFormerConfig) and self.model.apart > 0
+        return isinstance(self.task, QuestionAnsweringConfig) and self.model.passage_bytes(1) is not None
 
     @property
     def measured_task(self) -> TaskConfig:

@@ -22,7 +22,6 @@ from datamodules import Data, Split
 from lit_transformers.batch import LabelledDescription, LanguageDescription
 from lit_transformers.compression.callback import CompressionCallback
 from lit_transformers.config import ConfigError, Plain
-from lit_transformers.models import DeFormerConfig
 from lit_transformers.models.cost import flops_by_length
 from lit_transformers.packing.packed_file import packed_bytes
 from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS, OUTPUTS
@@ -153,12 +152,11 @@ def _packed_size(config: RunConfig, held: Mapping[str, Plain], task: Task) -> di
 
 
 def _passage_size(config: RunConfig, data: Data) -> dict[str, Plain]:
-    """Returns the bytes of the states of a passage; nothing for runs that do not measure it."""
+    """Returns the bytes of the states of the longest passage of a row; nothing for runs that do not measure it."""
     described = data.description
     if not config.reads_passages_apart or not isinstance(described, LabelledDescription):
         return {}
-    assert isinstance(config.model, DeFormerConfig)
-    return {"passage_bytes": config.model.state_bytes(described)}
+    return {"passage_bytes": config.model.passage_bytes(described.length - (described.question_width or 0))}
 
 
 def _write_files(directory: Path, curves: Curves, data: Data, losses: Sequence[Any], outputs: Sequence[Any]) -> None:

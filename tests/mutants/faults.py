@@ -8943,8 +8943,8 @@ FAULTS = (
         "passage states",
         "all channels have one scale",
         "lit_transformers/checked_files.py",
-        "scales = vectors.abs().amax(dim=0) / LARGEST",
-        "scales = vectors.abs().amax().expand(self.width) / LARGEST",
+        "scales = vectors.abs().amax(dim=-2, keepdim=True) / LARGEST",
+        "scales = vectors.abs().amax(dim=(-2, -1), keepdim=True).expand_as(vectors[..., :1, :]) / LARGEST",
         (f"{STATES}each_precision_is_that_of_a_slow_oracle",),
     ),
     Fault(
