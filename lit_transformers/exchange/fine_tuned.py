@@ -99,7 +99,7 @@ def choices(stem: str, *arguments: Any) -> dict[str, HeadForm]:
     return {"choice_scores": of_choices(f"{stem}ForMultipleChoice", *arguments)}
 
 
-SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+SUMMARY: Mapping[str, Plain] = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 FORMS: Mapping[str, Mapping[str, HeadForm]] = {
     "bert": forms("Bert", "bert.pooler.dense", "tanh") | choices("Bert", "bert.pooler.dense", "tanh"),
     "albert": forms("Albert", "albert.pooler", "tanh") | choices("Albert", "albert.pooler", "tanh"),
@@ -148,7 +148,7 @@ class FineTunedHead(NamedTuple):
         for pair in form.weights:  # the pooler of an import is a part of its encoder
             name = f"{self.prefix}{pair.ours}"
             own[pair.theirs] = ours[name].contiguous().clone() if name in ours else encoder[pair.theirs]
-        described = {"architectures": [form.name], **form.settings, **self.fields()}
+        described: dict[str, Plain] = {"architectures": [form.name], **form.settings, **self.fields()}
         return {**fields, **described}, {**encoder, **own}, []
 
     def fields(self) -> dict[str, Plain]:
@@ -255,9 +255,10 @@ def read_head(
 def label_names(fields: Mapping[str, Plain]) -> list[str]:
     """Returns the names of the outputs of a config.json, in their order; those of transformers if it gives none. Raises
     ConfigError for names that are not numbered from 0."""
-    names = fields.get("id2label")
+    names: Any = fields.get("id2label")
     if names is None:
-        names = {str(number): f"LABEL_{number}" for number in range(fields.get("num_labels") or 2)}
+        count = fields.get("num_labels")
+        names = {str(number): f"LABEL_{number}" for number in range(count if isinstance(count, int) else 2)}
     if not isinstance(names, Mapping) or {*names} != {str(number) for number in range(len(names))}:
         raise ConfigError("names no outputs by numbers from 0 on", "config.json: id2label")
     return [str(names[str(number)]) for number in range(len(names))]

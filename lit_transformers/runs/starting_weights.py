@@ -150,8 +150,16 @@ def read_weights(path: Path, whole: bool = True) -> StartingWeights:
 def write_weights(path: Path, weights: StartingWeights) -> None:
     """Writes weights with the config of their network."""
     symbols = None if weights.symbols is None else weights.symbols.to_dict()
-    described = {"architecture": weights.architecture, "model": weights.model.to_dict(), "symbols": symbols}
-    optional = {"fields": dict(weights.fields), "notes": list(weights.notes), LICENCES: dict(weights.licences)}
+    described: dict[str, object] = {
+        "architecture": weights.architecture,
+        "model": weights.model.to_dict(),
+        "symbols": symbols,
+    }
+    optional: dict[str, object] = {
+        "fields": dict(weights.fields),
+        "notes": list(weights.notes),
+        LICENCES: dict(weights.licences),
+    }
     optional |= {"task": weights.task, "unread_head": weights.unread_head}
     header = json.dumps(described | {name: value for name, value in optional.items() if value})
     tensors = {name: tensor.contiguous() for name, tensor in weights.tensors.items()}

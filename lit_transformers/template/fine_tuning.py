@@ -313,10 +313,8 @@ def read_tagged(path: str, started: Started, columns: Columns) -> OwnData:
     words = [1.6 * len(text.text.split()) + 2 for text in islice(corpus.documents("train"), MEASURED)]
     tags = source.class_names[LABEL]
     lines = [f"tags: {', '.join(tags[:8])}{', ...' if len(tags) > 8 else ''}"]
-    plain, counts = (
-        {"kind": "conll", "path": path, **splits, **own},
-        (corpus.count("train"), corpus.count("validation")),
-    )
+    plain: dict[str, Plain] = {"kind": "conll", "path": path, **splits, **own}
+    counts = corpus.count("train"), corpus.count("validation")
     return OwnData(plain, *counts, _rounded(_long(words), started), statistics.fmean(words), tags, lines)
 
 
@@ -415,7 +413,8 @@ def _known(path: str, started: Started, table: LabelledTable, names: list[str] |
     rows = [_pieces(text, started) + 3.0 for text in table.texts]
     length, columns = _rounded(_long(rows), started), table.columns._asdict().items()
     chosen = {name: column for name, column in columns if column is not None}
-    source: dict[str, Plain] = {"path": path, **chosen, "labels": names or "numbers", **_splits(path)}
+    labels: Plain = [*names] if names else "numbers"
+    source: dict[str, Plain] = {"path": path, **chosen, "labels": labels, **_splits(path)}
     if table.incomplete:
         source["incomplete"] = "leave_out"
         records, are = ("record", "is") if table.incomplete == 1 else ("records", "are")
@@ -426,8 +425,8 @@ def _known(path: str, started: Started, table: LabelledTable, names: list[str] |
     row = f"rows of {length} tokens, which cut {cut:.1%} of the texts"
     counts = corpus.count("train"), corpus.count("validation")
     mean = statistics.fmean(min(row, length) for row in rows)
-    lines = [f"columns: {shown}", *lines, row]
-    return OwnData({"kind": "labelled_texts", **source}, *counts, length, mean, names, lines)
+    messages = [f"columns: {shown}", *lines, row]
+    return OwnData({"kind": "labelled_texts", **source}, *counts, length, mean, names, messages)
 
 
 def _splits(path: str) -> dict[str, Plain]:
