@@ -121,16 +121,14 @@ def train(
         "evaluation_tokens_per_second": sum(loss.tokens for loss in losses) / task.evaluation_seconds,
         "trained_by": donor,
     }
-    if feature_seconds:
-        timings["feature_seconds"] = feature_seconds
-    if steps < config.training.steps:
-        timings["steps"] = steps
-    if selection is not None:
-        timings["measured_step"] = measured_step
-    if len(checkpointer.ranks) > 1:
-        timings["ranks"] = list(checkpointer.ranks)
-    if starts:
-        timings["started_from"] = started_from
+    optional: dict[str, Plain | None] = {
+        "feature_seconds": feature_seconds or None,
+        "steps": steps if steps < config.training.steps else None,
+        "measured_step": None if selection is None else measured_step,
+        "ranks": list(checkpointer.ranks) if len(checkpointer.ranks) > 1 else None,
+        "started_from": started_from if starts else None,
+    }
+    timings |= {name: value for name, value in optional.items() if value is not None}
     timings |= _packed_size(config, held, task) | _passage_size(config, data)
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
     return metrics, timings, _observations(config, task, data)
