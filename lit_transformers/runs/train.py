@@ -119,8 +119,7 @@ def train(
         "evaluation_tokens_per_second": sum(loss.tokens for loss in losses) / task.evaluation_seconds,
         "trained_by": donor,
     }
-    if feature_seconds:
-        timings["feature_seconds"] = feature_seconds
+    timings |= {"feature_seconds": feature_seconds} if feature_seconds else {}
     if steps < config.training.steps:
         timings["steps"] = steps
     if selection is not None:
