@@ -40,6 +40,7 @@ MEETING = {
         "runs.config",
         "runs.cut_context",
         "runs.evaluate",
+        "runs.feature_pass",
         "runs.features",
         "runs.layer_probes",
         "runs.held_out",

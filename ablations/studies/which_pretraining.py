@@ -32,7 +32,7 @@ from lit_transformers.tasks import (
 )
 from lit_transformers.training.config import AdamWConfig, LinearDecayConfig, TrainingConfig
 
-ENCODER = MINILM_NETWORK.override({"dim": 128, "heads": 4, "depth": 2, "feedforward.width": 512})
+ENCODER = MINILM_NETWORK.override({"dim": 128, "heads": 4, "depth": 2, "feedforward.width": 512, "embedding_dim": 128})
 """A small BERT with the vocabulary of the released models."""
 
 PRETRAINING = RunConfig(

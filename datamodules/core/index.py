@@ -32,7 +32,7 @@ from datamodules.core.documents import (
     cache_folder,
 )
 from datamodules.core.errors import DataError
-from datamodules.core.preparing import Progress, lines_while
+from datamodules.core.preparing import TextCount, lines_while
 from datamodules.core.reading import OPEN_FILES, cut, damage
 from lit_transformers.config import Plain, canonical_hash
 
@@ -112,7 +112,7 @@ def writing(place: Path) -> Iterator[None]:
 
 
 @contextmanager
-def made_aside(folder: Path, last: str, progress: Progress | None = None) -> Iterator[Path]:
+def made_aside(folder: Path, last: str, progress: TextCount | None = None) -> Iterator[Path]:
     """Gives a temporary folder, which is moved to ``folder`` at the end, so that no reader sees a partial one. Prints
     lines while it takes long.
 

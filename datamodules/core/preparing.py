@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
-__all__ = ["Progress", "lines_while"]
+__all__ = ["TextCount", "lines_while"]
 
 FIRST_SECONDS = 3.0
 """A folder that is written faster than this is not worth a line."""
@@ -17,7 +17,7 @@ EVERY_SECONDS = 10.0
 MEGABYTE = 1e6
 
 
-class Progress:
+class TextCount:
     """The number of items that are done, of a total. noun: of several items, for the lines."""
 
     def __init__(self, total: int, noun: str = "texts") -> None:
@@ -28,7 +28,7 @@ class Progress:
 
 
 @contextmanager
-def lines_while(folder: Path, temporary: Path, progress: Progress | None = None) -> Iterator[None]:
+def lines_while(folder: Path, temporary: Path, progress: TextCount | None = None) -> Iterator[None]:
     """Prints the progress, or without one how many bytes a temporary folder holds, as long as it is being filled, and
     at last that it is complete.
 

@@ -12,7 +12,7 @@ import torch
 
 from datamodules import Data, LabelledData, Split, cache_folder
 from datamodules.core.index import made_aside
-from datamodules.core.preparing import Progress
+from datamodules.core.preparing import TextCount
 from lit_transformers.batch import LabelledBatch
 from lit_transformers.config import ConfigError, Plain, canonical_hash
 from lit_transformers.runs.code import code_hash
@@ -72,7 +72,7 @@ def table_of(config: RunConfig, task: LabelledTask, data: LabelledData) -> tuple
     folder = cache_folder() / "features" / canonical_hash(decisive, 32)
     is_new = not (folder / META).exists()
     if is_new:
-        progress = Progress(sum(len(data.ordinals(split)) for split in splits_of(data)))
+        progress = TextCount(sum(len(data.ordinals(split)) for split in splits_of(data)))
         with made_aside(folder, META, progress) as temporary:
             write_table(config, task, data, temporary, weights, progress)
     return FeatureTable(folder, weights), time.monotonic() - start if is_new else 0.0
@@ -92,7 +92,7 @@ def decisive_rows(config: RunConfig, data: LabelledData) -> dict[str, Plain]:
 
 @torch.no_grad()
 def write_table(
-    config: RunConfig, task: LabelledTask, data: LabelledData, folder: Path, weights: str, progress: Progress
+    config: RunConfig, task: LabelledTask, data: LabelledData, folder: Path, weights: str, progress: TextCount
 ) -> None:
     """Computes the features of every row. The order depends only on the data, so that tables of the same rows hold the
     same numbers."""

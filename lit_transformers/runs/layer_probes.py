@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 
 from datamodules import LabelledData, Split, cache_folder
 from datamodules.core.index import made_aside
-from datamodules.core.preparing import Progress
+from datamodules.core.preparing import TextCount
 from lit_transformers.batch import ClassLabels, needed_mask
 from lit_transformers.config import ConfigError, canonical_hash
 from lit_transformers.heads.pooling import FixedPooling, Pooling, pooled
@@ -74,7 +74,7 @@ def pooled_layers(config: RunConfig, runs: str | Path = "runs") -> dict[Split, P
     code = code_hash(whole.override({"training.callbacks": ()}), (__name__,))
     folder = cache_folder() / "pooled_layers" / canonical_hash([weights, whole.model.to_dict(), rows, code], 32)
     if not (folder / splits[-1] / LABELS).exists():
-        progress = Progress(sum(len(data.ordinals(split)) for split in splits))
+        progress = TextCount(sum(len(data.ordinals(split)) for split in splits))
         with made_aside(folder, f"{splits[-1]}/{LABELS}", progress) as temporary:
             for split in splits:
                 (temporary / split).mkdir()
@@ -87,7 +87,7 @@ def pooled_layers(config: RunConfig, runs: str | Path = "runs") -> dict[Split, P
 
 @torch.no_grad()
 def _write(
-    config: RunConfig, task: LabelledTask, data: LabelledData, split: Split, folder: Path, progress: Progress
+    config: RunConfig, task: LabelledTask, data: LabelledData, split: Split, folder: Path, progress: TextCount
 ) -> None:
     """Reads every example once, in batches of similar length, and writes the vectors of each batch to a memory-mapped
     file, in the order of ordinals."""

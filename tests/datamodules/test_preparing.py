@@ -10,7 +10,7 @@ import pytest
 
 from datamodules.core import preparing
 from datamodules.core.index import made_aside
-from datamodules.core.preparing import Progress
+from datamodules.core.preparing import TextCount
 
 
 def test_a_long_preparation_prints_how_much_was_written_and_a_short_one_nothing(
@@ -22,7 +22,7 @@ def test_a_long_preparation_prints_how_much_was_written_and_a_short_one_nothing(
     assert capsys.readouterr().err == "" and folder.is_dir()
     monkeypatch.setattr(preparing, "FIRST_SECONDS", 0.05)
     monkeypatch.setattr(preparing, "EVERY_SECONDS", 0.05)
-    for name, progress in (("bytes", None), ("texts", Progress(2872))):
+    for name, progress in (("bytes", None), ("texts", TextCount(2872))):
         with made_aside(other := tmp_path / name, "meta.json", progress) as temporary:
             (temporary / "symbols").write_bytes(bytes(1_500_000))
             if progress is not None:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from datamodules import LabelledDataConfig, RowDataConfig, SentencesConfig, TopicsConfig, WordsConfig
 from datamodules.core.documents import SPLITS
 from datamodules.core.errors import DataError
-from datamodules.core.preparing import Progress
+from datamodules.core.preparing import TextCount
 from datamodules.core.tokenizers import Bytes
 from datamodules.core.windows import Once
 from datamodules.labelled import texts
@@ -474,8 +474,8 @@ def test_every_layer_and_pooling_is_probed_on_features_that_are_computed_once(
                 found = torch.tensor(features[split].vectors[ordinal, :, number])
                 torch.testing.assert_close(found, expected[pooling], rtol=1e-4, atol=1e-5)
             assert features[split].labels[ordinal] == example.label
-    progress: list[Progress] = []
-    monkeypatch.setattr(layer_probes, "Progress", lambda total: progress.append(Progress(total)) or progress[0])
+    progress: list[TextCount] = []
+    monkeypatch.setattr(layer_probes, "TextCount", lambda total: progress.append(TextCount(total)) or progress[0])
     few = config.override({"data.evaluation.examples": 5, "data.evaluation.batch_size": 2})
     limited, chosen = pooled_layers(few)["validation"], Once(examples.count("validation"), 5).ordinals
     assert str(progress[0]) == f"{examples.count('train') + 5} of {examples.count('train') + 5} texts"
