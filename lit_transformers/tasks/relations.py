@@ -66,7 +66,7 @@ def relation_difference(
     total = torch.zeros(real.shape, device=real.device)
     if own.attention is not None and taught.attention is not None:
         total = total + kept_divergence(own.attention, taught.attention).mean(dim=1)
-    keys = (real | ~real.any(dim=1, keepdim=True))[:, None, None]  # a row of padding has a softmax all the same
+    keys = real[:, None, None]
     for kind, vectors in own.projections.items():
         scores = [
             products(of_network, heads or number).masked_fill(~keys, -torch.inf)

@@ -8106,14 +8106,6 @@ FAULTS = (
     ),
     Fault(
         "distillation",
-        "a row of padding has relations without a number",
-        "lit_transformers/tasks/relations.py",
-        "keys = (real | ~real.any(dim=1, keepdim=True))[:, None, None]",
-        "keys = real[:, None, None]",
-        (f"{DISTILLATION}a_row_of_padding_alone_has_no_relations_and_finite_gradients",),
-    ),
-    Fault(
-        "distillation",
         "relations of projections cost half",
         "lit_transformers/tasks/relations.py",
         "2 * length**2 * mixer.width",
