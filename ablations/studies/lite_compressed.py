@@ -83,7 +83,7 @@ ABLATION = Ablation(
         claims=[
             "Pruned and quantised, Lite Transformer is 18.2 times smaller than its float32 weights.",
             "Here it is 4 bytes for each parameter over the bytes of the packed checkpoint, with tokenizer and config.",
-            "The demo's tensors are so small that 8 bits need tables of codes as long as the weights: 18 times need 4 bits.",
+            "In the demo, whose tensors are small, codes and vectors take so much that 18 times need fewer bits.",
         ],
     ),
     scales={

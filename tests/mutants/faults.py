@@ -8092,8 +8092,8 @@ FAULTS = (
         "distillation",
         "the student's relations are the expectation of the teacher's",
         "lit_transformers/tasks/relations.py",
-        "divergence(*scores, 1.0)",
-        "divergence(*scores[::-1], 1.0)",
+        "divergence(scores, expected, 1.0)",
+        "divergence(expected, scores, 1.0)",
         (f"{DISTILLATION}the_loss_is_the_formula",),
     ),
     Fault(
@@ -8116,8 +8116,8 @@ FAULTS = (
         "distillation",
         "a student that hides tokens learns the attention to them",
         "lit_transformers/tasks/relations.py",
-        "(not isinstance(of_student, Attention) or teacher[2] > student[2])",
-        "teacher[2] > student[2]",
+        "(not isinstance(of_student, Attention) or teacher.sees_all > student.sees_all)",
+        "teacher.sees_all > student.sees_all",
         (f"{DISTILLATION}what_cannot_be_learned_from_is_refused_in_a_line",),
     ),
     Fault(
