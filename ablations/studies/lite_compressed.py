@@ -10,12 +10,19 @@ from typing import Any
 from ablations.ablation import Ablation, Contrast, Looks, Margin, Published, Scale, Source
 from ablations.compression import PACKED
 from ablations.pairs import BLEU, MULTI30K, TRANSLATION, WMT14, in_self_attention
-from lit_transformers.compression import PruneWeightsConfig, QuantiseWeightsConfig
+from lit_transformers.compression import (
+    CompressionConfig,
+    PruneWeightsConfig,
+    QuantiseWeightsConfig,
+    ShareValuesConfig,
+)
 from lit_transformers.mixers import ConvolutionConfig, LSRAConfig
 from lit_transformers.runs import RunConfig
 
 LITE = TRANSLATION.override(in_self_attention(LSRAConfig(convolution=ConvolutionConfig(kernel=7))))
 """The translator of the demo of ``lite_translation`` with long-short range attention."""
+EIGHT_BITS = QuantiseWeightsConfig(bits=8, granularity="tensor")
+SIXTEEN_VALUES = ShareValuesConfig(bits=4)
 
 
 def packed(scale: Mapping[str, Any] = MappingProxyType({})) -> RunConfig:
@@ -29,12 +36,11 @@ def packed(scale: Mapping[str, Any] = MappingProxyType({})) -> RunConfig:
     return trained.override({**nothing, "start.network": {"run": further.to_dict()}})
 
 
-def pruned(sparsity: float, bits: int | None = 8, **fields: Any) -> Mapping[str, Any]:
+def pruned(sparsity: float, *after: CompressionConfig, **fields: Any) -> Mapping[str, Any]:
     """Returns the overrides of an arm that prunes all matrices, embeddings included, along a cubic in the first half of
-    the further updates, recovers in the second half, and is quantised after them. bits: None for float32."""
+    the further updates, and recovers in the second half. after: what then becomes of the weights that are left."""
     pruning = PruneWeightsConfig(sparsity=sparsity, begin=0.0, end=0.5, **fields)
-    quantising = () if bits is None else (QuantiseWeightsConfig(bits=bits),)
-    return {"start.network.run.compression": (pruning,), "compression": quantising}
+    return {"start.network.run.compression": (pruning,), "compression": after}
 
 
 def larger(scale: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -45,18 +51,18 @@ def larger(scale: Mapping[str, Any]) -> Mapping[str, Any]:
 
 ABLATION = Ablation(
     question="Does Lite Transformer keep its BLEU when it is pruned and quantised to a packed file 18 times smaller?",
-    answer=["85 % of the weights pruned and 8 bits"],
+    answer=["90 % of the weights pruned and 16 shared values"],
     source=Source("Wu et al. 2020", arxiv="2004.11886"),
     baseline=packed(),
     factors={
         "compressed": {
             "no": {},
-            "8_bits": {"compression": (QuantiseWeightsConfig(bits=8),)},
-            "85": pruned(0.85, bits=None),
-            "80_8_bits": pruned(0.80),
-            "85_8_bits": pruned(0.85),
-            "90_8_bits": pruned(0.90),
-            "85_8_bits_random": pruned(0.85, score="random"),
+            "8_bits": {"compression": (EIGHT_BITS,)},
+            "90": pruned(0.9),
+            "85_8_bits": pruned(0.85, EIGHT_BITS),
+            "90_8_bits": pruned(0.9, EIGHT_BITS),
+            "90_16_values": pruned(0.9, SIXTEEN_VALUES),
+            "90_16_values_random": pruned(0.9, SIXTEEN_VALUES, score="random"),
         }
     },
     design="one_factor",
@@ -65,18 +71,19 @@ ABLATION = Ablation(
     also=[PACKED],
     contrasts=[
         Contrast("8 bits", "compressed=8_bits", "baseline"),
-        Contrast("85 % of the weights pruned", "compressed=85", "baseline"),
-        Contrast("80 % of the weights pruned and 8 bits", "compressed=80_8_bits", "baseline"),
+        Contrast("90 % of the weights pruned", "compressed=90", "baseline"),
         Contrast("85 % of the weights pruned and 8 bits", "compressed=85_8_bits", "baseline"),
         Contrast("90 % of the weights pruned and 8 bits", "compressed=90_8_bits", "baseline"),
-        Contrast("magnitude in place of chance", "compressed=85_8_bits", "compressed=85_8_bits_random"),
+        Contrast("90 % of the weights pruned and 16 shared values", "compressed=90_16_values", "baseline"),
+        Contrast("magnitude in place of chance", "compressed=90_16_values", "compressed=90_16_values_random"),
     ],
     published=Published(
         protocol="the authors' Lite Transformer on WMT14 English-French, pruned by magnitude, with 8 bits by k-means",
         metric="BLEU",
         claims=[
             "Pruned and quantised, Lite Transformer is 18.2 times smaller than its float32 weights.",
-            "Here 4 bytes for each parameter, over the bytes of the packed checkpoint, are to stand next to it.",
+            "Here it is 4 bytes for each parameter over the bytes of the packed checkpoint, with tokenizer and config.",
+            "In the demo, whose tensors are small, codes and vectors take so much that 18 times need fewer bits.",
         ],
     ),
     scales={

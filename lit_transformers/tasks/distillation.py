@@ -30,6 +30,7 @@ from lit_transformers.tasks.layer_attention import (
 )
 from lit_transformers.tasks.relations import (
     ATTENTION,
+    RelatedLayer,
     Relation,
     Relations,
     relation_difference,
@@ -200,13 +201,11 @@ class Distillation(nn.Module):
         related = related_layers(config, *networks) if config.relations else ((), ())
         if config.relations:
             require_mixers(student, "relations")
-            sees = (require(task.model_config, RowModelConfig, PLACE).first_sees_all for task in (student, teacher))
-            described = zip(networks, related, sees, strict=True)
-            require_relations(
-                *((network, *layer, all_seen) for network, layer, all_seen in described),
-                config.relation_of,
-                config.relation_heads,
+            own, taught = (
+                RelatedLayer(task.network, number, require(task.model_config, RowModelConfig, PLACE).first_sees_all)
+                for task, (number,) in zip((student, teacher), related, strict=True)
             )
+            require_relations(own, taught, config.relation_of, config.relation_heads)
         self.own, self.taught_by = (
             Compared(layers, bool(config.attention), layer, config.relation_of)
             for layers, layer in zip(pairs, related, strict=True)
@@ -244,12 +243,11 @@ class Distillation(nn.Module):
         """Returns the weighted losses of states, attention and relations, by name. real: True at real tokens of the
         rows that the network reads, False at padding."""
         config, losses = self.config, dict[str, Tensor]()
-        differences = {
-            "hidden": (config.hidden, squared_difference),
-            "cosine": (config.cosine, cosine_difference),
-        }
-        mapped = [own_layer if self.map is None else self.map(own_layer) for own_layer in own.layers]
-        for name, (weight, difference) in differences.items():
+        mapped = [layer if self.map is None else self.map(layer) for layer in own.layers]
+        for name, weight, difference in (
+            ("hidden", config.hidden, squared_difference),
+            ("cosine", config.cosine, cosine_difference),
+        ):
             if weight:
                 of_layers = [difference(*pair) for pair in zip(mapped, taught.layers, strict=True)]
                 losses[f"distilled_{name}"] = weight * mean_over_tokens(of_layers, real)
@@ -258,8 +256,8 @@ class Distillation(nn.Module):
             of_layers = [attention_difference(*pair, real) for pair in pairs]
             losses["distilled_attention"] = config.attention * mean_over_tokens(of_layers, real)
         for pair in zip(own.relations, taught.relations, strict=True):
-            difference = relation_difference(*pair, config.relation_heads, real)
-            losses["distilled_relations"] = config.relations * mean_over_tokens([difference], real)
+            of_layers = [relation_difference(*pair, config.relation_heads, real)]
+            losses["distilled_relations"] = config.relations * mean_over_tokens(of_layers, real)
         return losses
 
     def taught(self, teacher: LabelledTask, batch: LabelledBatch) -> States:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ from lit_transformers.tasks.layer_attention import PLACE, attention_flops, atten
 
 __all__ = [
     "ATTENTION",
-    "Projection",
+    "RelatedLayer",
     "Relation",
     "Relations",
     "relation_difference",
@@ -30,10 +30,17 @@ __all__ = [
     "require_relations",
 ]
 
-Projection = Literal["query", "key", "value"]
-"""A linear map of a mixer, by its name there."""
 Relation = Literal["attention", "query", "key", "value"]
+"""What tokens are related by: the attention of a mixer, or the outputs of one of its linear maps, by its name there."""
 ATTENTION: Relation = "attention"
+
+
+class RelatedLayer(NamedTuple):
+    """A layer whose relations are compared. sees_all: whether each token sees all tokens of its row."""
+
+    network: RowNetwork
+    number: int
+    sees_all: bool
 
 
 class Relations(NamedTuple):
@@ -42,14 +49,14 @@ class Relations(NamedTuple):
 
     heads: int
     attention: Float[Tensor, "n h t t"] | None
-    projections: dict[Projection, Tensor]
+    projections: Mapping[Relation, Tensor]
 
 
 def relations_of(call: ModuleCall, kinds: Sequence[Relation], length: int) -> Relations:
     """Returns the input of relations among the last ``length`` tokens in a recorded call of a mixer."""
     mixer, x = call.module, call.inputs[0][:, -length:]
     assert isinstance(mixer, QKVMixer)
-    maps: dict[Projection, Tensor] = {kind: getattr(mixer, kind)(x) for kind in kinds if kind != ATTENTION}
+    maps: dict[Relation, Tensor] = {kind: getattr(mixer, kind)(x) for kind in kinds if kind != ATTENTION}
     attention = attention_weights(call, length) if ATTENTION in kinds else None
     return Relations(mixer.heads, attention, maps)
 
@@ -66,13 +73,13 @@ def relation_difference(
     total = torch.zeros(real.shape, device=real.device)
     if own.attention is not None and taught.attention is not None:
         total = total + kept_divergence(own.attention, taught.attention).mean(dim=1)
-    keys = (real | ~real.any(dim=1, keepdim=True))[:, None, None]  # a row of padding has a softmax all the same
+    keys = real[:, None, None]
     for kind, vectors in own.projections.items():
-        scores = [
+        scores, expected = (
             products(of_network, heads or number).masked_fill(~keys, -torch.inf)
             for of_network, number in ((vectors, own.heads), (taught.projections[kind], taught.heads))
-        ]
-        total = total + divergence(*scores, 1.0).mean(dim=1)
+        )
+        total = total + divergence(scores, expected, 1.0).mean(dim=1)
     return total
 
 
@@ -90,18 +97,14 @@ def kept_divergence(own: Float[Tensor, "*n s"], taught: Float[Tensor, "*n s"]) -
 
 
 def require_relations(
-    student: tuple[RowNetwork, int, bool],
-    teacher: tuple[RowNetwork, int, bool],
-    kinds: Sequence[Relation],
-    heads: int | None,
+    student: RelatedLayer, teacher: RelatedLayer, kinds: Sequence[Relation], heads: int | None
 ) -> None:
-    """Raises ConfigError if the relations of two layers cannot be compared. student, teacher: a network, the number of
-    its layer, and whether each token sees all tokens of its row."""
+    """Raises ConfigError if the relations of two layers cannot be compared."""
     of_student, of_teacher = (
-        mixers_of(network, (layer,), "relations")[0][0] for network, layer, _ in (student, teacher)
+        mixers_of(layer.network, (layer.number,), "relations")[0][0] for layer in (student, teacher)
     )
     counts = of_student.heads, of_teacher.heads
-    if ATTENTION in kinds and (not isinstance(of_student, Attention) or teacher[2] > student[2]):
+    if ATTENTION in kinds and (not isinstance(of_student, Attention) or teacher.sees_all > student.sees_all):
         reason = f"the student's {type(of_student).__name__} hides tokens that the teacher may attend to"
         raise ConfigError(f"{reason}, where the divergence has no bound; drop attention", f"{PLACE}.relation_of")
     if counts[0] != counts[1] and (ATTENTION in kinds or heads is None):
