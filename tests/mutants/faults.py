@@ -7,6 +7,7 @@ from tests.mutants.fault import Fault
 __all__ = ["FAULTS"]
 
 COMPRESSION = "tests/lit_transformers/test_compression.py::test_"
+ACTIVATIONS = "tests/lit_transformers/test_quantised_activations.py::test_"
 PACKED = "tests/lit_transformers/test_packing.py::test_"
 DISTILLATION = "tests/lit_transformers/test_distillation.py::test_"
 EXECUTORS = "tests/encodings/test_executors.py::test_"
@@ -5432,7 +5433,7 @@ COMPRESSION_FAULTS = (
     Fault(
         "compression",
         "the zero point is dropped",
-        "lit_transformers/compression/quantise_weights.py",
+        "lit_transformers/quantisation.py",
         "(levels.codes - levels.zeros) * levels.scales",
         "levels.codes * levels.scales",
         (f"{COMPRESSION}weights_become_the_nearest_of_their_levels",),
@@ -5440,7 +5441,7 @@ COMPRESSION_FAULTS = (
     Fault(
         "compression",
         "scales have all their bits, so that codes are not found again",
-        "lit_transformers/compression/quantise_weights.py",
+        "lit_transformers/quantisation.py",
         "(fraction * 2**SCALE_BITS).ceil() / 2**SCALE_BITS",
         "fraction",
         (
@@ -5575,6 +5576,132 @@ COMPRESSION_FAULTS = (
         "int(match[2]) == layer - 1",
         "int(match[2]) == layer % depth",
         (f"{COMPRESSION}a_network_starts_from_chosen_layers",),
+    ),
+    Fault(
+        "compression",
+        "inputs have a scale for the tensor, called one for each vector",
+        "lit_transformers/quantisation.py",
+        "x.abs().amax(dim=-1, keepdim=True) if self.by_row else",
+        "x.abs().amax() if self.by_row else",
+        (
+            f"{ACTIVATIONS}inputs_become_the_nearest_of_their_levels",
+            f"{ACTIVATIONS}every_map_multiplies_quantised_inputs",
+        ),
+    ),
+    Fault(
+        "compression",
+        "inputs beyond a static scale have levels beyond the last",
+        "lit_transformers/quantisation.py",
+        ".clamp(-self.most, self.most), scales",
+        ", scales",
+        (f"{ACTIVATIONS}inputs_become_the_nearest_of_their_levels",),
+    ),
+    Fault(
+        "compression",
+        "the int8 product has no scales of channels",
+        "lit_transformers/quantisation.py",
+        "* scales * of_channels",
+        "* scales",
+        (
+            f"{ACTIVATIONS}the_int8_product_is_that_of_quantised_numbers",
+            f"{ACTIVATIONS}a_run_is_measured_alike_however_it_is_executed",
+        ),
+    ),
+    Fault(
+        "compression",
+        "the int8 product multiplies the codes of earlier weights",
+        "lit_transformers/quantisation.py",
+        "if self._levels is None or self._levels[0] != place:",
+        "if self._levels is None:",
+        (f"{ACTIVATIONS}the_int8_product_is_that_of_quantised_numbers",),
+    ),
+    Fault(
+        "compression",
+        "the int8 product rounds weights that are not of 8 bits",
+        "lit_transformers/quantisation.py",
+        "if not torch.equal(dequantised(levels), weight):",
+        "if weight is None:",
+        (f"{ACTIVATIONS}the_int8_product_needs_weights_of_8_bits_by_channel",),
+    ),
+    Fault(
+        "compression",
+        "int8 runs on any processor",
+        "lit_transformers/compression/quantise_activations.py",
+        'if self.execution == "int8" and not has_int8_product():',
+        'if self.execution == "none":',
+        (f"{ACTIVATIONS}a_processor_without_the_instructions_is_refused",),
+    ),
+    Fault(
+        "compression",
+        "a static scale is of the last batch alone",
+        "lit_transformers/compression/quantise_activations.py",
+        "torch.maximum(largest.get(name, own), own)",
+        "own",
+        (f"{ACTIVATIONS}static_scales_are_of_the_largest_inputs_in_batches_of_training",),
+    ),
+    Fault(
+        "compression",
+        "a map that is never called is quantised in silence",
+        "lit_transformers/compression/quantise_activations.py",
+        "if not self.largest[name]:",
+        'if name == "":',
+        (f"{ACTIVATIONS}a_map_that_is_never_called_is_refused",),
+    ),
+    Fault(
+        "compression",
+        "a checkpoint is read without the quantisers of its inputs",
+        "lit_transformers/tasks/task.py",
+        "        restore_quantisers(self, tensors)\n",
+        "",
+        (f"{ACTIVATIONS}a_checkpoint_with_quantised_inputs_is_read_everywhere",),
+    ),
+    Fault(
+        "compression",
+        "an evaluation ignores its execution",
+        "lit_transformers/compression/quantise_activations.py",
+        "                linear.quantiser.execution = self.execution\n",
+        "                pass\n",
+        (f"{ACTIVATIONS}a_run_is_measured_alike_however_it_is_executed",),
+    ),
+    Fault(
+        "compression",
+        "a network of quantised weights is trained",
+        "lit_transformers/runs/quantised_starts.py",
+        'if few and part != "teacher"',
+        'if few and part == "teacher"',
+        (f"{ACTIVATIONS}a_run_that_would_undo_the_levels_of_its_start_is_refused",),
+    ),
+    Fault(
+        "compression",
+        "inputs of a start are read as they are",
+        "lit_transformers/runs/quantised_starts.py",
+        "if activations in kinds and",
+        "if activations not in kinds and",
+        (f"{ACTIVATIONS}a_run_that_would_undo_the_levels_of_its_start_is_refused",),
+    ),
+    Fault(
+        "compression",
+        "weights that do not change are quantised in silence",
+        "lit_transformers/compression/quantise_weights.py",
+        'if unchanged and self.config.when == "after":',
+        'if unchanged and self.config.when == "during":',
+        (f"{ACTIVATIONS}weights_that_would_not_change_are_refused",),
+    ),
+    Fault(
+        "compression",
+        "the order of compressions is judged by the names of roles",
+        "lit_transformers/compression/compression.py",
+        "common = matrices[first] & matrices[number]",
+        "common = {*config.parameters} & {*earlier.parameters}",
+        (f"{ACTIVATIONS}what_has_no_place_is_refused_in_a_line",),
+    ),
+    Fault(
+        "compression",
+        "a compression of a plug-in may change other parameters",
+        "lit_transformers/checks/compression_parts.py",
+        "before.keys() - named if",
+        "before.keys() - before.keys() if",
+        ("tests/contracts/test_own_parts.py::test_a_broken_part_is_noticed_and_its_line_says_the_way_out",),
     ),
     Fault(
         "compression",
