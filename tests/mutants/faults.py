@@ -5333,8 +5333,8 @@ UPDATE_FAULTS = (
         "heads",
         "a task reads the new names of weights alone",
         "lit_transformers/tasks/task.py",
-        "super().load_state_dict(self.current_names(state_dict), ",
-        "super().load_state_dict(state_dict, ",
+        "tensors = self.current_names(state_dict)",
+        "tensors = dict(state_dict)",
         ("tests/lit_transformers/test_checkpoints.py::test_weights_that_an_older_task_has_written_are_read",),
     ),
     Fault(
@@ -5541,8 +5541,8 @@ COMPRESSION_FAULTS = (
         "compression",
         "the last compression is applied first",
         "lit_transformers/compression/callback.py",
-        "        for compression in self.compressions:\n            if compression.calibration_batches:",
-        "        for compression in reversed(self.compressions):\n            if compression.calibration_batches:",
+        "        for number, compression in enumerate(self.compressions):\n            if",
+        "        for number, compression in reversed([*enumerate(self.compressions)]):\n            if",
         (f"{COMPRESSION}compressions_act_in_the_order_of_their_list",),
     ),
     Fault(
