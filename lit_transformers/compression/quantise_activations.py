@@ -59,7 +59,7 @@ class QuantiseActivationsConfig(CompressionConfig, kind="quantise_activations"):
         """Returns the linear maps whose inputs are quantised, by name. Raises ConfigError for a matrix that is of
         none."""
         maps = {id(m.weight): (name, m) for name, m in task.named_modules() if isinstance(m, LinearMap)}
-        tables, found = roles_of(task).get(EMBEDDINGS, frozenset()), dict[str, LinearMap]()
+        tables, named = roles_of(task).get(EMBEDDINGS, frozenset()), dict[str, LinearMap]()
         for name, matrix in matrices_of(task, self.parameters).items():
             if id(matrix) not in maps:
                 if name in tables:
@@ -70,10 +70,10 @@ class QuantiseActivationsConfig(CompressionConfig, kind="quantise_activations"):
             if linear.adapter is not None:
                 reason = f"{path} has an adapter, which reads the same inputs"
                 raise ConfigError(f"{reason}; name other parameters, or train without adapters", "parameters")
-            found[path] = linear
-        if not found:
+            named[path] = linear
+        if not named:
             raise ConfigError(f"{', '.join(self.parameters)} has no linear map; name others", "parameters")
-        return found
+        return named
 
     def require_execution(self) -> None:
         """Raises ConfigError where this processor has no int8 product."""
