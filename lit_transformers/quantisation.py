@@ -111,7 +111,8 @@ class InputQuantiser(nn.Module):
         if not self.scale:
             largest = x.abs().amax(dim=-1, keepdim=True) if self.by_row else x.abs().amax()
             scales = torch.where(largest > 0, largest / self.most, 1.0)
-        return (x / scales).round().clamp(-self.most, self.most), scales
+        codes = (x / scales).round_()
+        return codes.clamp_(-self.most, self.most) if self.scale else codes, scales
 
     def forward(self, x: Float[Tensor, "*n i"]) -> Float[Tensor, "*n i"]:
         codes, scales = self.codes(x)
@@ -128,8 +129,9 @@ class InputQuantiser(nn.Module):
             self._levels = (place, *int8_levels(weight))
         _, weights, of_channels = self._levels
         codes, scales = self.codes(x.flatten(end_dim=-2))
-        y = torch._int_mm(codes.to(torch.int8), weights.mT).to(x.dtype) * scales * of_channels
-        return (y if bias is None else y + bias).unflatten(0, x.shape[:-1])
+        y = torch._int_mm(codes.to(torch.int8), weights.mT).to(x.dtype).mul_(scales)
+        y = y.mul_(of_channels) if bias is None else torch.addcmul(bias, y, of_channels)
+        return y.unflatten(0, x.shape[:-1])
 
 
 def restore_quantisers(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
