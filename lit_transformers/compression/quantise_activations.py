@@ -31,8 +31,8 @@ class QuantiseActivationsConfig(CompressionConfig, kind="quantise_activations"):
     kept in the checkpoint. by: the inputs that share a dynamic scale: each vector (``row``), so that a text has the
     same numbers alone and in any batch; or the ``tensor`` of a pass, which static scales are of. batches: of training
     text, for static scales; for dynamic ones, the first shows whether all maps are called. execution: ``simulated``, in
-    float32; or ``int8``: the products of codes of 8 bits, by the instructions of the processor. It decides no number
-    beyond rounding, and an evaluation may set another.
+    float32; or ``int8``: the products of codes of 8 bits, by the instructions of the processor. Both differ
+    by rounding alone, which later layers amplify to a part of the error of quantisation. An evaluation may set another.
     """
 
     changes_passes: ClassVar[bool] = True
