@@ -14,6 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_transformers.quantisation import InputQuantiser
+
 __all__ = ["Adapter", "AdapterWeights", "LinearMap", "MapAdapter", "MapRole"]
 
 MapRole = Literal["query", "key", "value", "output", "up", "gate", "down"]
@@ -60,14 +62,20 @@ class MapAdapter(AdapterWeights):
 
 
 class LinearMap(nn.Linear):
-    """Computes W x + b, changed by its adapter if it has one. role: the use of the map in its sublayer."""
+    """Computes W x + b, changed by its adapter if it has one. role: the use of the map in its sublayer. quantiser: of
+    its inputs; None for inputs as they are."""
 
     def __init__(self, inputs: int, outputs: int, role: MapRole, bias: bool = True) -> None:
         super().__init__(inputs, outputs, bias=bias)
         self.role = role
         self.adapter: Adapter | MapAdapter | None = None
+        self.quantiser: InputQuantiser | None = None
 
     def forward(self, x: Float[Tensor, "*n i"]) -> Float[Tensor, "*n o"]:
+        if self.quantiser is not None:
+            if self.quantiser.execution == "int8":
+                return self.quantiser.product(x, self.weight, self.bias)
+            x = self.quantiser(x)
         if isinstance(self.adapter, MapAdapter):
             adapted: Tensor = self.adapter(x, self.weight, self.bias)
             return adapted

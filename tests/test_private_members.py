@@ -81,3 +81,14 @@ def test_a_kernel_of_attention_is_seen_where_it_runs_and_where_it_is_compiled() 
         with installed("torch", "lit_transformers.attention.kernels"), kernels.used_kernels() as used:
             call(x, x, x, None, 0.0, False, 1.0)
             assert used == {"flash"}
+
+
+def test_the_product_of_integers_is_exact_and_changed_weights_are_known() -> None:
+    with installed("torch", "lit_transformers.quantisation"):
+        codes = torch.randint(-127, 128, (2, 5, 37), dtype=torch.int8)
+        assert torch.equal(torch._int_mm(codes[0], codes[1].mT), codes[0].int() @ codes[1].int().mT)
+        assert torch.cpu._is_vnni_supported() in (True, False)
+        weight = torch.zeros(3)
+        version = weight._version
+        weight.add_(1)
+        assert weight._version != version

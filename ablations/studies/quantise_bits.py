@@ -43,6 +43,8 @@ ABLATION = Ablation(
         Contrast("8 bits by channel", "weights=8_channel", "baseline"),
         Contrast("8 bits by tensor", "weights=8_tensor", "baseline"),
         Contrast("4 bits by channel", "weights=4_channel", "baseline"),
+        Contrast("4 bits by group", "weights=4_group", "baseline"),
+        Contrast("4 bits with a zero point", "weights=4_asymmetric", "baseline"),
         Contrast("4 bits by tensor in place of by channel", "weights=4_tensor", "weights=4_channel"),
         Contrast("4 bits by group in place of by channel", "weights=4_group", "weights=4_channel"),
         Contrast("levels from the smallest weight to the largest", "weights=4_asymmetric", "weights=4_channel"),

@@ -1,8 +1,8 @@
 """The contract of parts from outside: what is checked of each config of a plug-in, as it is of those of this library.
 
 A part is checked with its defaults, or where it has none with the configs that the plug-in lists as ``CASES``. What is
-checked of a part follows from its table: the modules beside this one hold the checks of networks, of what trains them,
-and of data.
+checked of a part follows from its table: the modules beside this one hold the checks of networks, of what trains
+and compresses them, and of data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import NamedTuple
 
-from lit_transformers.checks import data_parts, network_parts, objective_parts, training_parts
+from lit_transformers.checks import compression_parts, data_parts, network_parts, objective_parts, training_parts
 from lit_transformers.checks.part_checks import PartChecks, is_written_and_read
 from lit_transformers.config import Config, ConfigError
 from lit_transformers.gates import gates
@@ -94,4 +94,5 @@ def checks_of(case: Config) -> PartChecks:
     yield from network_parts.checks(case)
     yield from objective_parts.checks(case)
     yield from training_parts.checks(case)
+    yield from compression_parts.checks(case)
     yield from data_parts.checks(case)

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 
-from lit_transformers.compression.compression import Compression, CompressionConfig
+from lit_transformers.compression.compression import Compression, CompressionConfig, require_order
 from lit_transformers.config import ConfigError
 from lit_transformers.tasks import Task
 from lit_transformers.training.loop import amid_update
@@ -20,13 +20,15 @@ __all__ = ["CompressionCallback", "compressions_of"]
 
 
 def compressions_of(configs: Sequence[CompressionConfig], task: nn.Module) -> list[Compression]:
-    """Builds the compressions of a task. Raises ConfigError, which names the field, where one has no place in it."""
+    """Builds the compressions of a task. Raises ConfigError, which names the field, where one has no place in it, or
+    cannot follow another."""
     built = []
     for number, config in enumerate(configs):
         try:
             built.append(config.build(task))
         except ConfigError as error:
             raise error.under(f"compression.{number}") from None
+    require_order(configs, task)
     return built
 
 
@@ -36,15 +38,19 @@ class CompressionCallback(Callback):
     weights and gradients, so each compresses them alike. batches: returns the batches of training, for calibration."""
 
     def __init__(self, configs: Sequence[CompressionConfig], task: Task, batches: Callable[[], Iterable[Any]]) -> None:
-        self.compressions, self.task, self.batches = compressions_of(configs, task), task, batches
+        self.configs, self.compressions = configs, compressions_of(configs, task)
+        self.task, self.batches = task, batches
         self.is_resumed = self.is_finished = False
 
     def finish(self) -> None:
         """Finishes all compressions, each on the weights that the one before it leaves."""
-        for compression in self.compressions:
+        for number, compression in enumerate(self.compressions):
             if compression.calibration_batches:
                 self._calibrate(compression)
-            compression.finish()
+            try:
+                compression.finish()
+            except ConfigError as error:
+                raise error.under(f"compression.{number}") from None
         self.is_finished = True
 
     def _calibrate(self, compression: Compression) -> None:
@@ -103,3 +109,5 @@ class CompressionCallback(Callback):
         for compression, own in zip(self.compressions, state["compressions"], strict=True):
             if own:
                 compression.load_state_dict(own)
+        for config in self.configs if self.is_finished else ():
+            config.prepare(self.task)

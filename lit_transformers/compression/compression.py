@@ -18,8 +18,8 @@ __all__ = [
     "CompressionConfig",
     "Matrices",
     "matrices_of",
-    "order_conflicts",
     "random_scores",
+    "require_order",
     "require_whole_groups",
 ]
 
@@ -30,8 +30,9 @@ Matrices = Mapping[str, Tensor]
 class CompressionConfig(Config, ABC):
     """Base of every compression's config; the table COMPRESSIONS lists the kinds.
 
-    A run applies its compressions in the order of their list. Each changes values of matrices and no shape, so that a
-    checkpoint of the run is read as any other. Biases, norms and other vectors are not compressed.
+    A run applies its compressions in the order of their list. Each changes values of matrices and no shape, or adds the
+    quantisers of inputs, so that a checkpoint of the run is read as any other. Biases, norms and other vectors are not
+    compressed.
 
     parameters: the roles of the matrices, as in ``training.groups``: network, heads, embeddings, layers, layer 1,
     mixers, feedforwards, query and others.
@@ -39,6 +40,8 @@ class CompressionConfig(Config, ABC):
 
     learns: ClassVar[bool] = False
     """Whether the compression learns in training, so that a run of no steps has none."""
+    changes_passes: ClassVar[bool] = False
+    """Whether it changes what a forward pass does, next to the weights."""
 
     parameters: tuple[str, ...] = ("network",)
 
@@ -54,6 +57,13 @@ class CompressionConfig(Config, ABC):
     def conflict_after(self, earlier: CompressionConfig) -> str | None:
         """Hook: returns why this compression cannot follow an earlier one on the same matrices; None where it can."""
         return None
+
+    def conflict_before(self, later: CompressionConfig) -> str | None:
+        """Hook: returns why a later compression cannot follow this one on the same matrices; None where it can."""
+        return None
+
+    def prepare(self, task: nn.Module) -> None:
+        """Hook: acts on a task that has the weights of a finished run, before it is evaluated or predicts."""
 
 
 class Compression:
@@ -122,20 +132,13 @@ def random_scores(shape: Sequence[int], seed: int, number: int) -> Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed * 1_000_003 + number))
 
 
-def order_conflicts(compressions: Iterable[CompressionConfig]) -> Iterator[str]:
-    """Yields why compressions cannot be applied in their order, where two have a role in common."""
-    earlier: list[CompressionConfig] = []
-    for number, compression in enumerate(compressions):
-        for first, other in enumerate(earlier):
-            reason = compression.conflict_after(other) if overlap(compression, other) else None
+def require_order(configs: Sequence[CompressionConfig], task: nn.Module) -> None:
+    """Raises ConfigError where compressions cannot be applied to common matrices of a task in their order."""
+    matrices: list[frozenset[str]] = []
+    for number, config in enumerate(configs):
+        matrices.append(frozenset(matrices_of(task, config.parameters)))
+        for first, earlier in enumerate(configs[:number]):
+            common = matrices[first] & matrices[number]
+            reason = config.conflict_after(earlier) or earlier.conflict_before(config) if common else None
             if reason is not None:
-                yield f"compression.{number} follows compression.{first}: {reason}"
-        earlier.append(compression)
-
-
-def overlap(first: CompressionConfig, second: CompressionConfig) -> bool:
-    """Whether both name a role, or one names the whole network."""
-    roles = {*first.parameters}, {*second.parameters}
-    return bool(roles[0] & roles[1]) or any(
-        "network" in own and other != {"heads"} for own, other in (roles, roles[::-1])
-    )
+                raise ConfigError(f"follows compression.{first} on {min(common)}: {reason}", f"compression.{number}")

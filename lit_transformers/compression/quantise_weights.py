@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal, NamedTuple, final
+from typing import Annotated, Literal, final
 
 import torch
 from jaxtyping import Float
@@ -17,14 +17,12 @@ from lit_transformers.compression.compression import (
     matrices_of,
     require_whole_groups,
 )
-from lit_transformers.config import Positive
+from lit_transformers.config import ConfigError, Positive
+from lit_transformers.quantisation import dequantised, levels_of
 
-__all__ = ["Levels", "QuantiseWeightsConfig", "dequantised", "levels_of", "rows_of"]
+__all__ = ["QuantiseWeightsConfig", "rows_of"]
 
 Granularity = Literal["tensor", "channel", "group"]
-SCALE_BITS = 12
-"""The significant bits of a scale. A product of a scale and a level of up to 8 bits is then exact in float32, so that
-packed weights are read back to the bit."""
 
 
 @final
@@ -66,45 +64,10 @@ class QuantiseWeightsConfig(CompressionConfig, kind="quantise_weights"):
         return None
 
 
-class Levels(NamedTuple):
-    """codes (r, n): the level of each weight. scales (r, 1), zeros (r, 1): of each row of weights with one scale."""
-
-    codes: Tensor
-    scales: Tensor
-    zeros: Tensor
-
-
 def rows_of(matrix: Float[Tensor, "*o i"], granularity: Granularity, group: int) -> Float[Tensor, "r n"]:
     """Returns the weights with one scale in each row."""
     size = {"tensor": matrix.numel(), "channel": matrix.size(-1), "group": group}[granularity]
     return matrix.reshape(-1, size)
-
-
-def levels_of(rows: Float[Tensor, "r n"], bits: int, symmetric: bool) -> Levels:
-    """Returns the nearest levels of weights, with a scale and a zero point for each row."""
-    if symmetric:
-        most = 2 ** (bits - 1) - 1
-        scales = rounded_up(rows.abs().amax(dim=1, keepdim=True) / most)
-        codes = (rows / scales).round().clamp(-most, most)
-        return Levels(codes, scales, torch.zeros_like(scales))
-    most = 2**bits - 1
-    low, high = rows.amin(dim=1, keepdim=True).clamp(max=0), rows.amax(dim=1, keepdim=True).clamp(min=0)
-    scales = rounded_up((high - low) / most)
-    zeros = (-low / scales).round()
-    return Levels((rows / scales).round().add(zeros).clamp(0, most), scales, zeros)
-
-
-def rounded_up(scales: Float[Tensor, "r 1"]) -> Float[Tensor, "r 1"]:
-    """Returns scales rounded up to ``SCALE_BITS`` significant bits, so that no weight lies beyond the last level; 1 for
-    rows of zeros."""
-    fraction, exponent = torch.frexp(scales)
-    rounded = torch.ldexp((fraction * 2**SCALE_BITS).ceil() / 2**SCALE_BITS, exponent)
-    return torch.where(scales > 0, rounded, torch.ones_like(scales))
-
-
-def dequantised(levels: Levels) -> Float[Tensor, "r n"]:
-    """Returns the weights that levels stand for; none is a negative zero."""
-    return (levels.codes - levels.zeros) * levels.scales + 0.0
 
 
 @final
@@ -119,7 +82,7 @@ class QuantiseWeights(Compression):
     def before_forward(self) -> None:
         if self.config.when == "during" and self.done >= self.config.begin and not self.kept:
             self.kept = {name: matrix.detach().clone() for name, matrix in self.matrices.items()}
-            self.finish()
+            self.quantise()
 
     def after_backward(self) -> None:
         for name, weights in self.kept.items():
@@ -130,8 +93,20 @@ class QuantiseWeights(Compression):
         self.done = done
 
     def finish(self) -> None:
-        for matrix in self.matrices.values():
-            matrix.data.copy_(self.quantised(matrix.detach()))
+        unchanged = self.quantise()
+        if unchanged and self.config.when == "after":
+            reason = f"{unchanged[0]} has these levels already, and would not change"
+            raise ConfigError(f"{reason}; drop quantise_weights, or name other matrices", "parameters")
+
+    def quantise(self) -> list[str]:
+        """Quantises the matrices, and returns the names of those that do not change, but for matrices of zeros."""
+        unchanged = []
+        for name, matrix in self.matrices.items():
+            quantised = self.quantised(matrix.detach())
+            if torch.equal(quantised, matrix) and matrix.any():
+                unchanged.append(name)
+            matrix.data.copy_(quantised)
+        return unchanged
 
     def quantised(self, matrix: Tensor) -> Tensor:
         """Returns a matrix of quantised weights."""

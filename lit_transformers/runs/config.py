@@ -11,7 +11,6 @@ from lit_transformers.attention.kernels import cuda_only
 from lit_transformers.batch import DataDescription, LanguageDescription, MixedDescription
 from lit_transformers.compression import CompressionConfig
 from lit_transformers.compression.callback import compressions_of
-from lit_transformers.compression.compression import order_conflicts
 from lit_transformers.config import Config, ConfigError, Plain, Seed, nearest, paths_within, table
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.models.cost import ModelCost, shapes_or_values
@@ -75,8 +74,8 @@ class RunConfig(Config):
             self.model.override(self.task.evaluation)
         except ConfigError as error:
             yield f"task.evaluation changes a field that model does not have: {error}"
-        if self.training.precision == "bf16" and self.training.device == "cpu":
-            yield "training.precision bf16 needs CUDA, and training.device is cpu"
+        if self.training.precision == "bf16" and self.training.device == "cpu" and self.training.steps:
+            yield "training in bf16 needs CUDA, and training.device is cpu; set training.precision to 32"
         if cuda_only(self.training.attention_kernel) and self.training.device == "cpu":
             yield f"training.attention_kernel {self.training.attention_kernel} needs CUDA, and training.device is cpu"
         if self.training.strategy == "fsdp" and self.task.evaluation:
@@ -111,7 +110,6 @@ class RunConfig(Config):
     def _compression_conflicts(self) -> Iterator[str]:
         if not self.compression:
             return
-        yield from order_conflicts(self.compression)
         for number, compression in enumerate(self.compression):
             if compression.learns and not self.training.steps:
                 yield f"compression.{number} {compression.kind} learns in training; set training.steps to more than 0"
@@ -119,6 +117,8 @@ class RunConfig(Config):
             yield "compression changes the last weights, and training.stop selects others; set training.stop to null"
         if self.training.strategy == "fsdp":
             yield "compression needs whole matrices, of which fsdp leaves each rank a part; set training.strategy: ddp"
+        if self.task.evaluation and any(compression.changes_passes for compression in self.compression):
+            yield "task.evaluation measures another network, whose passes compression does not change; empty it"
         if self.training.cache_features:
             yield "compression changes the network whose features are cached; set training.cache_features: false"
 
@@ -169,7 +169,6 @@ class RunConfig(Config):
         with paths_within(self):
             task = self.measured_task.build(self.model, data.description, self.training)
             _ = task.groups
-            compressions_of(self.compression, task)
         return task
 
     def build_teacher(self, description: DataDescription) -> LabelledTask:
@@ -304,11 +303,13 @@ class Description(NamedTuple):
 def describe(config: RunConfig, data: Data | None = None) -> Description:
     """Returns the parameters, FLOPs, tokens and state of a run. ``data``: the config's data, where already built.
 
-    Raises ConfigError where a package is missing that the run will need.
+    Raises ConfigError where a package is missing that the run will need, and where a compression has no place in its
+    network.
     """
     config.measured_task.require_packages()
     description = (data or config.build_data()).description
     with paths_within(config):
+        require_compressions(config, description)
         cost = config.task.cost(config.model, description)
         frozen, saved = frozen_and_saved(config, description, cost)
     cost = cost._replace(flops_per_token=cost.flops_per_token + flops_of_teacher(config, description))
@@ -325,6 +326,15 @@ def describe(config: RunConfig, data: Data | None = None) -> Description:
         cost.state_bytes,
         cost.decoding_state,
     )
+
+
+def require_compressions(config: RunConfig, data: DataDescription) -> None:
+    """Raises ConfigError where a compression has no place in the network of a run, or cannot follow another."""
+    if config.compression:
+        shapes_or_values(
+            lambda: config.measured_task.build(config.model, data, config.training),
+            lambda task: compressions_of(config.compression, task),
+        )
 
 
 def frozen_and_saved(config: RunConfig, data: DataDescription, cost: ModelCost) -> tuple[int, float]:

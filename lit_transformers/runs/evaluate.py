@@ -102,6 +102,8 @@ def load(
         task.load_state_dict(checkpoint_data["state_dict"])
     except RuntimeError as error:
         raise ConfigError(f"{other_weights(error)}; {REMEDY}", str(checkpoint)) from None
+    for compression in config.compression:
+        compression.prepare(task)
     task.trained_symbols = TrainedSymbols.of(extra).to_dict()
     return task.eval(), config, {name: value for name, value in extra.items() if name not in ("config", CODE, TRAINING)}
 

@@ -170,7 +170,7 @@ def require_device(training: TrainingConfig) -> None:
         training.devices,
         f"torchrun --nproc-per-node {training.devices} -m lit_transformers fit RUN.yaml",
     )
-    if training.precision == "bf16" and not torch.cuda.is_available():
+    if training.precision == "bf16" and training.steps and not torch.cuda.is_available():
         raise ConfigError(
             "bf16 needs CUDA, and no such device is to be found; set training.precision=32", "training.precision"
         )

@@ -17,6 +17,7 @@ from lit_transformers.models import ModelConfig
 from lit_transformers.runs.config import RunConfig, RunWeightsConfig
 from lit_transformers.runs.made_weights import file_of_source
 from lit_transformers.runs.narrowed_weights import require_narrower
+from lit_transformers.runs.quantised_starts import require_kept_levels
 from lit_transformers.runs.shared_weights import model_of_start
 from lit_transformers.runs.starting_weights import (
     StartingWeights,
@@ -60,7 +61,8 @@ def rehearse(config: RunConfig, data: Data | None = None) -> None:
 
 def rehearse_start(config: RunConfig, task: Task) -> None:
     """Copies the weights of small networks of the runs that a run starts from into its small network. Raises
-    ConfigError if they do not fit."""
+    ConfigError if they do not fit, or are quantised and would not stay so."""
+    require_kept_levels(config)
     sources, starts = {}, config.start.sources()
     for part, source in starts.items():
         if part == "teacher":  # a run's description compares it with the task

@@ -36,6 +36,7 @@ from lit_transformers.config import (
 from lit_transformers.models import ModelConfig
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.printing.error_lines import first_line
+from lit_transformers.quantisation import FORM
 from lit_transformers.records.files import CHECKPOINT, replace_file
 from lit_transformers.runs.code import changed_since
 from lit_transformers.runs.trained_symbols import symbols_of_checkpoint, symbols_of_folder
@@ -199,7 +200,9 @@ def start_from(
     symbols from what it computes; a longer table of positions begins with the shorter one. Raises ConfigError, which
     names what differs, where weights do not fit.
     """
-    sources = {part: of._replace(tensors=task.current_names(of.tensors)) for part, of in sources.items()}
+    sources = {
+        part: of._replace(tensors=without_quantisers(task.current_names(of.tensors))) for part, of in sources.items()
+    }
     if head is not None:
         sources["heads"] = of_head(sources["heads"], task, head)
     names, tables = own_names(task), position_tables(task)
@@ -235,6 +238,11 @@ def start_from(
     }
     notes = dict.fromkeys(note for source in sources.values() for note in source.notes)
     return [*notes, *(f"{part} starts anew" for part in anew), *resized, *left_out]
+
+
+def without_quantisers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns weights without the quantisers of inputs, which each run has anew."""
+    return {name: tensor for name, tensor in tensors.items() if not name.endswith(f".{FORM}")}
 
 
 def load_teacher(teacher: Task, weights: StartingWeights, with_heads: bool) -> None:

@@ -25,6 +25,7 @@ from lit_transformers.heads.metric import HeadsMetric
 from lit_transformers.mixer import Mixer
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig, Network
+from lit_transformers.quantisation import restore_quantisers
 from lit_transformers.records.measure import Measure
 from lit_transformers.stacks.block import add_losses
 from lit_transformers.stacks.carried import Carried
@@ -260,7 +261,9 @@ class Task(L.LightningModule, ABC):
         return self.former_names[former] + name.removeprefix(former) if former else name
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        return super().load_state_dict(self.current_names(state_dict), *args, **kwargs)
+        tensors = self.current_names(state_dict)
+        restore_quantisers(self, tensors)
+        return super().load_state_dict(tensors, *args, **kwargs)
 
     @abstractmethod
     def read(self, network: Any, batch: Any) -> Representation:

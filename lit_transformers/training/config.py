@@ -275,8 +275,9 @@ class TrainingConfig(Config):
     gradient is the mean over all their targets; average: average the final weights over several updates; groups:
     parameters that learn at another rate, later or not at all; unfreezing: gradual unfreezing of the layers from the
     top (None: all learn from the start); clip: largest norm of the gradient (None for any), over the parameters that
-    learn in the update; precision: "bf16" needs CUDA; tf32: round the factors of float32 products, convolutions and
-    LSTMs to 10 bits on CUDA; attention_kernel: the only kernel by which torch may compute scaled_dot_product_attention
+    learn in the update; precision: training in "bf16" needs CUDA; tf32: round the factors of float32 products,
+    convolutions and LSTMs to 10 bits on CUDA; attention_kernel: the only kernel by which torch may compute
+    scaled_dot_product_attention
     ("auto" for all; "efficient" and "cudnn" need CUDA); recompute: store only the inputs of each layer, and compute the
     layer again in the backward pass, which saves memory, takes one more forward pass and changes no number (gradient
     checkpointing, arXiv:1604.06174); compile: run the network through torch.compile; validate_every: steps between

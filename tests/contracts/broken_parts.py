@@ -44,6 +44,8 @@ from datamodules.strings.generators.generator import String
 from datamodules.text.sources import split_by_hash
 from lit_transformers.adapters import BottleneckConfig
 from lit_transformers.batch import ClassLabels, LabelledDescription, Vocabulary
+from lit_transformers.compression import Compression, CompressionConfig
+from lit_transformers.compression.compression import Matrices, matrices_of
 from lit_transformers.decoding.decode import Decoded, GreedyConfig, walk
 from lit_transformers.encodings import RotaryConfig
 from lit_transformers.encodings.positions import Sinusoidal, SinusoidalConfig
@@ -535,7 +537,52 @@ class SilentConfig(MixerConfig, kind="silent"):
         raise NotImplementedError
 
 
+class GreedyConfig(CompressionConfig, kind="greedy"):
+    """Halves every matrix, whatever it is to compress."""
+
+    def build(self, task: nn.Module) -> Compression:
+        return Halves(matrices_of(task, ("network",)))
+
+
+class Halves(Compression):
+    def __init__(self, matrices: Matrices) -> None:
+        self.matrices = matrices
+
+    def finish(self) -> None:
+        for matrix in self.matrices.values():
+            matrix.data /= 2
+
+
+class UndoneConfig(CompressionConfig, kind="undone"):
+    """Compresses nothing."""
+
+    def build(self, task: nn.Module) -> Compression:
+        return Compression()
+
+
+class AmnesicConfig(CompressionConfig, kind="amnesic"):
+    """Divides matrices by the number of updates, which no checkpoint holds."""
+
+    def build(self, task: nn.Module) -> Compression:
+        return Divides(matrices_of(task, self.parameters))
+
+
+class Divides(Compression):
+    def __init__(self, matrices: Matrices) -> None:
+        self.matrices, self.updates = matrices, 1
+
+    def after_step(self, done: float) -> None:
+        self.updates += 1
+
+    def finish(self) -> None:
+        for matrix in self.matrices.values():
+            matrix.data /= self.updates
+
+
 FAULTS: Mapping[str, tuple[Any, str, str]] = {
+    "compression of all": (GreedyConfig, "changes its parameters alone", "compress matrices_of(task, self.parameters)"),
+    "compression of nothing": (UndoneConfig, "has an effect on training or weights", "change the matrices in place"),
+    "compression without state": (AmnesicConfig, "resumes as if never stopped", "return from state_dict"),
     "mode without a word": (SilentConfig, "modes", "refuses to be cross; give the reason in refusals of promises()"),
     "mode promised and refused": (SilentConfig(contradicts=True), "modes", "remove the mode or the refusal"),
     "encoding of positions": (SquaredConfig, "the distance alone counts", "compute scores from i - j alone"),

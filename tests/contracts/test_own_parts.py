@@ -20,8 +20,9 @@ from contract_cases import CASES, name
 from datamodules import CORRUPTIONS, DATA, EXAMPLES, GENERATORS, NOISES, PAIRS, SOURCES, TOKENIZERS
 from datamodules.core.documents import Shard
 from lit_transformers.batch import PairBatch, needed_mask, needed_source_mask
-from lit_transformers.checks import data_parts, network_parts, part_checks, training_parts
+from lit_transformers.checks import compression_parts, data_parts, network_parts, part_checks, training_parts
 from lit_transformers.checks.contract import checks_of, run_check
+from lit_transformers.compression import COMPRESSIONS
 from lit_transformers.config import Config
 from lit_transformers.decoding.decode import DECODINGS
 from lit_transformers.plugins import table_of
@@ -53,6 +54,7 @@ PARTS: Mapping[str, tuple[dict[str, type[Any]], Sequence[Any]]] = {
     "OPTIMIZERS": (OPTIMIZERS, [*OPTIMIZERS]),
     "SCHEDULES": (SCHEDULES, [*SCHEDULES]),
     "DECODINGS": (DECODINGS, [*DECODINGS]),
+    "COMPRESSIONS": (COMPRESSIONS, [*COMPRESSIONS]),
     "GENERATORS": (GENERATORS, [*GENERATORS]),
     "NOISES": (NOISES, [*NOISES]),
     "CORRUPTIONS": (CORRUPTIONS, [*CORRUPTIONS]),
@@ -102,6 +104,8 @@ PARTS: Mapping[str, tuple[dict[str, type[Any]], Sequence[Any]]] = {
         ],
     ),
 }
+QUICK = ("OPTIMIZERS", "SCHEDULES", "COMPRESSIONS", "GENERATORS", "NOISES", "CORRUPTIONS", "TOKENIZERS")
+"""Tables of which every case is a quick test; of others the first one."""
 ELSEWHERE = {
     "SOURCES": {"stdlib": "test_sources.py: thousands of files", "hub": "test_hub.py: takes the package datasets"},
     "EXAMPLES": dict.fromkeys(("choices", "squad_choices"), "test_multiple_choice.py: records and a file of SQuAD")
@@ -172,7 +176,15 @@ def parts() -> Iterator[Any]:
                 if isinstance(case, str)
                 else f"{case['kind']}-{number}"
             )
-            is_quick = table in ("OPTIMIZERS", "SCHEDULES", "GENERATORS", "NOISES", "CORRUPTIONS", "TOKENIZERS")
+            is_quick = table in (
+                "OPTIMIZERS",
+                "SCHEDULES",
+                "COMPRESSIONS",
+                "GENERATORS",
+                "NOISES",
+                "CORRUPTIONS",
+                "TOKENIZERS",
+            )
             marks = [] if is_quick or number == 0 else [pytest.mark.slow]
             yield pytest.param(table, case, id=f"{table}-{label}", marks=marks)
 
@@ -243,7 +255,7 @@ def test_a_broken_part_is_noticed_and_its_line_says_the_way_out(
 
 def test_every_line_of_a_check_that_failed_says_the_way_out() -> None:
     lines = []
-    for module in (part_checks, network_parts, training_parts, data_parts):
+    for module in (part_checks, network_parts, training_parts, compression_parts, data_parts):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "Broken":
                 lines.append(ast.unparse(node.args[0]))

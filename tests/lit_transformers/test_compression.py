@@ -18,9 +18,10 @@ from lit_transformers.compression.callback import CompressionCallback, compressi
 from lit_transformers.compression.compression import matrices_of
 from lit_transformers.compression.gate_heads import GateHeads, chance_to_be_open, drawn_gates, fixed_gates
 from lit_transformers.compression.prune_heads import PruneHeads
-from lit_transformers.compression.quantise_weights import dequantised, levels_of, rows_of
+from lit_transformers.compression.quantise_weights import rows_of
 from lit_transformers.compression.share_values import shared_values
 from lit_transformers.config import ConfigError
+from lit_transformers.quantisation import dequantised, levels_of
 from lit_transformers.runs import RunConfig, fit
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.question_answering import QuestionAnswering
@@ -385,7 +386,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "role": ([{"kind": "prune_weights", "parameters": ["layer 3"]}], {}, "the network has no layer 3"),
     "vectors": ([{"kind": "prune_weights", "parameters": ["norms"]}], {}, "norms has no matrix"),
     "nothing": ([{"kind": "prune_weights", "parameters": []}], {}, "changes nothing"),
-    "twice": ([{"kind": "quantise_weights"}, {"kind": "quantise_weights"}], {}, "compression.1 follows compression.0"),
+    "twice": ([{"kind": "quantise_weights"}, {"kind": "quantise_weights"}], {}, "compression.1: follows compression.0"),
     "order": ([{"kind": "share_values"}, {"kind": "prune_weights"}], {}, "put prune_weights first"),
     "backwards": ([{"kind": "prune_weights", "begin": 0.5, "end": 0.2}], {}, "before it begins"),
     "pattern": ([{"kind": "prune_weights", "pattern": "2:4", "sparsity": 0.7}], {}, "half of each matrix at once"),

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_transformers.compression.quantise_weights import dequantised, levels_of, rows_of
+from lit_transformers.compression.quantise_weights import rows_of
 from lit_transformers.compression.share_values import shared_values
 from lit_transformers.config import ConfigError
 from lit_transformers.exchange.pack import pack_checkpoint
 from lit_transformers.packing.codings import packed, unpacked
 from lit_transformers.packing.packed_file import packed_contents, write_packed
+from lit_transformers.quantisation import dequantised, levels_of
 from lit_transformers.training.checkpoints import read
 
 

@@ -10,6 +10,7 @@ COMPRESSION = "tests/lit_transformers/test_compression.py::test_"
 NARROW = "tests/contracts/test_narrow_networks.py::test_"
 NARROWED = "tests/lit_transformers/test_narrow.py::test_"
 LAYER_DROP = "tests/lit_transformers/test_layer_drop.py::test_"
+ACTIVATIONS = "tests/lit_transformers/test_quantised_activations.py::test_"
 PACKED = "tests/lit_transformers/test_packing.py::test_"
 DISTILLATION = "tests/lit_transformers/test_distillation.py::test_"
 MULTI_TASK = "tests/lit_transformers/test_multi_task.py::test_"
@@ -5337,8 +5338,8 @@ UPDATE_FAULTS = (
         "heads",
         "a task reads the new names of weights alone",
         "lit_transformers/tasks/task.py",
-        "super().load_state_dict(self.current_names(state_dict), ",
-        "super().load_state_dict(state_dict, ",
+        "tensors = self.current_names(state_dict)",
+        "tensors = dict(state_dict)",
         ("tests/lit_transformers/test_checkpoints.py::test_weights_that_an_older_task_has_written_are_read",),
     ),
     Fault(
@@ -5576,7 +5577,7 @@ COMPRESSION_FAULTS = (
     Fault(
         "compression",
         "the zero point is dropped",
-        "lit_transformers/compression/quantise_weights.py",
+        "lit_transformers/quantisation.py",
         "(levels.codes - levels.zeros) * levels.scales",
         "levels.codes * levels.scales",
         (f"{COMPRESSION}weights_become_the_nearest_of_their_levels",),
@@ -5584,7 +5585,7 @@ COMPRESSION_FAULTS = (
     Fault(
         "compression",
         "scales have all their bits, so that codes are not found again",
-        "lit_transformers/compression/quantise_weights.py",
+        "lit_transformers/quantisation.py",
         "(fraction * 2**SCALE_BITS).ceil() / 2**SCALE_BITS",
         "fraction",
         (
@@ -5684,8 +5685,8 @@ COMPRESSION_FAULTS = (
         "compression",
         "the last compression is applied first",
         "lit_transformers/compression/callback.py",
-        "        for compression in self.compressions:\n            if compression.calibration_batches:",
-        "        for compression in reversed(self.compressions):\n            if compression.calibration_batches:",
+        "        for number, compression in enumerate(self.compressions):\n            if",
+        "        for number, compression in reversed([*enumerate(self.compressions)]):\n            if",
         (f"{COMPRESSION}compressions_act_in_the_order_of_their_list",),
     ),
     Fault(
@@ -5729,6 +5730,17 @@ COMPRESSION_FAULTS = (
         (
             f"{SHARED_WEIGHTS}layers_that_share_weights_start_from_the_layers_of_their_group",
             f"{SHARED_WEIGHTS}only_the_shared_part_of_a_layer_is_a_mean_and_chosen_layers_come_first",
+        ),
+    ),
+    Fault(
+        "compression",
+        "inputs have a scale for the tensor, called one for each vector",
+        "lit_transformers/quantisation.py",
+        "x.abs().amax(dim=-1, keepdim=True) if self.by_row else",
+        "x.abs().amax() if self.by_row else",
+        (
+            f"{ACTIVATIONS}inputs_become_the_nearest_of_their_levels",
+            f"{ACTIVATIONS}every_map_multiplies_quantised_inputs",
         ),
     ),
     Fault(
@@ -5778,6 +5790,121 @@ COMPRESSION_FAULTS = (
         'start["start.share"] = config.start.share',
         "pass",
         (f"{SHARED_WEIGHTS}a_stage_is_shared_and_factorised_and_then_trained",),
+    ),
+    Fault(
+        "compression",
+        "inputs beyond a static scale have levels beyond the last",
+        "lit_transformers/quantisation.py",
+        "codes.clamp_(-self.most, self.most) if self.scale else codes",
+        "codes",
+        (f"{ACTIVATIONS}inputs_become_the_nearest_of_their_levels",),
+    ),
+    Fault(
+        "compression",
+        "the int8 product has no scales of channels",
+        "lit_transformers/quantisation.py",
+        "torch.addcmul(bias, y, of_channels)",
+        "y + bias",
+        (
+            f"{ACTIVATIONS}the_int8_product_is_that_of_quantised_numbers",
+            f"{ACTIVATIONS}a_run_is_measured_alike_however_it_is_executed",
+        ),
+    ),
+    Fault(
+        "compression",
+        "the int8 product multiplies the codes of earlier weights",
+        "lit_transformers/quantisation.py",
+        "if self._levels is None or self._levels[0] != place:",
+        "if self._levels is None:",
+        (f"{ACTIVATIONS}the_int8_product_is_that_of_quantised_numbers",),
+    ),
+    Fault(
+        "compression",
+        "the int8 product rounds weights that are not of 8 bits",
+        "lit_transformers/quantisation.py",
+        "if not torch.equal(dequantised(levels), weight):",
+        "if weight is None:",
+        (f"{ACTIVATIONS}the_int8_product_needs_weights_of_8_bits_by_channel",),
+    ),
+    Fault(
+        "compression",
+        "int8 runs on any processor",
+        "lit_transformers/compression/quantise_activations.py",
+        'if self.execution == "int8" and not has_int8_product():',
+        'if self.execution == "none":',
+        (f"{ACTIVATIONS}a_processor_without_the_instructions_is_refused",),
+    ),
+    Fault(
+        "compression",
+        "a static scale is of the last batch alone",
+        "lit_transformers/compression/quantise_activations.py",
+        "torch.maximum(largest.get(name, own), own)",
+        "own",
+        (f"{ACTIVATIONS}static_scales_are_of_the_largest_inputs_in_batches_of_training",),
+    ),
+    Fault(
+        "compression",
+        "a map that is never called is quantised in silence",
+        "lit_transformers/compression/quantise_activations.py",
+        "if not self.largest[name]:",
+        'if name == "":',
+        (f"{ACTIVATIONS}a_map_that_is_never_called_is_refused",),
+    ),
+    Fault(
+        "compression",
+        "a checkpoint is read without the quantisers of its inputs",
+        "lit_transformers/tasks/task.py",
+        "        restore_quantisers(self, tensors)\n",
+        "",
+        (f"{ACTIVATIONS}a_checkpoint_with_quantised_inputs_is_read_everywhere",),
+    ),
+    Fault(
+        "compression",
+        "an evaluation ignores its execution",
+        "lit_transformers/compression/quantise_activations.py",
+        "                linear.quantiser.execution = self.execution\n",
+        "                pass\n",
+        (f"{ACTIVATIONS}a_run_is_measured_alike_however_it_is_executed",),
+    ),
+    Fault(
+        "compression",
+        "a network of quantised weights is trained",
+        "lit_transformers/runs/quantised_starts.py",
+        'if few and part != "teacher"',
+        'if few and part == "teacher"',
+        (f"{ACTIVATIONS}a_run_that_would_undo_the_levels_of_its_start_is_refused",),
+    ),
+    Fault(
+        "compression",
+        "inputs of a start are read as they are",
+        "lit_transformers/runs/quantised_starts.py",
+        "if activations in kinds and",
+        "if activations not in kinds and",
+        (f"{ACTIVATIONS}a_run_that_would_undo_the_levels_of_its_start_is_refused",),
+    ),
+    Fault(
+        "compression",
+        "weights that do not change are quantised in silence",
+        "lit_transformers/compression/quantise_weights.py",
+        'if unchanged and self.config.when == "after":',
+        'if unchanged and self.config.when == "during":',
+        (f"{ACTIVATIONS}weights_that_would_not_change_are_refused",),
+    ),
+    Fault(
+        "compression",
+        "the order of compressions is judged by the names of roles",
+        "lit_transformers/compression/compression.py",
+        "common = matrices[first] & matrices[number]",
+        "common = {*config.parameters} & {*earlier.parameters}",
+        (f"{ACTIVATIONS}what_has_no_place_is_refused_in_a_line",),
+    ),
+    Fault(
+        "compression",
+        "a compression of a plug-in may change other parameters",
+        "lit_transformers/checks/compression_parts.py",
+        "before.keys() - named if",
+        "before.keys() - before.keys() if",
+        ("tests/contracts/test_own_parts.py::test_a_broken_part_is_noticed_and_its_line_says_the_way_out",),
     ),
     Fault(
         "compression",
