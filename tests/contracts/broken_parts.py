@@ -609,7 +609,7 @@ FAULTS: Mapping[str, tuple[Any, str, str]] = {
     "metric that is not measured": (
         SteepConfig,
         "measures name its metrics",
-        "measures lacks macro_f1, nats, and names los",
+        "measures lacks macro_f1, matthews, nats, and names los",
     ),
     "weight decay": (DecaysAllConfig, "vectors are not decayed", "build its groups by decay_groups"),
     "learning rate": (DecaysAllConfig(learning_rate=0.3), "learning rate has a hold", "hand it on as lr"),
