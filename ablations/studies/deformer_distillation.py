@@ -27,10 +27,10 @@ def distilled(**losses: Plain) -> Mapping[str, Any]:
 
 
 ABLATION = Ablation(
-    question="What does a reader with five of six layers apart gain by learning from the full network?",
+    question="What does a reader with three of six layers apart gain by learning from the full network?",
     answer=["distillation in place of fine-tuning alone", "distillation in place of none from the teacher's weights"],
     source=Source("Cao et al. 2020", arxiv="2005.00697", table="2"),
-    baseline=READER.override({"model.apart": 5}),
+    baseline=READER.override({"model.apart": 3}),
     factors={
         "learning": {
             "alone": {},
@@ -58,7 +58,7 @@ ABLATION = Ablation(
     ],
     published=Published(
         protocol="BERT-base with 9 of 12 layers apart on SQuAD 1.1, with logits and states of the full network, each "
-        "with the weight 1; here MiniLM with 5 of 6 layers apart on xquad, cross-validated by passage",
+        "with the weight 1; here MiniLM with 3 of 6 layers apart on xquad, cross-validated by passage",
         metric="F1 on SQuAD 1.1",
         goal="maximize",
         cells=[PublishedValue("learning=distilled", 87.00, note="9 of 12 layers apart")],
@@ -76,3 +76,4 @@ ABLATION = Ablation(
     },
     preparation=FETCH,
 )
+"""With five of six layers apart, a reader of one pass over xquad stays below the floor."""
