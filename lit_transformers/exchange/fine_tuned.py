@@ -182,7 +182,7 @@ def fine_tuned_head(checkpoint: Path) -> FineTunedHead | None:
 
 
 def head_of_import(weights: StartingWeights) -> FineTunedHead | None:
-    """Returns the fine-tuned head of imported weights; None if they are of another objective than those in ``TASKS``."""
+    """Returns the fine-tuned head of imported weights; None if their objective is not in ``TASKS``."""
     if not isinstance(weights.task, Mapping) or weights.task["kind"] not in TASKS.values():
         return None
     name, config = head_of_task(weights.task)
