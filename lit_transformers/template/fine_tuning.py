@@ -405,6 +405,9 @@ def table_of(path: str, named: Columns) -> LabelledTable:
     if not labels:
         reason = f"no record has a text in {columns.text!r} and a label in {columns.label!r}"
         raise DataError(f"{path}: {reason}; name other columns by --text and --label")
+    if not any(map(_has_letter, texts)):
+        reason = f"no text in the column {columns.text!r} has a letter, such as {texts[0]!r}"
+        raise DataError(f"{path}: {reason}; name another column by --text")
     return LabelledTable(columns, texts, labels, incomplete)
 
 
@@ -419,6 +422,8 @@ def _known(path: str, started: Started, table: LabelledTable, names: list[str] |
         source["incomplete"] = "leave_out"
         records, are = ("record", "is") if table.incomplete == 1 else ("records", "are")
         lines = [*lines, f"{table.incomplete:,} {records} without a text or a label {are} omitted"]
+    if bare := [text for text in table.texts if not _has_letter(text)]:
+        lines = [*lines, f"{len(bare):,} of {len(table.texts):,} texts have no letter, such as {bare[0]!r}"]
     corpus = LabelledRecordsConfig.from_dict(source).corpus()
     shown = ", ".join(f"{name} {json.dumps(column, ensure_ascii=False)}" for name, column in chosen.items())
     cut = sum(row > length for row in rows) / len(rows)
@@ -427,6 +432,10 @@ def _known(path: str, started: Started, table: LabelledTable, names: list[str] |
     mean = statistics.fmean(min(row, length) for row in rows)
     messages = [f"columns: {shown}", *lines, row]
     return OwnData({"kind": "labelled_texts", **source}, *counts, length, mean, names, messages)
+
+
+def _has_letter(text: str) -> bool:
+    return any(map(str.isalpha, text))
 
 
 def _splits(path: str) -> dict[str, Plain]:

@@ -105,10 +105,12 @@ def test_a_first_run_takes_minutes_and_its_lines_say_how_to_train_longer(tmp_pat
 
 def test_labels_are_those_of_all_records_and_empty_ones_are_omitted(tmp_path: Path) -> None:
     """Records that are sorted by their label, more than are measured, with some that have none."""
-    rows = [*reviews(5000)[::2], *reviews(10)[1::2], {"id": 0, "Review": "a film", "Sentiment": ""}]
+    first = {"id": 0, "Review": "!?", "Sentiment": "good"}
+    rows = [first, *reviews(5000)[::2], *reviews(10)[1::2], {"id": 0, "Review": "a film", "Sentiment": ""}]
     lines = write_fine_tuning("classify", table(tmp_path / "reviews.csv", rows), tmp_path / "run", None, FOUND, at(0.0))
-    assert "classes: dull (5), good (2,500)" in lines
+    assert "classes: dull (5), good (2,501)" in lines
     assert "1 record without a text or a label is omitted" in lines
+    assert "1 of 2,000 texts have no letter, such as '!?'" in lines
 
 
 def test_questions_of_a_table_are_read_in_rows_that_hold_them(tmp_path: Path) -> None:
@@ -128,6 +130,12 @@ def test_questions_of_a_table_are_read_in_rows_that_hold_them(tmp_path: Path) ->
     [
         ("classify", [{"a": "x", "label": "y"}], {}, r"which column is the text\? Name one by --text: a, label"),
         ("classify", reviews(), {"label": "Rewiew"}, r"no column 'Rewiew'.*Review.*\(set --label\)"),
+        (
+            "classify",
+            reviews(),
+            {"text": "id"},
+            "no text in the column .id. has a letter.*; name another column",
+        ),
         ("classify", reviews(8)[::2], {}, "has 1 different labels in 4 records; name another column by --label"),
         ("score", reviews(), {}, "holds a label that is not a number .*--classify"),
     ],
