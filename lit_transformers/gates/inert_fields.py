@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,6 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from lit_transformers.batch import Vocabulary
 from lit_transformers.config import Config, LowerLayers, Memory
 from lit_transformers.gates.miniature import VOCABULARY, probe_length, seeded, shrink
+from lit_transformers.machine.cores import one_thread
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.task import TaskConfig
 from lit_transformers.training.config import TrainingConfig
@@ -65,18 +64,6 @@ def changes_nothing(arm: ComparedRun, baseline: ComparedRun) -> bool:
             tensors_equal(observe(arm, sizes, length, depth), observe(baseline, sizes, length, depth))
             for length in dict.fromkeys((length, arm.data.length))
         )
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Computes on one thread within the block: of networks this small several wait for each other most of the time, all
-    the more where runs take the other cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def defining_fields(config: ComparedRun) -> tuple[Any, ...]:

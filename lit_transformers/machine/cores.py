@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from lit_transformers.config import ConfigError
 
-__all__ = ["cgroup_cores", "limit_threads", "machine_memory", "requested_threads", "usable_cores"]
+__all__ = ["cgroup_cores", "limit_threads", "machine_memory", "one_thread", "requested_threads", "usable_cores"]
 
 THREADS = "OMP_NUM_THREADS"
 LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -71,6 +71,20 @@ def limit_threads() -> None:
 
     if requested_threads() is None:
         torch.set_num_threads(min(torch.get_num_threads(), usable_cores()))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Computes on one thread within the block. Several threads of a small network wait for each other most of the time,
+    the more so if other processes take the other cores."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _cpu_cgroups(root: Path) -> Iterator[Path]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 
 from lit_transformers.batch import Vocabulary
-from lit_transformers.machine.cores import limit_threads
+from lit_transformers.machine.cores import limit_threads, one_thread
 from lit_transformers.models import ModelConfig
 from lit_transformers.tasks import TaskConfig
 from lit_transformers.training.config import TrainingConfig
@@ -65,17 +63,6 @@ def measured_pace(model: ModelConfig, task: TaskConfig, symbols: int, length: in
             steps.append(_clock(device) - middle)
     share = threads * SHARED if threads > 1 and device.type == "cpu" else 1.0
     return Pace(min(passes) / tokens / share, min(steps) / share)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limits torch to one thread within the block."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def about(seconds: float) -> str:
