@@ -84,7 +84,9 @@ def fine_tuning_values(path: Path) -> dict[str, Plain]:
         for name, shown in names.items()
     )
     headings = ("Trained by", "Examples a second", "Suite, times faster", "Nats", "Suite, difference")
-    of_nats = f"Nats are means over {len(nats['seeds'])} seeds, after one epoch of {nats['examples']:,} sentences."
+    seeds = len(nats["seeds"])
+    of_seeds = f"means over {seeds} seeds" if seeds > 1 else "of one seed (`--seeds 1`)"
+    of_nats = f"Nats are {of_seeds}, after one epoch of {nats['examples']:,} sentences."
     return {
         "speed.fine_tuning_sentence": sentence,
         "speed.fine_tuning": f"{sentence} {of_nats}\n\n{_table(headings, rows)}",
