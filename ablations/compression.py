@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Metric, Scale
-from ablations.fine_tuning import TUNED, WHOLE
+from ablations.fine_tuning import TUNED, WHOLE, after
 
 DENSE = TUNED.override(
     {"data.source.examples": 8000, "training.steps": 250, "training.schedule.warmup": 25, "task.dropout": 0.1}
@@ -14,24 +14,14 @@ DENSE = TUNED.override(
 """MiniLM fine-tuned on one pass of 8,000 sentences."""
 
 
-def after(dense: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the overrides of a run of no steps that starts from the dense run with these overrides."""
-    return {
-        "training.steps": 0,
-        "training.schedule.warmup": 0,
-        "start.network": {"run": DENSE.override(dense).to_dict()},
-        "start.heads": "network",
-    }
-
-
-COMPRESSED = DENSE.override(after({}))
+COMPRESSED = DENSE.override(after(DENSE))
 """The dense network as it is, measured again: the baseline of what compresses it without training."""
 
 LARGER: Mapping[str, Any] = {
     **{path: value for path, value in WHOLE.items() if not path.startswith("training.")},
     "training.device": "cuda",
     "training.precision": "bf16",
-    **{path: value for path, value in after(WHOLE).items() if path.startswith("start.")},
+    **{path: value for path, value in after(DENSE.override(WHOLE)).items() if path.startswith("start.")},
 }
 """Overrides of COMPRESSED: the dense network has had three passes of all sentences on a GPU."""
 

@@ -159,6 +159,16 @@ RETRIEVAL = RunConfig(
 RATE = "training.optimizer.learning_rate"
 
 
+def after(run: RunConfig) -> Mapping[str, Any]:
+    """Returns the overrides of a run of no steps that starts from all weights of another run."""
+    return {
+        "training.steps": 0,
+        "training.schedule.warmup": 0,
+        "start.network": {"run": run.to_dict()},
+        "start.heads": "network",
+    }
+
+
 def rates(baseline: RunConfig) -> Mapping[str, Mapping[str, Any]]:
     """Returns the levels of a factor: the learning rate of the baseline, half of it, and twice it."""
     rate = baseline.training.optimizer.learning_rate

@@ -8,29 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Margin, Metric, Published, Scale, Source
-from ablations.fine_tuning import FETCH, READER, READER_F1, SIX_LANGUAGES_ON_GPU
+from ablations.fine_tuning import FETCH, READER, READER_F1, SIX_LANGUAGES_ON_GPU, after
 
-APART: Mapping[str, Any] = {"model.apart": 3}
-
-
-def after(reader: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the overrides of a run of no steps that starts from the reader with these overrides."""
-    return {
-        "training.steps": 0,
-        "training.schedule.warmup": 0,
-        "start.network": {"run": READER.override({**APART, **reader}).to_dict()},
-        "start.heads": "network",
-    }
-
-
-ON_GPU: Mapping[str, Any] = {**SIX_LANGUAGES_ON_GPU, **after(SIX_LANGUAGES_ON_GPU)}
+APART = READER.override({"model.apart": 3})
+"""The reader whose states of passages are kept."""
+ON_GPU: Mapping[str, Any] = {**SIX_LANGUAGES_ON_GPU, **after(APART.override(SIX_LANGUAGES_ON_GPU))}
 """Overrides for readers of six languages."""
 
 ABLATION = Ablation(
     question="How much do answers lose if states of passages are kept in fewer bits?",
     answer=["eight bits"],
     source=Source("Cao et al. 2020", arxiv="2005.00697"),
-    baseline=READER.override({**APART, **after({})}),
+    baseline=APART.override(after(APART)),
     factors={
         "states": {
             "float32": {},
