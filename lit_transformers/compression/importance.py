@@ -14,7 +14,7 @@ from lit_transformers.mixers.qkv import QKVMixer
 from lit_transformers.stacks.feedforward import FeedForward, SeparableConvolution
 from lit_transformers.training.ranks import mean_over_ranks
 
-__all__ = ["Units", "importance_of", "units_of"]
+__all__ = ["Units", "heads_of", "importance_of", "norms_of", "units_of"]
 
 
 class Units(NamedTuple):
@@ -41,10 +41,21 @@ class Units(NamedTuple):
 def units_of(sublayer: nn.Module) -> Units | None:
     """Returns the heads of a mixer or the channels of a feed-forward; None for other modules."""
     if isinstance(sublayer, QKVMixer):
-        return Units(sublayer, sublayer.merge, sublayer.heads)
+        return heads_of(sublayer)
     if isinstance(sublayer, FeedForward | SeparableConvolution):
         return Units(sublayer, sublayer.narrow, sublayer.width)
     return None
+
+
+def heads_of(mixer: QKVMixer) -> Units:
+    """Returns the heads of a mixer."""
+    return Units(mixer, mixer.merge, mixer.heads)
+
+
+@torch.no_grad()
+def norms_of(units: Units) -> Tensor:
+    """Returns the Euclidean norm (n,) of the columns of each unit in its last map."""
+    return units.projection.weight.unflatten(1, (units.number, units.size)).norm(dim=(0, 2))
 
 
 def importance_of(units: Sequence[Units], task: Any, batches: Iterable[Any]) -> list[Tensor]:

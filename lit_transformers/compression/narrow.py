@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
 from lit_transformers.compression.compression import random_scores
-from lit_transformers.compression.importance import Units, importance_of, units_of
+from lit_transformers.compression.importance import Units, importance_of, norms_of, units_of
 from lit_transformers.config import Config, ConfigError, Positive, Seed
 from lit_transformers.mixer import Mixer
 from lit_transformers.mixers.qkv import QKVMixer
@@ -163,8 +164,7 @@ def scores_of(
     elif config.score == "magnitude":
         scores = [_magnitude(own) for own in units.values()]
     else:
-        limited = (batch for batch, _ in zip(batches(), range(config.batches), strict=False))
-        scores = importance_of([*units.values()], task, limited)
+        scores = importance_of([*units.values()], task, islice(batches(), config.batches))
     return dict(zip(units, scores, strict=True))
 
 
@@ -172,11 +172,13 @@ def scores_of(
 def _magnitude(units: Units) -> Tensor:
     """Returns the norms (n,) of the weights of units: of heads those in the output map, of channels those in all
     maps."""
+    if units.are_heads:
+        return norms_of(units)
     squares = units.projection.weight.square().sum(dim=0)
     for weight in units.sublayer.parameters():
-        if not units.are_heads and weight.dim() > 1 and weight is not units.projection.weight:
+        if weight.dim() > 1 and weight is not units.projection.weight:
             squares = squares + weight.square().flatten(1).sum(dim=1)
-    return squares.view(units.number, units.size).sum(dim=1).sqrt()
+    return squares.sqrt()
 
 
 def is_width(path: str) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_transformers.compression.compression import Compression, CompressionConfig, matrices_of, random_scores
-from lit_transformers.compression.importance import Units, importance_of
+from lit_transformers.compression.importance import heads_of, importance_of, norms_of
 from lit_transformers.config import ConfigError, Positive, Seed
 from lit_transformers.mixers.qkv import QKVMixer
 
@@ -50,8 +50,7 @@ class PruneHeads(Compression):
         self.calibration_batches = config.batches if config.score == "importance" else 0
 
     def calibrate(self, task: Any, batches: Iterable[Any]) -> None:
-        units = [Units(mixer, mixer.merge, mixer.heads) for mixer in self.mixers.values()]
-        self.importance = importance_of(units, task, batches)
+        self.importance = importance_of([*map(heads_of, self.mixers.values())], task, batches)
 
     def finish(self) -> None:
         scores = [self.scores(number, mixer) for number, mixer in enumerate(self.mixers.values())]
@@ -69,7 +68,7 @@ class PruneHeads(Compression):
             return own / own.norm().clamp(min=torch.finfo(own.dtype).tiny)
         if self.config.score == "random":
             return random_scores((mixer.heads,), self.config.seed, number)
-        return mixer.merge.weight.detach().unflatten(1, (mixer.heads, mixer.head_dim)).norm(dim=(0, 2)).cpu()
+        return norms_of(heads_of(mixer)).cpu()
 
 
 def mixers_with_heads(task: nn.Module, roles: Iterable[str], kind: str) -> dict[str, QKVMixer]:
