@@ -319,9 +319,10 @@ def _passes(planned: PlannedStudy, runner: Runner) -> dict[str, dict[str, float]
     for name, keys in planned.keys_by_name().items():
         for key in keys:
             shared = runner.cached_pass(runner.config.from_dict(planned.configs[key]))
-            if shared is not None:
-                flops = shared.tokens * (planned.costs[name]["flops_per_token"] or 0.0)
-                passes.setdefault(shared.name, {})[key] = flops
+            if shared is None:  # other seeds have none either
+                break
+            flops = shared.tokens * (planned.costs[name]["flops_per_token"] or 0.0)
+            passes.setdefault(shared.name, {})[key] = flops
     return passes
 
 

@@ -77,9 +77,9 @@ class VectorLayout(NamedTuple):
 
         real: True at vectors that are written; None: all are. Gradients pass as if nothing was rounded.
         """
-        exact = vectors.detach().float()
         if self.precision == "float32":
             return vectors
+        exact = vectors.detach().float()
         if self.precision == "bfloat16":
             read = exact.bfloat16().float()
         else:

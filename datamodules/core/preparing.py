@@ -18,13 +18,13 @@ MEGABYTE = 1e6
 
 
 class TextCount:
-    """The number of items that are done, of a total. noun: of several items, for the lines."""
+    """The number of texts that are done, of a total."""
 
-    def __init__(self, total: int, noun: str = "texts") -> None:
-        self.total, self.noun, self.done = total, noun, 0
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
 
     def __str__(self) -> str:
-        return f"{self.done:,} of {self.total:,} {self.noun}"
+        return f"{self.done:,} of {self.total:,} texts"
 
 
 @contextmanager
