@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from golden.runs import RUNS
+from stopped_runs import stop_run
 from torch import Tensor, nn
 
 from lit_transformers.compression import COMPRESSIONS, CompressionConfig
@@ -25,7 +24,6 @@ from lit_transformers.quantisation import dequantised, levels_of
 from lit_transformers.runs import RunConfig, fit
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.question_answering import QuestionAnswering
-from lit_transformers.training.callbacks import Interrupted
 from lit_transformers.training.checkpoints import read
 
 BASE = RunConfig.from_dict({**RUNS["deformer"], "training": {"steps": 12, "device": "cpu", "log_every": 4}})
@@ -241,20 +239,10 @@ STOPPED = {
 
 
 @pytest.mark.parametrize("name", STOPPED)
-def test_a_stopped_run_resumes_to_the_same_weights(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_resumes_to_the_same_weights(tmp_path: Path, name: str) -> None:
     config = compressed(*STOPPED[name], **{"training.validate_every": 4})
     fit(config, tmp_path / "whole")
-    step, calls = QuestionAnswering.training_step, iter(range(1, 1000))
-
-    def step_and_stop(task: QuestionAnswering, batch: Any, index: int) -> dict[str, Any]:
-        if next(calls) == 7:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return step(task, batch, index)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(QuestionAnswering, "training_step", step_and_stop)
-        with pytest.raises(Interrupted, match="stopped at step 6;"):
-            fit(config, tmp_path / "parts")
+    stop_run(config, tmp_path / "parts", QuestionAnswering, steps=6)
     fit(config, tmp_path / "parts")
     whole, parts = weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts")
     assert all(torch.equal(tensor, parts[name]) for name, tensor in whole.items())

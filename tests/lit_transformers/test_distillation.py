@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 from forked import Forked
+from stopped_runs import stop_run
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -33,7 +32,6 @@ from lit_transformers.tasks.labelled import LabelledTask
 from lit_transformers.tasks.layer_attention import attention_flops, attention_weights, mixers_of
 from lit_transformers.tasks.question_answering import QuestionAnswering
 from lit_transformers.tasks.relations import relation_difference, relation_flops, relations_of
-from lit_transformers.training.callbacks import Interrupted
 from lit_transformers.training.config import TrainingConfig
 
 SMALL = {"kind": "encoder", "dim": 8, "heads": 2, "depth": 2, "positions": "sinusoidal", "norm": "post"}
@@ -419,22 +417,10 @@ def test_a_run_that_teaches_is_a_source_of_the_run_that_learns(distilled: Path) 
         fit(CONFIG, distilled.parent / "elsewhere" / "run")
 
 
-def test_a_stopped_run_resumes_with_its_teacher_as_if_it_had_not_stopped(
-    distilled: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step, calls = Classification.training_step, iter(range(1, 1000))
-
-    def step_and_stop(task: Classification, batch: LabelledBatch, index: int) -> dict[str, Any]:
-        if next(calls) == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return step(task, batch, index)
-
+def test_a_stopped_run_resumes_with_its_teacher_as_if_it_had_not_stopped(distilled: Path) -> None:
     config = CONFIG.override({"training.validate_every": 5})  # which does not take over the weights of the other run
     directory = distilled.parent / run_key(config)
-    with monkeypatch.context() as patch:
-        patch.setattr(Classification, "training_step", step_and_stop)
-        with pytest.raises(Interrupted, match="stopped at step 3;"):
-            fit(config, directory)
+    stop_run(config, directory, Classification, steps=3)
     fit(config, directory)
     torch.testing.assert_close(weights(directory), weights(distilled), rtol=0, atol=0)
 

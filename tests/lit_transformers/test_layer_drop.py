@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 import torch
 from forked import training
 from golden.runs import RUNS
+from stopped_runs import stop_run
 from torch import Tensor
 
 from lit_transformers.config import ConfigError
@@ -22,7 +21,6 @@ from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig, fit, load
 from lit_transformers.stacks import SequentialConfig, Stack
 from lit_transformers.tasks.question_answering import QuestionAnswering
-from lit_transformers.training.callbacks import Interrupted
 
 DEPTH = 6
 STEPS = {"training.steps": 12, "training.validate_every": 4, "training.log_every": 4, "training.device": "cpu"}
@@ -123,21 +121,9 @@ def test_a_divided_stack_drops_layers_in_both_parts() -> None:
     assert [part.layer_drop for part in built(0.3).split(2)] == [0.3, 0.3]  # type: ignore[attr-defined]
 
 
-def test_a_stopped_run_skips_the_same_layers_when_it_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_skips_the_same_layers_when_it_is_resumed(tmp_path: Path) -> None:
     fit(RUN, tmp_path / "whole")
-    step, calls = QuestionAnswering.training_step, iter(range(1, 1000))
-
-    def step_and_stop(task: QuestionAnswering, batch: Any, index: int) -> dict[str, Any]:
-        if next(calls) == 7:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return step(task, batch, index)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(QuestionAnswering, "training_step", step_and_stop)
-        with pytest.raises(Interrupted, match="stopped at step 6;"):
-            fit(RUN, tmp_path / "parts")
+    stop_run(RUN, tmp_path / "parts", QuestionAnswering, steps=6)
     fit(RUN, tmp_path / "parts")
     whole, parts = (load(tmp_path / name / CHECKPOINT)[0].state_dict() for name in ("whole", "parts"))
     assert all(torch.equal(tensor, parts[name]) for name, tensor in whole.items())

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import copy
-import os
-import signal
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 import pytest
 import torch
 from forked import Forked
+from stopped_runs import stop_run
 from torch import Tensor
 from torch.nn import functional as F
 
 from datamodules import ListOpsConfig
-from lit_transformers.batch import LabelledBatch
 from lit_transformers.config import ConfigError
 from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.records.files import CHECKPOINT
@@ -24,7 +21,6 @@ from lit_transformers.runs import RunConfig, describe, fit, load
 from lit_transformers.runs.train import train
 from lit_transformers.tasks.classification import Classification
 from lit_transformers.tasks.pooled import PooledTask
-from lit_transformers.training.callbacks import Interrupted
 from lit_transformers.training.stopping import Stop
 
 CONFIG = RunConfig.from_dict(
@@ -98,22 +94,10 @@ def test_it_learns_the_outputs_of_the_mean_of_its_last_weights(accumulate: int, 
     assert any((alone[name] - learned[name]).abs().max() > 1e-3 for name in learned)
 
 
-def test_a_stopped_run_resumes_with_its_teacher_as_if_it_had_not_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_resumes_with_its_teacher_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     config = CONFIG.override({"model.dropout": 0.2})
     whole = fitted(config, tmp_path / "whole")
-    step, calls = Classification.training_step, iter(range(1, 1000))
-
-    def step_and_stop(task: Classification, batch: LabelledBatch, index: int) -> dict[str, Any]:
-        if next(calls) == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return step(task, batch, index)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Classification, "training_step", step_and_stop)
-        with pytest.raises(Interrupted, match="stopped at step 3;"):
-            fit(config, tmp_path / "stopped")
+    stop_run(config, tmp_path / "stopped", Classification, steps=3)
     held = torch.load(tmp_path / "stopped" / CHECKPOINT, weights_only=True)["past_weights"]
     assert len(held) == 3, "two and the weights of the last update, which are a teacher's of the next"
     fit(config, tmp_path / "stopped")
