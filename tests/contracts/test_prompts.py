@@ -77,7 +77,7 @@ def test_a_decoder_learns_answers_which_are_written_for_their_prompts(
     training = {"steps": 120, "device": "cpu", "optimizer": {"kind": "adamw", "learning_rate": 1e-2}}
     data = plain_data(records(tmp_path), batch_size=6)
     config = RunConfig.from_dict({"model": model, "task": "strings", "data": data, "training": training})
-    metrics, _, _ = train(config, config.build_data(), tmp_path, "its own", Stop())
+    metrics, _, _ = train(config, config.build_data(), tmp_path, tmp_path.name, Stop())
     assert metrics["val/sequence_accuracy"] == 1 and metrics["val/nats"] < 0.1
     assert not [name for name in metrics if "@" in name]
     greedy = SamplingConfig(temperature=0.0, top_k=0, top_p=1.0, seed=0)

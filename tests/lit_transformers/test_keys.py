@@ -204,7 +204,7 @@ def test_whatever_runs_in_training_and_measuring_is_on_the_path(
 
     sys.setprofile(note)
     try:
-        train(config, config.data.build(), tmp_path, "its own", Stop())
+        train(config, config.data.build(), tmp_path, tmp_path.name, Stop())
     finally:
         sys.setprofile(None)
     own = {module for module in executed if module.split(".")[0] in code.PACKAGES}

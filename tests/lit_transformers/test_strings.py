@@ -257,7 +257,7 @@ def test_mixers_act_after_every_update_and_before_a_checkpoint_is_kept(
 
     monkeypatch.setattr(Checkpointer, "on_train_batch_end", record_weights)
     config = clamped(SHORT)
-    train(config, GeneratedData(config.data), tmp_path, "its own", Stop())
+    train(config, GeneratedData(config.data), tmp_path, tmp_path.name, Stop())
     assert len(largest_weights) == 12 and max(largest_weights) <= 0.01
 
 
