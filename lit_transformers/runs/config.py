@@ -113,6 +113,9 @@ class RunConfig(Config):
         for number, compression in enumerate(self.compression):
             if compression.learns and not self.training.steps:
                 yield f"compression.{number} {compression.kind} learns in training; set training.steps to more than 0"
+            if compression.needs_whole_batches and self.training.devices > 1:
+                reason = f"{compression.kind} reads all rows of a batch at once, which ranks divide"
+                yield f"compression.{number} {reason}; set its by: row, or training.devices: 1"
         if self.training.stop is not None:
             yield "compression changes the last weights, and training.stop selects others; set training.stop to null"
         if self.training.strategy == "fsdp":

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from golden.runs import RUNS
+from compressed_runs import BASE, built, compressed
 from stopped_runs import stop_run
 from torch import Tensor, nn
 
-from lit_transformers.compression import COMPRESSIONS, CompressionConfig
-from lit_transformers.compression.callback import CompressionCallback, compressions_of
+from lit_transformers.compression import COMPRESSIONS
+from lit_transformers.compression.callback import compressions_of
 from lit_transformers.compression.compression import matrices_of
 from lit_transformers.compression.gate_heads import GateHeads, chance_to_be_open, drawn_gates, fixed_gates
 from lit_transformers.compression.prune_heads import PruneHeads
@@ -21,27 +21,12 @@ from lit_transformers.compression.quantise_weights import rows_of
 from lit_transformers.compression.share_values import shared_values
 from lit_transformers.config import ConfigError
 from lit_transformers.quantisation import dequantised, levels_of
-from lit_transformers.runs import RunConfig, fit
+from lit_transformers.runs import fit
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.question_answering import QuestionAnswering
 from lit_transformers.training.checkpoints import read
 
-BASE = RunConfig.from_dict({**RUNS["deformer"], "training": {"steps": 12, "device": "cpu", "log_every": 4}})
 MERGE = "network.stack.blocks.{}.mixer.merge.weight"
-
-
-def compressed(*parts: Mapping[str, Any], **changes: Any) -> RunConfig:
-    return BASE.override({"compression": tuple(CompressionConfig.from_dict(part) for part in parts), **changes})
-
-
-def built(*parts: Mapping[str, Any]) -> tuple[Task, CompressionCallback]:
-    config = compressed(*parts)
-    data = config.build_data()
-    torch.manual_seed(0)
-    task = config.build_task(data)
-    for matrix in matrices_of(task, ["network"]).values():
-        nn.init.normal_(matrix, std=0.1)
-    return task, CompressionCallback(config.compression, task, data.train_dataloader)
 
 
 def finished(*parts: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -234,7 +219,10 @@ def test_gradients_are_taken_at_quantised_weights_and_change_the_weights_behind_
 STOPPED = {
     "gradual": [{"kind": "prune_weights", "begin": 0.1, "end": 0.7, "score": "movement"}],
     "gates": [{"kind": "gate_heads", "penalty": 0.2}],
-    "during": [{"kind": "quantise_weights", "bits": 3, "when": "during", "begin": 0.3, "symmetric": False}],
+    "during": [
+        {"kind": "quantise_weights", "bits": 3, "when": "during", "begin": 0.3, "symmetric": False},
+        {"kind": "quantise_activations", "bits": 4, "when": "during", "begin": 0.6},
+    ],
 }
 
 
