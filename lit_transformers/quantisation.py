@@ -10,6 +10,7 @@ from jaxtyping import Float, Int8
 from torch import Tensor, nn
 
 from lit_transformers.config import ConfigError
+from lit_transformers.precision import full_precision
 
 __all__ = [
     "FORM",
@@ -112,7 +113,7 @@ class InputQuantiser(nn.Module):
 
     def levels(self, x: Float[Tensor, "*n i"]) -> Levels:
         """Returns the level of each input, and the scales and zero points of vectors or of all inputs."""
-        x = x.detach().to(torch.promote_types(x.dtype, torch.float32))
+        x = full_precision(x.detach())
         if self.is_fixed:
             scales, zeros = self.form[1], x.new_zeros(()) if self.is_symmetric else self.form[3]
         elif self.is_symmetric:

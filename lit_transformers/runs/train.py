@@ -93,6 +93,7 @@ def train(
             if config.training.steps:
                 trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
             else:
+                task.to(trainer.strategy.root_device)
                 compression.finish()
         except Pruned as end:
             end.tokens = reading.count.total()

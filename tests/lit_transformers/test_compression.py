@@ -6,14 +6,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pretended_device
 import pytest
 import torch
 from compressed_runs import BASE, built, compressed
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from stopped_runs import stop_run
 from torch import Tensor, nn
 
 from lit_transformers.compression import COMPRESSIONS
-from lit_transformers.compression.callback import compressions_of
+from lit_transformers.compression.callback import CompressionCallback, compressions_of
 from lit_transformers.compression.compression import matrices_of
 from lit_transformers.compression.gate_heads import GateHeads, chance_to_be_open, drawn_gates, fixed_gates
 from lit_transformers.compression.prune_heads import PruneHeads
@@ -250,6 +252,37 @@ def test_a_run_of_no_steps_compresses_another_run_and_the_next_one_recovers(tmp_
     assert {name.split(".")[4] for name in changed} == {"mixer"}
     for name in changed:
         assert torch.equal(recovered[name] == 0, zeros[name] == 0) and not torch.equal(recovered[name], zeros[name])
+
+
+def test_a_run_of_no_steps_is_compressed_on_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, devices = compressed({"kind": "prune_weights"}, **{"training.steps": 0}), list[torch.device]()
+    monkeypatch.setattr(SingleDeviceStrategy, "root_device", torch.device("meta"))
+    monkeypatch.setattr(CompressionCallback, "finish", lambda callback: devices.append(callback.task.device))
+    fit(config, tmp_path)
+    assert devices == [torch.device("meta")]
+
+
+ON_A_DEVICE = [
+    {"kind": "prune_weights"},
+    {"kind": "prune_heads", "heads": 1},
+    {"kind": "quantise_weights", "symmetric": False},
+    {"kind": "quantise_activations", "scales": "static", "by": "tensor", "symmetric": False},
+    {"kind": "share_values", "bits": 3},
+]
+
+
+@pytest.mark.parametrize("part", ON_A_DEVICE, ids=lambda part: part["kind"])
+def test_a_compression_acts_on_another_device_as_on_the_cpu(part: dict[str, Any]) -> None:
+    task, callback = built(part)
+    callback.finish()
+    with pretended_device.pretended():
+        other, callback = built(part)
+        other.to(pretended_device.DEVICE)
+        callback.finish()
+        assert {tensor.device for tensor in other.state_dict().values()} == {pretended_device.DEVICE}
+        tensors = {name: tensor.to("cpu") for name, tensor in other.state_dict().items()}
+    for name, tensor in task.state_dict().items():
+        torch.testing.assert_close(tensors[name], tensor)
 
 
 def test_heads_are_judged_on_batches_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5978,6 +5978,33 @@ COMPRESSION_FAULTS = (
     ),
     Fault(
         "compression",
+        "weights are packed as bfloat16 though some have more bits",
+        "lit_transformers/packing/codings.py",
+        "if not (bits & 0xFFFF).any():",
+        "if bits.size:",
+        (f"{PACKED}a_tensor_takes_few_bits_and_is_read_back_to_the_bit",),
+    ),
+    Fault(
+        "compression",
+        "a run of no steps is compressed on the CPU",
+        "lit_transformers/runs/train.py",
+        "                task.to(trainer.strategy.root_device)\n",
+        "",
+        (f"{COMPRESSION}a_run_of_no_steps_is_compressed_on_its_device",),
+    ),
+    Fault(
+        "compression",
+        "quantised inputs that an export omits have a line each",
+        "lit_transformers/exchange/convert.py",
+        "for name in sorted(omitted - quantisers)",
+        "for name in sorted(omitted)",
+        (
+            "tests/parity/test_exchange_fields.py::"
+            "test_all_quantised_inputs_that_an_architecture_has_no_place_for_are_in_one_line",
+        ),
+    ),
+    Fault(
+        "compression",
         "a negative zero is packed as zero",
         "lit_transformers/packing/codings.py",
         "array.view(np.uint32) != 0",
