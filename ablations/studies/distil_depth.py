@@ -74,8 +74,8 @@ ABLATION = Ablation(
         claims=[
             "The student keeps 97 % of GLUE with 40 % fewer parameters.",
             "Of its three losses, that by the teacher's outputs matters most, then the cosine of states.",
-            "MiniLM (arXiv:2002.10957) keeps more than 99 % on SQuAD 2.0 and some tasks of GLUE with half of the layers' "
-            "parameters, by relations alone.",
+            "MiniLM (arXiv:2002.10957) keeps more than 99 % on SQuAD 2.0 and some tasks of GLUE with half of the "
+            "layers' parameters, by relations alone.",
         ],
     ),
     scales={

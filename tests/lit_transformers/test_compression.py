@@ -23,7 +23,7 @@ from lit_transformers.compression.quantise_weights import rows_of
 from lit_transformers.compression.share_values import shared_values
 from lit_transformers.config import ConfigError
 from lit_transformers.quantisation import dequantised, levels_of
-from lit_transformers.runs import fit
+from lit_transformers.runs import fit, train
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.question_answering import QuestionAnswering
 from lit_transformers.training.checkpoints import read
@@ -242,9 +242,9 @@ def test_a_run_of_no_steps_compresses_another_run_and_the_next_one_recovers(tmp_
     fit(BASE, tmp_path / "dense")
     start = {part: {"kind": "file", "path": str(tmp_path / "dense/checkpoint.ckpt")} for part in ("network", "heads")}
     part = {"kind": "prune_weights", "sparsity": 0.5, "parameters": ["mixers"]}
-    pruned = compressed(part, **{"training.steps": 0, "start": start})
+    pruned = compressed(part, **{"training.steps": 0, "start": start, "timed": True})
     record = fit(pruned, tmp_path / "pruned")
-    assert record["measured"]["packed_bytes"] > 0
+    assert all(record["measured"][name] > 0 for name in ("packed_bytes", "time_ratio", "latency_ratio"))
     start = {part: {"kind": "file", "path": str(tmp_path / "pruned/checkpoint.ckpt")} for part in ("network", "heads")}
     fit(compressed({"kind": "hold_zeros"}, start=start), tmp_path / "recovered")
     dense, zeros, recovered = (weights_of(tmp_path / name) for name in ("dense", "pruned", "recovered"))
@@ -301,12 +301,24 @@ def test_heads_are_judged_on_batches_of_training(tmp_path: Path, monkeypatch: py
     assert len(read) == 2 and all(any(torch.equal(inputs, other) for other in first) for inputs in read)
 
 
-def test_a_network_starts_from_chosen_layers(tmp_path: Path) -> None:
+def test_a_network_starts_from_chosen_layers_and_is_timed_next_to_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed: list[tuple[int, dict[str, Tensor]]] = []
+
+    def time_ratios(task: Task, other: Task, batches: Any) -> dict[str, float]:
+        timed.extend((own.model_config.get("depth"), own.state_dict()) for own in (task, other))
+        return {"time_ratio": 1.5}
+
+    monkeypatch.setattr(train, "time_ratios", time_ratios)
     fit(BASE, tmp_path / "dense")
     start = {part: {"kind": "file", "path": str(tmp_path / "dense/checkpoint.ckpt")} for part in ("network", "heads")}
     changes = {"training.steps": 0, "model.apart": 0, "start": start}
-    fit(BASE.override({**changes, "model.depth": 3, "start.layers": (2, 1, 2)}), tmp_path / "other")
+    config = BASE.override({**changes, "model.depth": 3, "start.layers": (2, 1, 2), "timed": True})
+    assert fit(config, tmp_path / "other")["measured"]["time_ratio"] == 1.5
     dense, other = weights_of(tmp_path / "dense"), weights_of(tmp_path / "other")
+    assert [depth for depth, _ in timed] == [3, 2]
+    assert all(torch.equal(tensor, timed[1][1][name]) for name, tensor in dense.items() if "stack" in name)
     for place, layer in enumerate((1, 0, 1)):
         assert torch.equal(other[MERGE.format(place)], dense[MERGE.format(layer)])
     with pytest.raises(ConfigError, match=r"start\.layers: .* has 2 layers, and no layer 3"):

@@ -11,6 +11,7 @@ NARROW = "tests/contracts/test_narrow_networks.py::test_"
 NARROWED = "tests/lit_transformers/test_narrow.py::test_"
 LAYER_DROP = "tests/lit_transformers/test_layer_drop.py::test_"
 ACTIVATIONS = "tests/lit_transformers/test_quantised_activations.py::test_"
+PASS_TIMES = "tests/lit_transformers/test_pass_times.py::test_"
 PACKED = "tests/lit_transformers/test_packing.py::test_"
 DISTILLATION = "tests/lit_transformers/test_distillation.py::test_"
 MULTI_TASK = "tests/lit_transformers/test_multi_task.py::test_"
@@ -5693,8 +5694,8 @@ COMPRESSION_FAULTS = (
         "compression",
         "a run of no steps is not compressed",
         "lit_transformers/runs/train.py",
-        "            else:\n                compression.finish()\n",
-        "",
+        "                compression.finish()\n",
+        "                pass\n",
         (f"{COMPRESSION}a_run_of_no_steps_compresses_another_run_and_the_next_one_recovers",),
     ),
     Fault(
@@ -6002,6 +6003,46 @@ COMPRESSION_FAULTS = (
             "tests/parity/test_exchange_fields.py::"
             "test_all_quantised_inputs_that_an_architecture_has_no_place_for_are_in_one_line",
         ),
+    ),
+    Fault(
+        "compression",
+        "networks that are timed do not take turns in beginning",
+        "lit_transformers/runs/pass_times.py",
+        "(first, second) if number % 2 else (second, first)",
+        "(first, second)",
+        (f"{PASS_TIMES}both_networks_take_turns_and_a_slow_round_does_not_count",),
+    ),
+    Fault(
+        "compression",
+        "a run is timed next to a network of its own size",
+        "lit_transformers/runs/pass_times.py",
+        'objective.build(sources["network"].model, task.data',
+        "objective.build(config.model, task.data",
+        (f"{COMPRESSION}a_network_starts_from_chosen_layers_and_is_timed_next_to_all",),
+    ),
+    Fault(
+        "compression",
+        "the time of a text is that of its batch",
+        "lit_transformers/runs/pass_times.py",
+        "len(value) == rows:\n            return value[row : row + 1]",
+        "len(value) == rows:\n            return value",
+        (f"{PASS_TIMES}the_longest_text_of_a_batch_is_cut_out_of_all_its_parts",),
+    ),
+    Fault(
+        "compression",
+        "the keys of all runs know that nothing is timed",
+        "lit_transformers/runs/keys.py",
+        '        del plain["timed"]\n',
+        "        pass\n",
+        (f"{PASS_TIMES}nothing_is_timed_unless_a_run_asks_for_it",),
+    ),
+    Fault(
+        "compression",
+        "a run that is timed is trained anew",
+        "lit_transformers/runs/keys.py",
+        '"timed": False, ',
+        "",
+        (f"{PASS_TIMES}a_run_that_is_timed_is_trained_like_one_that_is_not",),
     ),
     Fault(
         "compression",
