@@ -10,6 +10,7 @@ from jaxtyping import Float, Int8
 from torch import Tensor, nn
 
 from lit_transformers.config import ConfigError
+from lit_transformers.precision import full_precision
 
 __all__ = [
     "FORM",
@@ -17,10 +18,10 @@ __all__ = [
     "InputQuantiser",
     "Levels",
     "dequantised",
+    "form_of",
     "has_int8_product",
     "int8_levels",
     "levels_of",
-    "most_level",
     "restore_quantisers",
 ]
 
@@ -89,34 +90,47 @@ def int8_levels(weight: Float[Tensor, "o i"]) -> tuple[Int8[Tensor, "o i"], Floa
 
 
 class InputQuantiser(nn.Module):
-    """Replaces the inputs of a linear map by the nearest of uniform levels around 0, with a scale for each vector, for
-    the whole tensor, or a fixed one. Beyond the last level of a fixed scale, inputs become this level.
+    """Replaces the inputs of a linear map by the nearest of uniform levels, with a scale for each vector, for the whole
+    tensor, or a fixed one. Symmetric levels have 0 in their middle; others extend from the smallest input to the
+    largest, 0 included, and have a zero point: the code of 0. Beyond the last level of a fixed scale, inputs become
+    this level. Gradients pass as if inputs were not quantised (the straight-through estimator, arXiv:1308.3432).
 
-    form (3,): all that decides its numbers, as a checkpoint holds it: the bits; the fixed scale, or 0; and 1 for scales
-    by vector, or 0. execution: ``simulated`` multiplies quantised numbers in float32; ``int8`` multiplies their codes
-    by torch's int8 product, whose sums are exact.
+    form (3,) or (4,): all that decides its numbers, as a checkpoint holds it: the bits; the fixed scale, or 0; 1 for
+    scales by vector, or 0; and for levels with a zero point, the fixed one, or 0. execution: ``simulated`` multiplies
+    quantised numbers in float32; ``int8`` multiplies their codes by torch's int8 product, whose sums are exact.
     """
 
-    def __init__(self, form: Float[Tensor, " 3"]) -> None:
+    form: Tensor
+
+    def __init__(self, form: Float[Tensor, " f"]) -> None:
         super().__init__()
         self.register_buffer("form", form)
         self.execution: Execution = "simulated"
-        bits, self.scale, self.by_row = form.tolist()
-        self.most = most_level(int(bits))
-        self._levels: tuple[tuple[int, int], Tensor, Tensor] | None = None
+        bits, scale, self.by_row, *zero = form.tolist()
+        self.is_fixed, self.is_symmetric = scale > 0, not zero
+        self.lowest, self.highest = codes_within(int(bits), self.is_symmetric)
+        self._weights: tuple[tuple[int, int], Tensor, Tensor, Tensor] | None = None
 
-    def codes(self, x: Float[Tensor, "*n i"]) -> tuple[Float[Tensor, "*n i"], Tensor | float]:
-        """Returns the level of each input, and the scales by which levels are multiplied."""
-        scales: Tensor | float = self.scale
-        if not self.scale:
+    def levels(self, x: Float[Tensor, "*n i"]) -> Levels:
+        """Returns the level of each input, and the scales and zero points of vectors or of all inputs."""
+        x = full_precision(x.detach())
+        if self.is_fixed:
+            scales, zeros = self.form[1], x.new_zeros(()) if self.is_symmetric else self.form[3]
+        elif self.is_symmetric:
             largest = x.abs().amax(dim=-1, keepdim=True) if self.by_row else x.abs().amax()
-            scales = torch.where(largest > 0, largest / self.most, 1.0)
+            scales, zeros = torch.where(largest > 0, largest / self.highest, 1.0), x.new_zeros(())
+        else:
+            low, high = (x.amin(dim=-1, keepdim=True), x.amax(dim=-1, keepdim=True)) if self.by_row else x.aminmax()
+            scales, zeros = scales_and_zeros(low, high, self.lowest, self.highest)
         codes = (x / scales).round_()
-        return codes.clamp_(-self.most, self.most) if self.scale else codes, scales
+        codes = codes if self.is_symmetric else codes.add_(zeros)
+        may_exceed = self.is_fixed or not self.is_symmetric
+        return Levels(codes.clamp_(self.lowest, self.highest) if may_exceed else codes, scales, zeros)
 
     def forward(self, x: Float[Tensor, "*n i"]) -> Float[Tensor, "*n i"]:
-        codes, scales = self.codes(x)
-        return codes * scales
+        codes, scales, zeros = self.levels(x)
+        quantised = (codes * scales if self.is_symmetric else (codes - zeros) * scales).to(x.dtype)
+        return quantised + (x - x.detach()) if x.requires_grad and torch.is_grad_enabled() else quantised
 
     def product(
         self, x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None
@@ -125,13 +139,43 @@ class InputQuantiser(nn.Module):
         if x.device.type != "cpu":
             raise ConfigError(f"the int8 product is of the CPU, and this is {x.device}; set simulated", "execution")
         place = (weight.data_ptr(), weight._version)
-        if self._levels is None or self._levels[0] != place:
-            self._levels = (place, *int8_levels(weight))
-        _, weights, of_channels = self._levels
-        codes, scales = self.codes(x.flatten(end_dim=-2))
-        y = torch._int_mm(codes.to(torch.int8), weights.mT).to(x.dtype).mul_(scales)
+        if self._weights is None or self._weights[0] != place:
+            codes, scales = int8_levels(weight)
+            self._weights = (place, codes, scales, codes.sum(dim=1, dtype=torch.int32))
+        _, weights, of_channels, sums_of_codes = self._weights
+        inputs = self.levels(x.flatten(end_dim=-2))
+        products = torch._int_mm(inputs.codes.to(torch.int8), weights.mT)
+        if not self.is_symmetric:
+            products -= inputs.zeros.to(torch.int32) * sums_of_codes
+        y = products.to(inputs.codes.dtype).mul_(inputs.scales)
         y = y.mul_(of_channels) if bias is None else torch.addcmul(bias, y, of_channels)
-        return y.unflatten(0, x.shape[:-1])
+        return y.to(x.dtype).unflatten(0, x.shape[:-1])
+
+
+def codes_within(bits: int, symmetric: bool) -> tuple[int, int]:
+    """Returns the lowest and the highest code of inputs, both of int8 for at most 8 bits."""
+    highest = most_level(bits)
+    return (-highest, highest) if symmetric else (-highest - 1, highest)
+
+
+def scales_and_zeros(low: Tensor, high: Tensor, lowest: int, highest: int) -> tuple[Tensor, Tensor]:
+    """Returns the scales and zero points of levels with the given codes from low to high, 0 included."""
+    low, high = low.clamp(max=0), high.clamp(min=0)
+    scales = torch.where(high > low, (high - low) / (highest - lowest), 1.0)
+    return scales, lowest - (low / scales).round()
+
+
+def form_of(bits: int, by_row: bool, symmetric: bool, reach: tuple[float, float] | None) -> Float[Tensor, " f"]:
+    """Returns the form of an ``InputQuantiser``. reach: how far its inputs reach below and above 0, for fixed scales;
+    None for those of each pass."""
+    scale, zero = torch.zeros(()), torch.zeros(())
+    lowest, highest = codes_within(bits, symmetric)
+    if reach is not None and symmetric:
+        scale = torch.tensor(max(reach) / highest)
+    elif reach is not None:
+        scale, zero = scales_and_zeros(torch.tensor(-reach[0]), torch.tensor(reach[1]), lowest, highest)
+    form = torch.stack([torch.tensor(float(bits)), scale, torch.tensor(float(by_row)), zero])
+    return form[:3] if symmetric else form
 
 
 def restore_quantisers(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -54,6 +54,11 @@ class CompressionConfig(Config, ABC):
         """Returns the compression of the matrices of a task that have a role of ``parameters`` (``matrices_of``).
         Raises ConfigError, which names the field, where it has no place in one of them."""
 
+    @property
+    def needs_whole_batches(self) -> bool:
+        """Whether it reads, in training, all rows of a batch at once."""
+        return False
+
     def conflict_after(self, earlier: CompressionConfig) -> str | None:
         """Hook: returns why this compression cannot follow an earlier one on the same matrices; None where it can."""
         return None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal, final
+from typing import Literal, final
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
 from lit_transformers.compression.compression import (
@@ -17,6 +15,7 @@ from lit_transformers.compression.compression import (
     matrices_of,
     require_whole_groups,
 )
+from lit_transformers.compression.quantise import Quantise, QuantiseConfig
 from lit_transformers.config import ConfigError, Positive
 from lit_transformers.quantisation import dequantised, levels_of
 
@@ -26,29 +25,19 @@ Granularity = Literal["tensor", "channel", "group"]
 
 
 @final
-class QuantiseWeightsConfig(CompressionConfig, kind="quantise_weights"):
+class QuantiseWeightsConfig(QuantiseConfig, kind="quantise_weights"):
     """Replaces each weight by the nearest of 2^bits uniform levels: w = s (q - z), with an integer q, a scale s and a
     zero point z (Jacob et al. 2017, arXiv:1712.05877, equation 1).
 
-    bits: of a weight. granularity: the weights that share a scale: the tensor, each row of the matrix (the channel of
+    granularity: the weights that share a scale: the tensor, each row of the matrix (the channel of
     an output, or the vector of a symbol), or each ``group`` of neighbouring weights in a row. symmetric: levels
     -(2^(bits-1) - 1) to 2^(bits-1) - 1 around a zero point of 0, scaled to the largest magnitude; if false, 2^bits
-    levels from the smallest weight to the largest, 0 included. when: ``after`` training; or ``during``: each forward
-    pass reads quantised weights, and gradients change the weights behind them (the straight-through estimator,
-    arXiv:1308.3432), from the share ``begin`` of the updates on.
+    levels from the smallest weight to the largest, 0 included. In training, gradients change the weights behind the
+    quantised ones.
     """
 
-    bits: Annotated[int, Field(ge=2, le=8)] = 8
     granularity: Granularity = "channel"
     group: Positive = 64
-    symmetric: bool = True
-    when: Literal["after", "during"] = "after"
-    begin: Annotated[float, Field(ge=0, lt=1)] = 0.0
-
-    def conflicts(self) -> Iterator[str]:
-        yield from super().conflicts()
-        if self.begin and self.when == "after":
-            yield "begin is the start of training with quantised weights; set when: during, or begin: 0"
 
     def build(self, task: nn.Module) -> Compression:
         matrices = matrices_of(task, self.parameters)
@@ -71,16 +60,16 @@ def rows_of(matrix: Float[Tensor, "*o i"], granularity: Granularity, group: int)
 
 
 @final
-class QuantiseWeights(Compression):
+class QuantiseWeights(Quantise):
     """Quantises matrices in place, at the end or for each forward pass."""
 
     def __init__(self, config: QuantiseWeightsConfig, matrices: Matrices) -> None:
-        self.matrices = matrices
-        self.config, self.done = config, 0.0
+        super().__init__(config)
+        self.config, self.matrices = config, matrices
         self.kept: dict[str, Tensor] = {}
 
     def before_forward(self) -> None:
-        if self.config.when == "during" and self.done >= self.config.begin and not self.kept:
+        if self.is_due and not self.kept:
             self.kept = {name: matrix.detach().clone() for name, matrix in self.matrices.items()}
             self.quantise()
 
@@ -88,9 +77,6 @@ class QuantiseWeights(Compression):
         for name, weights in self.kept.items():
             self.matrices[name].data.copy_(weights)
         self.kept = {}
-
-    def after_step(self, done: float) -> None:
-        self.done = done
 
     def finish(self) -> None:
         unchanged = self.quantise()
@@ -112,9 +98,3 @@ class QuantiseWeights(Compression):
         """Returns a matrix of quantised weights."""
         rows = rows_of(matrix, self.config.granularity, self.config.group)
         return dequantised(levels_of(rows, self.config.bits, self.config.symmetric)).view_as(matrix)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"done": torch.tensor(self.done, dtype=torch.float64)}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self.done = float(state["done"])

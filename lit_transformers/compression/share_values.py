@@ -62,7 +62,7 @@ def shared_values(matrix: Float[Tensor, "*s"], bits: int, rounds: int) -> Float[
     centroids = torch.linspace(float(ordered[0]), float(ordered[-1]), count, dtype=torch.float64, device=ordered.device)
     for _ in range(rounds):
         ends = torch.searchsorted(ordered, (centroids[1:] + centroids[:-1]) / 2)
-        edges = torch.cat([ends.new_zeros(1), ends, ends.new_tensor([len(ordered)])])
+        edges = torch.cat([ends.new_zeros(1), ends, ends.new_full((1,), len(ordered))])
         sizes = edges.diff()
         means = (sums[edges[1:]] - sums[edges[:-1]]) / sizes.clamp(min=1)
         means = torch.where(sizes > 0, means, centroids)

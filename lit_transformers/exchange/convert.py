@@ -17,6 +17,7 @@ from lit_transformers.exchange.mapping import REQUIRED, Architecture, Family, Pa
 from lit_transformers.models import ModelConfig
 from lit_transformers.models.cost import MOST_LAYERS
 from lit_transformers.printing.error_lines import first_line
+from lit_transformers.quantisation import FORM
 from lit_transformers.runs.starting_weights import differences, own_names
 from lit_transformers.training.config import TrainingConfig
 
@@ -280,7 +281,7 @@ def write_tensors(
     architecture: Architecture, tensors: Mapping[str, Tensor], layout: WeightLayout
 ) -> tuple[dict[str, Tensor], str, list[str]]:
     """Returns tensors under the names of the architecture, the class of transformers that has these heads, and a line
-    for each of our parts that is left out. Raises ConfigError, which names the tensor, for a missing one or another
+    for each of our parts that is omitted. Raises ConfigError, which names the tensor, for a missing one or another
     shape."""
     checkpoint: dict[str, Tensor] = {}
     heads: set[str] = set()
@@ -302,9 +303,12 @@ def write_tensors(
                 tensor = pair.transfer.write(tensors[pair.ours], layout.heads)
                 checkpoint[name] = tensor.contiguous().clone()
             written.add(pair.ours)
-    left_out = {name.rpartition(".")[0] for name in tensors if name not in written and name not in layout.aliases}
-    reason = f"left out, for {article(architecture.name)} has no place for it"
-    lines = [f"{name}: {reason}" for name in sorted(left_out)]
+    omitted = {name.rpartition(".")[0] for name in tensors if name not in written and name not in layout.aliases}
+    quantisers = {name.rpartition(".")[0] for name in tensors if name.endswith(f".{FORM}")}
+    reason = f"omitted, for {article(architecture.name)} has no place for"
+    lines = [f"{name}: {reason} it" for name in sorted(omitted - quantisers)]
+    if quantisers:
+        lines.append(f"quantised inputs of {len(quantisers)} linear maps: {reason} them; it reads inputs as they are")
     for fused in architecture.fused:
         checkpoint = fused.joined(checkpoint)
     model_class = next(name for name, needed in architecture.classes.items() if heads.issuperset(needed))

@@ -42,7 +42,7 @@ def packed(tensor: Tensor) -> PackedTensor:
     if tensor.dtype is not torch.float32 or tensor.dim() < 2 or not tensor.numel():
         return PackedTensor("raw", shape, dtype, raw_bytes(tensor), {})
     array = tensor.numpy()
-    options = [("raw", array.tobytes(), {}), *sparse(array), *palette(array), *levels(array)]
+    options = [("raw", array.tobytes(), {}), *halves(array), *sparse(array), *palette(array), *levels(array)]
     coding, data, details = min(options, key=lambda option: len(option[1]) + len(str(option[2])))
     return PackedTensor(coding, shape, dtype, data, details)
 
@@ -65,6 +65,18 @@ def raw_bytes(tensor: Tensor) -> bytes:
 
 
 Option = tuple[str, bytes, dict[str, Any]]
+
+
+def halves(array: Array) -> Iterator[Option]:
+    """Yields the coding of weights that are numbers of bfloat16: the upper halves of their bits."""
+    bits = array.view(np.uint32)
+    if not (bits & 0xFFFF).any():
+        yield "bfloat16", (bits >> 16).astype(np.uint16).tobytes(), {}
+
+
+def read_halves(data: bytes, shape: tuple[int, ...], details: Mapping[str, Any]) -> Array:
+    """Returns the array of a coding of upper halves."""
+    return (np.frombuffer(data, dtype=np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
 def sparse(array: Array) -> Iterator[Option]:
@@ -192,5 +204,5 @@ def huffman(data: bytes) -> bytes:
     return coder.compress(data) + coder.flush()
 
 
-CODINGS = {"sparse": read_sparse, "palette": read_palette, "levels": read_levels}
+CODINGS = {"bfloat16": read_halves, "sparse": read_sparse, "palette": read_palette, "levels": read_levels}
 """The readers of codings other than raw bytes."""

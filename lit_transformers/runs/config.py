@@ -8,7 +8,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from datamodules import Data, DataConfig, LanguageDataConfig, TrainedSymbols
 from lit_transformers.attention.kernels import cuda_only
-from lit_transformers.batch import DataDescription, LanguageDescription, MixedDescription
+from lit_transformers.batch import (
+    DataDescription,
+    LabelledDescription,
+    LanguageDescription,
+    MixedDescription,
+    PairDescription,
+)
 from lit_transformers.compression import CompressionConfig
 from lit_transformers.compression.callback import compressions_of
 from lit_transformers.config import Config, ConfigError, Plain, Seed, nearest, paths_within, table
@@ -46,6 +52,8 @@ class RunConfig(Config):
     start: where its weights come from, part by part: files, imports, or other runs, which are done first.
     compression: what becomes of its weights in the order of the list: pruning, quantisation, shared values. A run of no
     steps that starts from another run compresses the other one's weights after their training.
+    timed: measure the time of passes of its network as a share of that of the network that it starts from, in turns, at
+    its end; for a machine on which nothing else runs.
     """
 
     runner: ClassVar[str] = "lit_transformers.runs.runner:RUNNER"
@@ -58,6 +66,7 @@ class RunConfig(Config):
     seed: Seed = 0
     start: StartConfig = StartConfig()
     compression: tuple[CompressionConfig, ...] = ()
+    timed: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,6 +97,7 @@ class RunConfig(Config):
         if self.start.teacher is None and self.task.learned_of_teacher:
             yield "task.distillation learns from start.teacher, which is null; set start.teacher to a run or a file"
         yield from self._compression_conflicts()
+        yield from self._timing_conflicts()
         yield from self._layer_conflicts()
         yield from share_conflicts(self.start, self.model)
         if self.training.devices > 1:
@@ -113,6 +123,9 @@ class RunConfig(Config):
         for number, compression in enumerate(self.compression):
             if compression.learns and not self.training.steps:
                 yield f"compression.{number} {compression.kind} learns in training; set training.steps to more than 0"
+            if compression.needs_whole_batches and self.training.devices > 1:
+                reason = f"{compression.kind} reads all rows of a batch at once, which ranks divide"
+                yield f"compression.{number} {reason}; set its by: row, or training.devices: 1"
         if self.training.stop is not None:
             yield "compression changes the last weights, and training.stop selects others; set training.stop to null"
         if self.training.strategy == "fsdp":
@@ -121,6 +134,16 @@ class RunConfig(Config):
             yield "task.evaluation measures another network, whose passes compression does not change; empty it"
         if self.training.cache_features:
             yield "compression changes the network whose features are cached; set training.cache_features: false"
+
+    def _timing_conflicts(self) -> Iterator[str]:
+        if not self.timed:
+            return
+        if self.start.network is None:
+            yield "timed compares with the network of start.network; set it, or timed: false"
+        if self.data.describes not in (LabelledDescription, PairDescription):
+            yield f"timed reads labelled texts or pairs, which {self.data.name} are not; set timed: false"
+        if self.training.devices > 1:
+            yield "timed is of one process; set training.devices: 1, or timed: false"
 
     @classmethod
     def from_dict(cls, plain: Plain) -> Self:

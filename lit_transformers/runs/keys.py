@@ -35,7 +35,9 @@ def run_key(config: RunConfig, data: Data | None = None) -> str:
 
 def training_key(config: RunConfig, data: Data) -> str:
     """Returns the key that all runs with identical training share, however they are measured."""
-    trained_config = config.override({"task.evaluation": {}, "data": config.data.with_default_evaluation()})
+    trained_config = config.override(
+        {"task.evaluation": {}, "timed": False, "data": config.data.with_default_evaluation()}
+    )
     # What the data are measured by may decide how large a vocabulary and how long a row a network is built for.
     read = {"content": data.content, "training": data.identity(), "described": data.description.to_dict()}
     return canonical_hash({"config": with_content(trained_config), "data": read, "code": code_of(config)})
@@ -49,6 +51,8 @@ def with_content(config: RunConfig) -> dict[str, Plain]:
         part, name = path.split(".")
         plain[part].pop(name, None)
     del plain["start"]
+    if not config.timed:
+        del plain["timed"]
     start: dict[str, Plain] = {field: {"run": key} for field, key in source_keys(config).items()}
     for part, source in config.start.sources().items():
         if f"start.{part}" not in start:

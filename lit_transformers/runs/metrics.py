@@ -24,6 +24,8 @@ OF_STOPPED: Mapping[str, Measure] = minimized("steps", "measured_step", per="run
 """Further measures of runs that may stop before their last step."""
 OF_PACKED: Mapping[str, Measure] = minimized("packed_bytes", per="run")
 """Further measures of runs whose checkpoint is packed to be measured."""
+OF_TIMED: Mapping[str, Measure] = minimized("time_ratio", "latency_ratio", per="run")
+"""Further measures of runs whose networks are timed next to those that they start from."""
 OF_PASSAGES: Mapping[str, Measure] = minimized("passage_bytes", per="run")
 """Further measures of runs whose lower layers read passages apart."""
 
@@ -36,8 +38,10 @@ def measure_of_run(config: RunConfig, metric: str) -> Measure | None:
         of_examples = OF_EXAMPLES if config.examples_per_step is not None else {}
         of_stopped = OF_STOPPED if config.training.stop is not None else {}
         of_packed = OF_PACKED if config.is_packed else {}
+        of_timed = OF_TIMED if config.timed else {}
         of_passages = OF_PASSAGES if config.reads_passages_apart else {}
-        return measure_of_measured(metric, {**MEASURED, **of_examples, **of_stopped, **of_packed, **of_passages})
+        further = {**of_examples, **of_stopped, **of_packed, **of_timed, **of_passages}
+        return measure_of_measured(metric, {**MEASURED, **further})
     description = config.build_data().description
     measures = config.task.measures(description)
     if not measures:

@@ -32,6 +32,7 @@ from lit_transformers.runs.features import cached_features
 from lit_transformers.runs.metrics import stopping_goal
 from lit_transformers.runs.narrowed_weights import narrowed_weights
 from lit_transformers.runs.observe import observe
+from lit_transformers.runs.pass_times import first_batches, starting_network, time_ratios
 from lit_transformers.runs.shared_weights import smaller_weights
 from lit_transformers.runs.starting_weights import LICENCES, load_teacher, read_weights, start_from
 from lit_transformers.runs.trained_symbols import unknown_lines
@@ -93,6 +94,7 @@ def train(
             if config.training.steps:
                 trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
             else:
+                task.to(trainer.strategy.root_device)
                 compression.finish()
         except Pruned as end:
             end.tokens = reading.count.total()
@@ -129,7 +131,7 @@ def train(
         "started_from": started_from if starts else None,
     }
     timings |= {name: value for name, value in optional.items() if value is not None}
-    timings |= _packed_size(config, held, task) | _passage_size(config, data)
+    timings |= _sizes(config, held, task, data) | _time_ratios(config, task, starts, data, trainer)
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
     return metrics, timings, _observations(config, task, data)
 
@@ -142,19 +144,33 @@ def _speeds(steps: int, tokens: int, examples: int | None, seconds: float) -> di
     return {"tokens_per_second": tokens / seconds, **of_examples}
 
 
-def _packed_size(config: RunConfig, held: Mapping[str, Plain], task: Task) -> dict[str, Plain]:
-    """Returns the bytes of the packed checkpoint; nothing for runs that do not measure it."""
-    if not config.is_packed or not is_first_rank():
-        return {}
-    return {"packed_bytes": len(packed_bytes(held, task.state_dict())[0])}
-
-
-def _passage_size(config: RunConfig, data: Data) -> dict[str, Plain]:
-    """Returns the bytes of the states of the longest passage of a row; nothing for runs that do not measure it."""
+def _sizes(config: RunConfig, held: Mapping[str, Plain], task: Task, data: Data) -> dict[str, Plain]:
+    """Returns the bytes of the packed checkpoint, and of the states of the longest passage of a row, where the run
+    measures them."""
+    sizes: dict[str, Plain] = {}
+    if config.is_packed and is_first_rank():
+        sizes["packed_bytes"] = len(packed_bytes(held, task.state_dict())[0])
     described = data.description
-    if not config.reads_passages_apart or not isinstance(described, LabelledDescription):
+    if config.reads_passages_apart and isinstance(described, LabelledDescription):
+        sizes["passage_bytes"] = config.model.passage_bytes(described.length - (described.question_width or 0))
+    return sizes
+
+
+def _time_ratios(
+    config: RunConfig, task: Task, starts: Mapping[str, Path], data: Data, trainer: L.Trainer
+) -> dict[str, Plain]:
+    """Returns the time of the network's passes next to that of the network that it starts from; nothing for runs that
+    do not measure it."""
+    if not config.timed:
         return {}
-    return {"passage_bytes": config.model.passage_bytes(described.length - (described.question_width or 0))}
+    sources = {part: read_weights(path) for part, path in starts.items() if part != "teacher"}
+    other, device = starting_network(config, task, sources), trainer.strategy.root_device
+    was_training = task.training
+    task.eval().to(device)
+    with arithmetic(config.training), trainer.precision_plugin.forward_context():
+        ratios = time_ratios(task, other.to(device), first_batches(data.val_dataloader(), task))
+    task.train(was_training)
+    return {**ratios}
 
 
 def _write_files(directory: Path, curves: Curves, data: Data, losses: Sequence[Any], outputs: Sequence[Any]) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _COSTS = (
     ("packed_bytes", "packed checkpoint (bytes)"),
+    ("time_ratio", "time of a batch (ratio to the start)"),
     ("passage_bytes", "states of a passage (bytes)"),
     ("flops_per_token", "FLOPs per token"),
     ("seconds", "time of training (s)"),

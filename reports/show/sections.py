@@ -37,6 +37,8 @@ COSTS: Sequence[tuple[str, str, Kind]] = (
     (DECODING_STATE, "Numbers held in decoding", "count"),
     ("peak_memory_bytes", "Peak memory", "bytes"),
     ("packed_bytes", "Packed checkpoint", "bytes"),
+    ("time_ratio", "Time of a batch, ratio to the start", "number"),
+    ("latency_ratio", "Time of a text, ratio to the start", "number"),
     ("passage_bytes", "States of a passage", "bytes"),
     ("train_flops", "FLOPs of training", "count"),
     (TOKEN_SPEED, "Tokens per second", "count"),

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pretended_device
 import pytest
 import torch
-from golden.runs import RUNS
+from compressed_runs import BASE, built, compressed
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from stopped_runs import stop_run
 from torch import Tensor, nn
 
-from lit_transformers.compression import COMPRESSIONS, CompressionConfig
+from lit_transformers.compression import COMPRESSIONS
 from lit_transformers.compression.callback import CompressionCallback, compressions_of
 from lit_transformers.compression.compression import matrices_of
 from lit_transformers.compression.gate_heads import GateHeads, chance_to_be_open, drawn_gates, fixed_gates
@@ -21,27 +23,12 @@ from lit_transformers.compression.quantise_weights import rows_of
 from lit_transformers.compression.share_values import shared_values
 from lit_transformers.config import ConfigError
 from lit_transformers.quantisation import dequantised, levels_of
-from lit_transformers.runs import RunConfig, fit
+from lit_transformers.runs import fit, train
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.question_answering import QuestionAnswering
 from lit_transformers.training.checkpoints import read
 
-BASE = RunConfig.from_dict({**RUNS["deformer"], "training": {"steps": 12, "device": "cpu", "log_every": 4}})
 MERGE = "network.stack.blocks.{}.mixer.merge.weight"
-
-
-def compressed(*parts: Mapping[str, Any], **changes: Any) -> RunConfig:
-    return BASE.override({"compression": tuple(CompressionConfig.from_dict(part) for part in parts), **changes})
-
-
-def built(*parts: Mapping[str, Any]) -> tuple[Task, CompressionCallback]:
-    config = compressed(*parts)
-    data = config.build_data()
-    torch.manual_seed(0)
-    task = config.build_task(data)
-    for matrix in matrices_of(task, ["network"]).values():
-        nn.init.normal_(matrix, std=0.1)
-    return task, CompressionCallback(config.compression, task, data.train_dataloader)
 
 
 def finished(*parts: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -234,7 +221,10 @@ def test_gradients_are_taken_at_quantised_weights_and_change_the_weights_behind_
 STOPPED = {
     "gradual": [{"kind": "prune_weights", "begin": 0.1, "end": 0.7, "score": "movement"}],
     "gates": [{"kind": "gate_heads", "penalty": 0.2}],
-    "during": [{"kind": "quantise_weights", "bits": 3, "when": "during", "begin": 0.3, "symmetric": False}],
+    "during": [
+        {"kind": "quantise_weights", "bits": 3, "when": "during", "begin": 0.3, "symmetric": False},
+        {"kind": "quantise_activations", "bits": 4, "when": "during", "begin": 0.6},
+    ],
 }
 
 
@@ -252,9 +242,9 @@ def test_a_run_of_no_steps_compresses_another_run_and_the_next_one_recovers(tmp_
     fit(BASE, tmp_path / "dense")
     start = {part: {"kind": "file", "path": str(tmp_path / "dense/checkpoint.ckpt")} for part in ("network", "heads")}
     part = {"kind": "prune_weights", "sparsity": 0.5, "parameters": ["mixers"]}
-    pruned = compressed(part, **{"training.steps": 0, "start": start})
+    pruned = compressed(part, **{"training.steps": 0, "start": start, "timed": True})
     record = fit(pruned, tmp_path / "pruned")
-    assert record["measured"]["packed_bytes"] > 0
+    assert all(record["measured"][name] > 0 for name in ("packed_bytes", "time_ratio", "latency_ratio"))
     start = {part: {"kind": "file", "path": str(tmp_path / "pruned/checkpoint.ckpt")} for part in ("network", "heads")}
     fit(compressed({"kind": "hold_zeros"}, start=start), tmp_path / "recovered")
     dense, zeros, recovered = (weights_of(tmp_path / name) for name in ("dense", "pruned", "recovered"))
@@ -262,6 +252,37 @@ def test_a_run_of_no_steps_compresses_another_run_and_the_next_one_recovers(tmp_
     assert {name.split(".")[4] for name in changed} == {"mixer"}
     for name in changed:
         assert torch.equal(recovered[name] == 0, zeros[name] == 0) and not torch.equal(recovered[name], zeros[name])
+
+
+def test_a_run_of_no_steps_is_compressed_on_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, devices = compressed({"kind": "prune_weights"}, **{"training.steps": 0}), list[torch.device]()
+    monkeypatch.setattr(SingleDeviceStrategy, "root_device", torch.device("meta"))
+    monkeypatch.setattr(CompressionCallback, "finish", lambda callback: devices.append(callback.task.device))
+    fit(config, tmp_path)
+    assert devices == [torch.device("meta")]
+
+
+ON_A_DEVICE = [
+    {"kind": "prune_weights"},
+    {"kind": "prune_heads", "heads": 1},
+    {"kind": "quantise_weights", "symmetric": False},
+    {"kind": "quantise_activations", "scales": "static", "by": "tensor", "symmetric": False},
+    {"kind": "share_values", "bits": 3},
+]
+
+
+@pytest.mark.parametrize("part", ON_A_DEVICE, ids=lambda part: part["kind"])
+def test_a_compression_acts_on_another_device_as_on_the_cpu(part: dict[str, Any]) -> None:
+    task, callback = built(part)
+    callback.finish()
+    with pretended_device.pretended():
+        other, callback = built(part)
+        other.to(pretended_device.DEVICE)
+        callback.finish()
+        assert {tensor.device for tensor in other.state_dict().values()} == {pretended_device.DEVICE}
+        tensors = {name: tensor.to("cpu") for name, tensor in other.state_dict().items()}
+    for name, tensor in task.state_dict().items():
+        torch.testing.assert_close(tensors[name], tensor)
 
 
 def test_heads_are_judged_on_batches_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,12 +301,24 @@ def test_heads_are_judged_on_batches_of_training(tmp_path: Path, monkeypatch: py
     assert len(read) == 2 and all(any(torch.equal(inputs, other) for other in first) for inputs in read)
 
 
-def test_a_network_starts_from_chosen_layers(tmp_path: Path) -> None:
+def test_a_network_starts_from_chosen_layers_and_is_timed_next_to_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed: list[tuple[int, dict[str, Tensor]]] = []
+
+    def time_ratios(task: Task, other: Task, batches: Any) -> dict[str, float]:
+        timed.extend((own.model_config.get("depth"), own.state_dict()) for own in (task, other))
+        return {"time_ratio": 1.5}
+
+    monkeypatch.setattr(train, "time_ratios", time_ratios)
     fit(BASE, tmp_path / "dense")
     start = {part: {"kind": "file", "path": str(tmp_path / "dense/checkpoint.ckpt")} for part in ("network", "heads")}
     changes = {"training.steps": 0, "model.apart": 0, "start": start}
-    fit(BASE.override({**changes, "model.depth": 3, "start.layers": (2, 1, 2)}), tmp_path / "other")
+    config = BASE.override({**changes, "model.depth": 3, "start.layers": (2, 1, 2), "timed": True})
+    assert fit(config, tmp_path / "other")["measured"]["time_ratio"] == 1.5
     dense, other = weights_of(tmp_path / "dense"), weights_of(tmp_path / "other")
+    assert [depth for depth, _ in timed] == [3, 2]
+    assert all(torch.equal(tensor, timed[1][1][name]) for name, tensor in dense.items() if "stack" in name)
     for place, layer in enumerate((1, 0, 1)):
         assert torch.equal(other[MERGE.format(place)], dense[MERGE.format(layer)])
     with pytest.raises(ConfigError, match=r"start\.layers: .* has 2 layers, and no layer 3"):

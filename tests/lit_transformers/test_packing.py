@@ -58,7 +58,9 @@ TENSORS: dict[str, tuple[Tensor, str, float]] = {
     "a vector": (torch.randn(7), "raw", 32.0),
     "nothing": (torch.zeros(0, 4), "raw", 32.0),
     "integers": (torch.arange(12).view(3, 4), "raw", 64.0),
-    "bfloat16": (torch.randn(3, 4).bfloat16(), "raw", 16.0),
+    "bfloat16": (matrix().bfloat16(), "raw", 16.0),
+    "numbers of bfloat16": (matrix().bfloat16().float(), "bfloat16", 16.0),
+    "bfloat16 without numbers": (torch.tensor([[torch.nan, -0.0, *range(700)]]).bfloat16().float(), "bfloat16", 16.0),
 }
 
 
@@ -110,13 +112,17 @@ def test_a_file_of_another_version_is_refused_with_both(tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_packed_once_and_only_a_checkpoint(tmp_path: Path) -> None:
     torch.save(
-        {"lit_transformers": {"config": {}}, "state_dict": {"a.weight": quantised(4), "a.count": torch.tensor(3)}},
+        {
+            "lit_transformers": {"config": {}},
+            "state_dict": {"a.weight": quantised(4), "a.count": torch.tensor(3), "b.weight": matrix().bfloat16()},
+        },
         tmp_path / "a.ckpt",
     )
     lines = pack_checkpoint(tmp_path / "a.ckpt", tmp_path / "a.packed")
     assert lines[0].startswith("levels: 1 tensors, ") and "times smaller" in lines[-1]
     assert read(tmp_path / "a.packed")["state_dict"]["a.count"] == 3
     assert torch.equal(read(tmp_path / "a.packed")["state_dict"]["a.weight"], quantised(4))
+    assert torch.equal(read(tmp_path / "a.packed")["state_dict"]["b.weight"], matrix().bfloat16())
     with pytest.raises(ConfigError, match="exists; name a new file"):
         pack_checkpoint(tmp_path / "a.ckpt", tmp_path / "a.packed")
     with pytest.raises(ConfigError, match="is no checkpoint of a run"):

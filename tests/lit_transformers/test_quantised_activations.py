@@ -3,45 +3,36 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from golden.runs import RUNS
+from compressed_runs import BASE, built, compressed
 from torch import Tensor, nn
 
-from lit_transformers.compression import CompressionConfig, quantise_activations
-from lit_transformers.compression.callback import CompressionCallback, compressions_of
+from lit_transformers.compression import quantise_activations
+from lit_transformers.compression.callback import compressions_of
 from lit_transformers.compression.quantise_activations import QuantiseActivations
 from lit_transformers.config import ConfigError
 from lit_transformers.maps import LinearMap
 from lit_transformers.quantisation import InputQuantiser, dequantised, has_int8_product, levels_of
-from lit_transformers.runs import RunConfig, describe, fit
+from lit_transformers.runs import describe, fit
 from lit_transformers.runs.evaluate import evaluate, load
 from lit_transformers.runs.quantised_starts import require_kept_levels
 from lit_transformers.tasks import Task
 
-BASE = RunConfig.from_dict({**RUNS["deformer"], "training": {"steps": 4, "device": "cpu", "log_every": 2}})
 WEIGHTS = {"kind": "quantise_weights", "bits": 8}
 DYNAMIC = {"kind": "quantise_activations"}
 STATIC = {"kind": "quantise_activations", "scales": "static", "by": "tensor", "batches": 2}
 INT8 = {**DYNAMIC, "execution": "int8"}
-needs_vnni = pytest.mark.skipif(not has_int8_product(), reason="this processor has no AVX-512 VNNI")
-
-
-def compressed(*parts: Mapping[str, Any], **changes: Any) -> RunConfig:
-    return BASE.override({"compression": tuple(CompressionConfig.from_dict(part) for part in parts), **changes})
-
-
-def built(*parts: Mapping[str, Any]) -> tuple[Task, CompressionCallback]:
-    config = compressed(*parts)
-    data = config.build_data()
-    torch.manual_seed(0)
-    task = config.build_task(data)
-    return task, CompressionCallback(config.compression, task, data.train_dataloader)
+SHIFTED = {"symmetric": False}
+needs_exact_product = pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() == "AVX512" and not has_int8_product(),
+    reason="this processor has AVX-512 without VNNI, whose int8 product may saturate",
+)
 
 
 def maps_of(task: nn.Module) -> dict[str, LinearMap]:
@@ -70,32 +61,55 @@ def simulated(dense: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     return folder / "checkpoint.ckpt", record["metrics"]["val/nats"]
 
 
-def slowly(x: np.ndarray[Any, Any], bits: int, by_row: bool, scale: float) -> np.ndarray[Any, Any]:
+@pytest.fixture
+def without_vnni(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allows the int8 product on a processor that computes it exactly, but slowly."""
+    monkeypatch.setattr(quantise_activations, "has_int8_product", lambda: True)
+
+
+def slowly(x: np.ndarray[Any, Any], form: Sequence[float]) -> np.ndarray[Any, Any]:
     """Quantises and dequantises number by number."""
-    most = 2 ** (bits - 1) - 1
+    bits, scale, by_row, *zero = form
     rows = x.reshape(-1, x.shape[-1])
     out = np.zeros_like(rows)
     for number, row in enumerate(rows):
-        step = scale or float(np.abs(row if by_row else rows).max()) / most
-        out[number] = [step * max(-most, min(most, round(float(value) / step))) if step else 0.0 for value in row]
+        shared = row if by_row else rows
+        if zero:
+            low, high = min(0.0, float(shared.min())), max(0.0, float(shared.max()))
+            lowest, highest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+            step = scale or (high - low) / (2**bits - 1) or 1.0
+            at_zero = zero[0] if scale else lowest - round(low / step)
+        else:
+            lowest, highest, at_zero = 1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1, 0
+            step = scale or float(np.abs(shared).max()) / highest or 1.0
+        codes = [max(lowest, min(highest, round(float(value) / step) + at_zero)) for value in row]
+        out[number] = [step * (code - at_zero) for code in codes]
     return out.reshape(x.shape)
 
 
-@pytest.mark.parametrize(("by_row", "scale"), [(True, 0.0), (False, 0.0), (False, 0.01)])
+FORMS = [(0.0, 1.0), (0.0, 0.0), (0.01, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 0.0), (0.01, 0.0, -1.0)]
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_inputs_become_the_nearest_of_their_levels(bits: int, by_row: bool, scale: float) -> None:
-    x = torch.randn(3, 5, 24, generator=torch.Generator().manual_seed(bits))
+def test_inputs_become_the_nearest_of_their_levels(bits: int, form: tuple[float, ...]) -> None:
+    x = torch.randn(3, 5, 24, generator=torch.Generator().manual_seed(bits)) + 0.5
     x[1, 2] = 0
-    quantised = InputQuantiser(torch.tensor([bits, scale, by_row]))(x)
-    step = scale or float(x.abs().max()) / (2 ** (bits - 1) - 1)
-    expected = torch.from_numpy(slowly(x.numpy(), bits, by_row, float(torch.tensor(scale))))
-    difference = (quantised - expected).abs()
+    x[1, 3].abs_()
+    own = torch.tensor([bits, *form])
+    quantised = InputQuantiser(own)(x)
+    step = form[0] or float(x.max() - x.min()) / (2 ** (bits - 1) - 1)
+    difference = (quantised - torch.from_numpy(slowly(x.numpy(), own.tolist()))).abs()
     assert (difference > 1e-6).sum() <= 1 and difference.max() <= step * 1.01, "but for a number between two levels"
-    if by_row:
-        assert torch.equal(InputQuantiser(torch.tensor([bits, 0.0, 1.0]))(x[2:, 3:4]), quantised[2:, 3:4])
+    assert len(quantised[0, 0].unique()) <= 2**bits and (quantised[x == 0] == 0).all()
+    if form[1]:
+        assert torch.equal(InputQuantiser(own)(x[2:, 3:4]), quantised[2:, 3:4])
 
 
-@pytest.mark.parametrize("part", [DYNAMIC, {**DYNAMIC, "by": "tensor", "bits": 4}, STATIC])
+PARTS = [DYNAMIC, {**DYNAMIC, "by": "tensor", "bits": 4}, STATIC, {**DYNAMIC, **SHIFTED}, {**STATIC, **SHIFTED}]
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_every_map_multiplies_quantised_inputs(part: dict[str, Any]) -> None:
     task, compressor = built(WEIGHTS, part)
     compressor.finish()
@@ -109,19 +123,54 @@ def test_every_map_multiplies_quantised_inputs(part: dict[str, Any]) -> None:
     assert {id(linear) for linear, _, _ in calls} == {id(linear) for linear in maps_of(task).values()}
     for linear, x, y in calls:
         assert linear.quantiser is not None
-        bits, scale, by_row = linear.quantiser.form.tolist()
-        assert (bits, bool(scale), bool(by_row)) == (
+        bits, scale, by_row, *zero = linear.quantiser.form.tolist()
+        assert (bits, bool(scale), bool(by_row), not zero) == (
             part.get("bits", 8),
-            part is STATIC,
+            part.get("scales") == "static",
             part.get("by", "row") == "row",
+            part.get("symmetric", True),
         )
-        inputs = slowly(x.numpy(), int(bits), bool(by_row), scale).astype(np.float64)
+        inputs = slowly(x.numpy(), linear.quantiser.form.tolist()).astype(np.float64)
         bias = 0.0 if linear.bias is None else linear.bias.detach().double().numpy()
         expected = inputs @ linear.weight.detach().double().numpy().T + bias
         assert np.quantile(np.abs(y.numpy() - expected), 0.99) < 1e-5
 
 
-def test_static_scales_are_of_the_largest_inputs_in_batches_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("form", [(4.0, 0.0, 1.0), (4.0, 0.0, 0.0, 0.0)])
+def test_gradients_of_quantised_inputs_pass_straight_through(form: tuple[float, ...]) -> None:
+    torch.manual_seed(0)
+    linear, x = LinearMap(24, 7, "up").double(), torch.randn(3, 5, 24, dtype=torch.float64, requires_grad=True)
+    linear.quantiser = InputQuantiser(torch.tensor(form))
+    slope = torch.randn(3, 5, 7, dtype=torch.float64)
+    (linear(x) * slope).sum().backward()
+    quantised = torch.from_numpy(slowly(x.detach().numpy(), form)).flatten(end_dim=1)
+    torch.testing.assert_close(linear.weight.grad, slope.flatten(end_dim=1).mT @ quantised)
+    torch.testing.assert_close(x.grad, slope @ linear.weight.detach())
+
+
+def test_training_reads_quantised_inputs_from_its_share_on_and_a_checkpoint_amid_it_has_none() -> None:
+    part = {**STATIC, "bits": 4, "when": "during", "begin": 0.5}
+    task, callback = built(WEIGHTS, part)
+    batch = next(iter(callback.batches()))
+    task.eval()
+    losses: dict[float, Tensor] = {}
+    for done in (0.25, 0.5):
+        callback.compressions[1].after_step(done)
+        callback.on_train_batch_start(None, task, batch, 0)  # type: ignore[arg-type]
+        losses[done] = task.training_step(batch, 0)["loss"].detach()
+        callback.on_after_backward(None, task)  # type: ignore[arg-type]
+        assert not any("quantiser" in name for name in task.state_dict())
+    task, other = built({**DYNAMIC, "bits": 4, "by": "tensor"})
+    plain = task.eval().training_step(batch, 0)["loss"].detach()
+    other.finish()
+    assert torch.equal(losses[0.25], plain) and not torch.equal(losses[0.5], plain)
+    assert torch.equal(losses[0.5], task.training_step(batch, 0)["loss"].detach())
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_static_scales_are_of_the_largest_inputs_in_batches_of_training(
+    monkeypatch: pytest.MonkeyPatch, symmetric: bool
+) -> None:
     read: list[Any] = []
     calibrate = QuantiseActivations.calibrate
 
@@ -130,42 +179,49 @@ def test_static_scales_are_of_the_largest_inputs_in_batches_of_training(monkeypa
         calibrate(activations, task, read)
 
     monkeypatch.setattr(QuantiseActivations, "calibrate", noting)
-    task, compressor = built(WEIGHTS, STATIC)
+    task, compressor = built(WEIGHTS, {**STATIC, "symmetric": symmetric})
     compressor.finish()
     first = [batch.inputs for batch, _ in zip(BASE.build_data().train_dataloader(), range(2), strict=False)]
     assert len(read) == 2 and all(torch.equal(batch.inputs, own) for batch, own in zip(read, first, strict=True))
-    scales = {name: float(linear.quantiser.form[1]) for name, linear in maps_of(task).items() if linear.quantiser}
+    forms = {name: linear.quantiser.form.tolist() for name, linear in maps_of(task).items() if linear.quantiser}
     for linear in maps_of(task).values():
         linear.quantiser = None
-    largest: dict[str, float] = {}
+    inputs: dict[str, list[Tensor]] = {name: [torch.zeros(1)] for name in forms}
     for name, linear in maps_of(task).items():
-        linear.register_forward_pre_hook(
-            lambda _, inputs, name=name: largest.update(
-                {name: max(largest.get(name, 0.0), float(inputs[0].abs().max()))}
-            )
-        )
+        linear.register_forward_pre_hook(lambda _, given, name=name: inputs[name].append(given[0].flatten()))
     task.eval()
     with torch.no_grad():
         for batch in read:
             task.training_step(batch, 0)
-    assert scales == pytest.approx({name: value / 127 for name, value in largest.items()}, rel=1e-6)
+    for name, form in forms.items():
+        own = torch.cat(inputs[name])
+        if symmetric:
+            assert form[1] == pytest.approx(float(own.abs().max()) / 127, rel=1e-6) and len(form) == 3
+        else:
+            assert form[1] == pytest.approx(float(own.max() - own.min()) / 255, rel=1e-6)
+            assert form[3] == -128 - round(float(own.min()) / form[1])
 
 
-@needs_vnni
+@needs_exact_product
+@pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize(("vectors", "inputs", "outputs"), [(1, 384, 96), (37, 7, 5), (64, 96, 384)])
-def test_the_int8_product_is_that_of_quantised_numbers(vectors: int, inputs: int, outputs: int) -> None:
+def test_the_int8_product_is_that_of_quantised_numbers(
+    vectors: int, inputs: int, outputs: int, symmetric: bool
+) -> None:
     torch.manual_seed(0)
     linear, x = LinearMap(inputs, outputs, "up"), torch.randn(2, vectors, inputs) * torch.tensor([[[0.1]], [[30.0]]])
+    x = x if symmetric else x + x.abs().amax(dim=-1, keepdim=True) / 2
     linear.weight.data = dequantised(levels_of(torch.randn(outputs, inputs) * torch.rand(outputs, 1), 8, True))
-    linear.quantiser = InputQuantiser(torch.tensor([8.0, 0.0, 1.0]))
+    linear.quantiser = InputQuantiser(torch.tensor([8.0, 0.0, 1.0] if symmetric else [8.0, 0.0, 1.0, 0.0]))
     simulated = linear(x)
     linear.quantiser.execution = "int8"
     scale = simulated.abs().amax(dim=(1, 2), keepdim=True)
     assert ((linear(x) - simulated).abs() / scale).max() < 1e-6
-    codes = (x / (x.abs().amax(dim=-1, keepdim=True) / 127)).round().long()
+    low, high = x.amin(dim=-1, keepdim=True).clamp(max=0), x.amax(dim=-1, keepdim=True).clamp(min=0)
+    steps = x.abs().amax(dim=-1, keepdim=True) / 127 if symmetric else (high - low) / 255
+    codes = (x / steps).round().long()
     weights = levels_of(linear.weight.detach(), 8, True)
-    sums = codes @ weights.codes.long().T
-    expected = sums.double() * (x.abs().amax(dim=-1, keepdim=True).double() / 127) * weights.scales.flatten().double()
+    expected = (codes @ weights.codes.long().T).double() * steps.double() * weights.scales.flatten().double()
     torch.testing.assert_close(linear(x).double(), expected + linear.bias.double(), rtol=1e-5, atol=1e-5)
     linear.weight.data.mul_(2)
     with torch.no_grad():
@@ -180,7 +236,8 @@ def test_a_checkpoint_with_quantised_inputs_is_read_everywhere(dense: Path, simu
     assert all(linear.quantiser is not None for linear in maps_of(Task.load_from_checkpoint(checkpoint)).values())
 
 
-@needs_vnni
+@needs_exact_product
+@pytest.mark.usefixtures("without_vnni")
 def test_a_run_is_measured_alike_however_it_is_executed(
     dense: Path, simulated: tuple[Path, float], tmp_path: Path
 ) -> None:
@@ -202,7 +259,7 @@ def test_a_processor_without_the_instructions_is_refused(
     load(simulated[0])
 
 
-@needs_vnni
+@pytest.mark.usefixtures("without_vnni")
 def test_the_int8_product_needs_weights_of_8_bits_by_channel() -> None:
     for parts in ([INT8], [{**WEIGHTS, "bits": 4}, INT8], [{**WEIGHTS, "symmetric": False}, INT8]):
         with pytest.raises(ConfigError, match="the int8 product needs symmetric weights of 8 bits by channel"):
@@ -241,6 +298,12 @@ def test_weights_that_would_not_change_are_refused() -> None:
 REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "row": ([{**DYNAMIC, "scales": "static"}], {}, "static scales know no row of a later text; set by: tensor"),
     "bits": ([{**INT8, "bits": 4}], {}, "the int8 product reads 8 bits, and bits is 4"),
+    "begin": ([{**DYNAMIC, "begin": 0.5}], {}, "begin is the start of training with quantised numbers"),
+    "ranks": (
+        [{**DYNAMIC, "by": "tensor", "when": "during"}],
+        {"training.devices": 2},
+        "compression.0 quantise_activations reads all rows of a batch at once, which ranks divide; set its by: row",
+    ),
     "tables": ([{**DYNAMIC, "parameters": ["embeddings"]}], {}, "embeddings has no linear map"),
     "heads": ([{**DYNAMIC, "parameters": ["heads"]}], {}, "is no linear map of a sublayer"),
     "adapter": ([DYNAMIC], {"model.adapter": {"kind": "low_rank"}}, "name other"),

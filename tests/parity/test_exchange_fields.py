@@ -19,6 +19,7 @@ from lit_transformers.exchange.convert import read_config, write_config
 from lit_transformers.exchange.folders import GENERATION, TOKENIZER
 from lit_transformers.exchange.original_fields import outgoing_fields
 from lit_transformers.exchange.transfer import export_weights, import_weights
+from lit_transformers.quantisation import FORM
 from lit_transformers.runs import RunConfig, fit
 from lit_transformers.runs.starting_weights import read_weights, write_weights
 
@@ -200,6 +201,18 @@ def test_unnamed_fields_of_weights_without_an_original_are_null(tmp_path: Path) 
     write_weights(weights, read_weights(weights)._replace(fields={}))
     export_weights(tmp_path / "in", tmp_path / "out")
     assert {fields_in(tmp_path / "out")[field] for field in NUMBERS} == {None}
+
+
+def test_all_quantised_inputs_that_an_architecture_has_no_place_for_are_in_one_line(tmp_path: Path) -> None:
+    saved("bert", tmp_path / "theirs")
+    import_weights(str(tmp_path / "theirs"), tmp_path / "in")
+    weights = read_weights(tmp_path / "in" / "weights.safetensors")
+    maps = [name.removesuffix(".weight") for name in weights.tensors if "key.weight" in name or "query.weight" in name]
+    forms = {f"{name}.{FORM}": torch.tensor([8.0, 0.0, 1.0]) for name in maps}
+    write_weights(tmp_path / "int8.safetensors", weights._replace(tensors={**weights.tensors, **forms}))
+    notes = export_weights(tmp_path / "int8.safetensors", tmp_path / "out").notes
+    line = "quantised inputs of 4 linear maps: omitted, for a bert has no place for them; it reads inputs as they are"
+    assert [note for note in notes if "quantise" in note] == [line]
 
 
 @torch.no_grad()

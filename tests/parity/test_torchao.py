@@ -14,6 +14,7 @@ from lit_transformers.quantisation import InputQuantiser, dequantised, levels_of
 pytest.importorskip("torchao", reason="torchao is not installed: pip install torchao==0.18.0")
 
 from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+from torchao.quantization.qat import IntxFakeQuantizeConfig, IntxFakeQuantizer
 from torchao.quantization.quant_primitives import (
     MappingType,
     choose_qparams_affine,
@@ -47,6 +48,20 @@ def test_levels_of_weights_are_those_of_torchao(case: str, symmetric: bool) -> N
     assert torch.equal(codes.reshape(ours.codes.shape), ours.codes.int())
     back = dequantize_affine(codes, tuple(block), *given, torch.int32, low, high)
     assert torch.equal(back.reshape(ours.codes.shape), dequantised(ours))
+
+
+def test_inputs_in_training_are_those_of_torchao_and_so_are_their_gradients() -> None:
+    """torchao quantises inputs of training by vector with zero points alone."""
+    torch.manual_seed(0)
+    fake = IntxFakeQuantizer(IntxFakeQuantizeConfig(torch.int8, "per_token", is_symmetric=False))
+    inputs = [(torch.randn(4, 6, 96) + 0.5).requires_grad_() for _ in range(2)]
+    inputs[1].data.copy_(inputs[0].data)
+    slope = torch.randn(4, 6, 96)
+    ours, theirs = InputQuantiser(torch.tensor([8.0, 0.0, 1.0, 0.0]))(inputs[0]), fake(inputs[1])
+    torch.testing.assert_close(ours, theirs)
+    for own, quantised in zip(inputs, (ours, theirs), strict=True):
+        (quantised * slope).sum().backward()
+        torch.testing.assert_close(own.grad, slope)
 
 
 @torch.no_grad()
