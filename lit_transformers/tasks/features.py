@@ -1,5 +1,5 @@
-"""The outputs of a frozen network for all rows, computed once and stored in a memory-mapped table that training
-reads."""
+"""The outputs of a frozen network, or of its lowest layers, for all rows: computed once and stored in a memory-mapped
+table that training reads."""
 
 from __future__ import annotations
 
@@ -89,11 +89,13 @@ class FeatureWriter:
 class FeatureTable:
     """Reads the vectors of rows from the folder of a ``FeatureWriter``, memory-mapped.
 
-    weights: the digest of the network's weights. Raises ConfigError if the table is damaged, or if other weights
-    computed it.
+    weights: the digest of the weights of the network or of its lowest layers. lower: the number of these layers; 0 if
+    the vectors are the outputs of the network. Raises ConfigError if the table is damaged, or if other weights computed
+    it.
     """
 
-    def __init__(self, folder: Path, weights: str) -> None:
+    def __init__(self, folder: Path, weights: str, lower: int = 0) -> None:
+        self.lower = lower
         try:
             meta = json.loads((folder / META).read_text())
             index = np.load(folder / INDEX)
