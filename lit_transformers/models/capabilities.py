@@ -157,9 +157,9 @@ class RowNetwork(Network):
         marked: Bool[Tensor, "b t"],
         segments: Int[Tensor, "b t"] | None = None,
     ) -> LayerOutputs:
-        """Hook: reads rows as ``read_layers`` does, given the output of the lowest layers. Returns this output and those
-        of the layers above, without the losses of the lowest layers. Raises ConfigError if the network cannot be divided
-        there (``require_division``)."""
+        """Hook: reads rows as ``read_layers`` does, given the output of the lowest layers. Returns this output and
+        those of the layers above, without the losses of the lowest layers. Raises ConfigError if the network cannot be
+        divided there (``require_division``)."""
         self.require_division(lower.layers)
         raise NotImplementedError(f"a {type(self).__name__} reads no output of its lowest layers")
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from itertools import chain
-from pathlib import Path
 
 import torch
 from jaxtyping import Float
