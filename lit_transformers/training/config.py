@@ -291,8 +291,8 @@ class TrainingConfig(Config):
     outputs of a frozen network once for all rows of training and validation, and read them from LIT_CACHE, in all runs
     with the same weights, texts and layers. Groups must freeze the whole network in mode eval. The cache takes 4 bytes
     for each channel of each token of each layer that is read, and saves time if a row is read more than once: in
-    several epochs, seeds or arms; cached_layers: compute the outputs of so many of the lowest layers once, in the same
-    way, and train the layers above from these. Groups must freeze the embeddings and these layers in mode eval.
+    several epochs, seeds or arms; cached_layers: compute the outputs of the lowest n layers once, in the same way, and
+    train the layers above from these. Groups must freeze the embeddings and these layers in mode eval.
     """
 
     steps: NonNegative = 1000

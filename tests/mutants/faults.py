@@ -8347,6 +8347,14 @@ FAULTS = (
         (f"{PROBES}a_probe_of_cached_features_is_the_probe_and_reads_the_network_once",),
     ),
     Fault(
+        "own data",
+        "init puts questions on one passage into several splits",
+        "lit_transformers/template/fine_tuning.py",
+        '"split_by": "target", ',
+        "",
+        ("tests/lit_transformers/test_own_data.py::test_questions_and_their_passages_are_retrieved",),
+    ),
+    Fault(
         "reading",
         "layers that learn are read from a cache",
         "lit_transformers/runs/features.py",
