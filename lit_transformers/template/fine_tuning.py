@@ -360,7 +360,7 @@ def read_retrieved(path: str, started: Started, columns: Columns) -> OwnData:
     assert isinstance(pairs, TextPairsConfig)
     corpus = pairs.corpus()
     if corpus.count("train") < 2:
-        reason = f"holds {corpus.count('train')} questions of training, and a passage is told from others"
+        reason = f"holds {corpus.count('train')} questions of training, and needs 2 or more"
         raise DataError(f"{path}: {reason}; add questions on other passages")
     texts = [texts_of(document) for document in islice(corpus.documents("train"), MEASURED)]
     sides = [[text.source for text in texts], [text.targets[0] for text in texts]]

@@ -4,6 +4,7 @@ them in every update."""
 from __future__ import annotations
 
 import csv
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from lit_transformers.models.encoder import Encoder
 from lit_transformers.runs import RunConfig, describe, fit
 from lit_transformers.runs.feature_pass import feature_pass
 from lit_transformers.tasks.classification import Classification
+from lit_transformers.tasks.features import FeatureTable
 from lit_transformers.training.checkpoints import read
 from lit_transformers.training.groups import FROZEN_NETWORK
 
@@ -108,10 +110,38 @@ def test_the_key_covers_the_cached_weights_and_no_others(
     assert not tables(config.override(start | {"seed": 1}), "upper"), "weights above the cached layers do not count"
     assert len(tables(config.override(start | {"training.cached_layers": 1}), "lower")) == 1
     assert feature_pass(config) != feature_pass(config.override({"training.cached_layers": 1}))
-    for path in cache.glob("*/values.f32"):
-        path.write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"is a damaged cache, cut short: .*; remove the folder"):
-        fit(config, folder / "damaged")
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("values.f32", lambda content: b""),
+        ("index.npz", lambda content: b""),
+        ("index.npz", lambda content: content[:100]),
+        ("meta.json", lambda content: b"[1]"),
+        ("meta.json", lambda content: content.replace(b'"width": 16', b'"width": 8')),
+    ],
+    ids=["values", "no index", "half an index", "list", "width"],
+)
+def test_a_damaged_cache_is_refused_in_a_line(
+    texts: str, folder: Path, record: dict[str, Any], cache: Path, file: str, change: Any, tmp_path: Path
+) -> None:
+    own, *_ = cache.iterdir()
+    whole = (own / file).read_bytes()
+    assert change(whole) != whole
+    (tmp_path / "table").mkdir()
+    for part in own.iterdir():
+        (tmp_path / "table" / part.name).write_bytes(part.read_bytes())
+    (tmp_path / "table" / file).write_bytes(change(whole))
+    with pytest.raises(ConfigError, match=r"^\S+: is a damaged cache.*; remove the folder") as refused:
+        FeatureTable(tmp_path / "table", weights_of(own))
+    assert "\n" not in str(refused.value)
+
+
+def weights_of(table: Path) -> str:
+    """Returns the digest of the weights that computed a table."""
+    digest: str = json.loads((table / "meta.json").read_text())["weights"]
+    return digest
 
 
 def test_a_step_costs_no_pass_of_the_cached_layers(texts: str) -> None:

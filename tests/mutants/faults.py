@@ -8347,6 +8347,22 @@ FAULTS = (
         (f"{PROBES}a_probe_of_cached_features_is_the_probe_and_reads_the_network_once",),
     ),
     Fault(
+        "reading",
+        "a cache with a changed description is read",
+        "lit_transformers/tasks/features.py",
+        "if not is_whole:",
+        "if False:",
+        (f"{CACHED_LAYERS}a_damaged_cache_is_refused_in_a_line",),
+    ),
+    Fault(
+        "wandb",
+        "agents of sweeps measure no retention",
+        "ablations/wandb_command.py",
+        'if record.outcome == "finished":',
+        "if False:",
+        ("tests/ablations/test_retention.py::test_an_agent_of_a_sweep_measures_it_as_launchers_do",),
+    ),
+    Fault(
         "own data",
         "init puts questions on one passage into several splits",
         "lit_transformers/template/fine_tuning.py",
