@@ -13,6 +13,7 @@ from ablations.plan import PlannedStudy, Request, as_typed
 from lit_transformers.cli.allow_option import AllowedModules
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.records.plan import PlannedArm, plan_path
+from lit_transformers.records.record import Record
 from lit_transformers.trust import class_paths_in, require_allowed
 from sweeps.object_store import shown_address
 from sweeps.options import Runs
@@ -62,6 +63,8 @@ def wandb(
             _file_name(arm.name): search(tuning.planned.study, arm.name, arm.space, method, trials, metric, command)
             for arm in tuning.arms
         }
+        if tuning.planned.plan.retention:
+            out.print("trials of a search measure no retention; --method grid measures it", highlight=False)
     for name, definition in definitions.items():
         write_sweep(folder / f"{name}.yaml", definition)
         out.print(f"wandb sweep --project {PROJECT} {folder / name}.yaml", markup=False, soft_wrap=True)
@@ -75,24 +78,27 @@ def agent(
 ) -> None:  # fmt: skip
     """Do the run that a W&B sweep asks for, by --arm=NAME, --seed=N and --path=value as its agent gives them.
 
-    An ordinary run in its own directory: one that is finished is read. Under torchrun the ranks train as one run.
+    An ordinary run in its own directory: one that is finished is read. Under torchrun the ranks train as one run. Where
+    the study states retention, it is measured before and after the run; trials of a search measure none.
     """
     from lit_transformers.machine.cores import limit_threads
     from lit_transformers.runs.wandb_logging import WandbConfig
-    from lit_transformers.training.ranks import is_first_rank
-    from sweeps.wandb.agent import carry_out, describe, parameters
+    from sweeps.wandb.agent import carry_out, describe, measure_retention, parameters
 
     limit_threads()
     values = parameters(context.args)
     name = catalog.find(study).stem
-    config, arm, runner = _requested_run(
+    config, arm, runner, retention = _requested_run(
         study, request_of(scale, changes, seeds, device), dict(values), runs, searching=searching
     )
     record = carry_out(config, runner, runs, WandbConfig(mode, PROJECT, name, arm.name, arm.levels))
-    if is_first_rank():
-        outcome = f"{record.outcome}: {record.reason}" if record.reason else record.outcome
-        out.print(f"{record.key} ({describe(values)}): {outcome}", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(int(record.outcome in ("failed", "invalid")))
+    records = {record.key: record}
+    _print_outcome(record, describe(values))
+    if record.outcome == "finished":
+        for measuring in measure_retention(config, retention, runner, runs):
+            records[measuring.key] = measuring
+            _print_outcome(measuring, "retention")
+    raise typer.Exit(int(any(one.outcome in ("failed", "invalid") for one in records.values())))
 
 
 def dashboard(
@@ -124,10 +130,19 @@ def dashboard(
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def _print_outcome(record: Record, purpose: str) -> None:
+    """Prints how a run ended. purpose: the parameters of the run, or what it measures."""
+    from lit_transformers.training.ranks import is_first_rank
+
+    if is_first_rank():
+        outcome = f"{record.outcome}: {record.reason}" if record.reason else record.outcome
+        out.print(f"{record.key} ({purpose}): {outcome}", markup=False, highlight=False, soft_wrap=True)
+
+
 def _requested_run(
     study: str, request: Request, values: dict[str, Plain], runs: Path, *, searching: bool
-) -> tuple[Config, PlannedArm, str]:
-    """Returns the config of the requested run, its arm, and the name of its runner.
+) -> tuple[Config, PlannedArm, str, list[Config]]:
+    """Returns the config of the requested run, its arm, the name of its runner, and the measurements of retention.
 
     Raises ConfigError for an unknown arm or an invalid seed.
     """
@@ -147,8 +162,9 @@ def _requested_run(
     if searching:
         from sweeps.tuning.tune import trial_config
 
-        return trial_config(config, values), arm, planned.runner
-    return config.override({**seed_overrides(config, seed), **values}), arm, planned.runner
+        return trial_config(config, values), arm, planned.runner, []
+    retention = [one.run for one in ablation.retention.values()]
+    return config.override({**seed_overrides(config, seed), **values}), arm, planned.runner, retention
 
 
 def _prepare_tuning(study: str, request: Request, runs: Path, *, own: bool) -> PreparedTuning:

@@ -639,6 +639,10 @@ def init(
         str | None,
         typer.Option(help="Predict answers in passages: a table, JSON lines or SQuAD's JSON.", metavar="FILE"),
     ] = None,
+    retrieve: Annotated[
+        str | None,
+        typer.Option(help="Find the passage that answers a question: a table or SQuAD's JSON.", metavar="FILE"),
+    ] = None,
     weights: Annotated[
         str | None,
         typer.Option(
@@ -651,18 +655,20 @@ def init(
     second: Annotated[str | None, typer.Option(help="Read the second texts of pairs from this column.")] = None,
     label: Annotated[str | None, typer.Option(help="Read labels from this column.", show_default="by its name")] = None,
 ) -> None:
-    """Write a small project: a mixer, a data set, a study, a test and a README. With one of --classify, --score, --tag
-    and --answer, write the run.yaml that fine-tunes a network on your own data.
+    """Write a small project: a mixer, a data set, a study, a test and a README. With one of --classify, --score, --tag,
+    --answer and --retrieve, write the run.yaml that fine-tunes a network on your own data.
 
     A table is CSV, TSV, JSON lines, JSON or parquet with column names; for --answer the columns question, context and
-    answer. A tenth of a file is held out for validation and a tenth for the test; a folder is split by its file names
-    (train, validation, test). The first run takes a few minutes: init prints its time, and the command of a longer run.
+    answer; for --retrieve a question (--text) and the passage that answers it (--second). A tenth of a file is held out
+    for validation and a tenth for the test; a folder is split by its file names (train, validation, test). The first
+    run takes a few minutes: init prints its time, and the command of a longer run.
 
     Example: python -m lit_transformers init my_project
 
     Example: python -m lit_transformers init reviews --classify reviews.csv --weights models/bert
     """
-    purposes: dict[Purpose, str | None] = {"classify": classify, "score": score, "tag": tag, "answer": answer}
+    purposes: dict[Purpose, str | None] = {"classify": classify, "score": score, "tag": tag}
+    purposes |= {"answer": answer, "retrieve": retrieve}
     given = {purpose: data for purpose, data in purposes.items() if data is not None}
     if len(given) > 1:
         raise typer.BadParameter(f"choose one of {', '.join(f'--{purpose}' for purpose in given)}")

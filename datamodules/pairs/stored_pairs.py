@@ -30,7 +30,7 @@ from datamodules.core.tokenizers import (
 from datamodules.pairs.source import Lengths, Longest, Pair, Pairs, PairsConfig, PairsRead, Vocabularies
 from lit_transformers.config import Plain, canonical_hash
 
-__all__ = ["WHOLE", "StoredPairs", "TextPairsConfig", "Texts", "pair_text", "tokenizers_of"]
+__all__ = ["WHOLE", "StoredPairs", "TextPairsConfig", "Texts", "pair_text", "texts_of", "tokenizers_of"]
 
 VERSION = 1
 """Part of every cache key: changes when the same texts and tokenizers give other symbols."""

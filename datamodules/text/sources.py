@@ -352,10 +352,12 @@ def stamps(files: list[Listed]) -> list[list[str | int]]:
 
 
 def named_split(name: str) -> Split:
-    """Returns the split that a file's name or folders name, the last one. Raises DataError where they name none."""
-    for word in reversed(re.split(r"[/._\-]", name.lower())):
-        if word in SPLIT_NAMES:
-            return SPLIT_NAMES[word]
+    """Returns the split that a file's name or folders name, the last one; where no whole word does, one next to digits,
+    as in wnut17train. Raises DataError where they name none."""
+    for between in (r"[/._\-]", r"[/._\-\d]"):
+        for word in reversed(re.split(between, name.lower())):
+            if word in SPLIT_NAMES:
+                return SPLIT_NAMES[word]
     raise DataError(f"{name}: {NO_SPLIT}")
 
 

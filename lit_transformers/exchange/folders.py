@@ -24,6 +24,8 @@ from lit_transformers.training.checkpoints import damaged_part
 __all__ = ["copy_tokenizer", "fresh_folder", "local_folder", "read_checkpoint", "read_fields", "write_folder"]
 
 FIELDS, SAFE, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
+ADAPTERS = "adapter_config.json"
+"""The file of adapters of peft, which are no network."""
 INDEX = ".index.json"
 """What follows the name of a file of weights that is divided, in the name of the list of its parts."""
 TOKENIZER = (
@@ -87,7 +89,12 @@ def read_fields(folder: Path) -> dict[str, Plain]:
     try:
         fields = json.loads((folder / FIELDS).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"has no {FIELDS}, and is no model of Hugging Face", str(folder)) from None
+        reason = f"has no {FIELDS}, and is no model of Hugging Face"
+        if (folder / ADAPTERS).is_file():
+            reason = (
+                "holds adapters without their network; merge them by merge_and_unload of peft, and name that folder"
+            )
+        raise ConfigError(reason, str(folder)) from None
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot be read: {first_line(error)}", str(folder / FIELDS)) from None
     if not isinstance(fields, dict):

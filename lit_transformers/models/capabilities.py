@@ -6,6 +6,7 @@ An objective asks for a capability and never for a family, so that a family that
 from __future__ import annotations
 
 from abc import abstractmethod
+from copy import deepcopy
 from typing import Any, NamedTuple, TypeVar
 
 from jaxtyping import Bool, Float, Int
@@ -18,8 +19,11 @@ from lit_transformers.models.model import ModelConfig, ModelOutput, Network
 from lit_transformers.stacks import Stack
 
 M = TypeVar("M", bound=ModelConfig)
+N = TypeVar("N", bound="RowNetwork")
 
 APART_NOWHERE = "no layer of this network reads a text apart; set model: deformer"
+CACHED_LAYERS = "training.cached_layers"
+"""The field that divides a network at a layer, for messages."""
 
 
 class CausalNetwork(Network):
@@ -100,6 +104,13 @@ class LayerOutputs(NamedTuple):
     aux: dict[str, Tensor]
 
 
+class LowerStates(NamedTuple):
+    """The output of the lowest ``layers`` layers of a network for rows: ``states`` (b, t, d)."""
+
+    layers: int
+    states: Float[Tensor, "b t d"]
+
+
 def every_layer(output: ModelOutput) -> LayerOutputs:
     """Returns the outputs of all layers of a network, one at least, that was run with ``keep_layers``."""
     assert output.embedded is not None
@@ -137,6 +148,26 @@ class RowNetwork(Network):
         """Hook: reads symbols as ``read_row`` does, and returns what every layer makes of them. Raises ConfigError
         where a family shows the last layer alone, which is the default."""
         raise ConfigError(f"a {type(self).__name__} shows the output of its last layer alone", "task.combined_layers")
+
+    def read_upper_layers(
+        self,
+        lower: LowerStates,
+        symbols: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"] | None,
+        marked: Bool[Tensor, "b t"],
+        segments: Int[Tensor, "b t"] | None = None,
+    ) -> LayerOutputs:
+        """Hook: reads rows as ``read_layers`` does, given the output of the lowest layers. Returns this output and
+        those of the layers above, without the losses of the lowest layers. Raises ConfigError if the network cannot be
+        divided there (``require_division``)."""
+        self.require_division(lower.layers)
+        raise NotImplementedError(f"a {type(self).__name__} reads no output of its lowest layers")
+
+    def require_division(self, layers: int) -> None:
+        """Hook: raises ConfigError if ``read_upper_layers`` cannot read the output of the lowest ``layers`` layers,
+        which is the default."""
+        reason = f"a {type(self).__name__} cannot start from the output of its lowest layers"
+        raise ConfigError(f"{reason}; set it to 0, or model.kind to encoder", CACHED_LAYERS)
 
     def read_ordered(
         self,
@@ -239,6 +270,15 @@ class RowNetwork(Network):
 def depth_of(network: RowNetwork) -> int:
     """Returns the number of layers of a network, over all its stacks."""
     return sum(map(len, network.layers().values()))
+
+
+def lowest_layers(network: N, layers: int) -> N:
+    """Returns a copy of a network that has only its lowest ``layers`` layers, whose output ``read_upper_layers`` reads.
+    Raises ConfigError if the network cannot be divided there."""
+    network.require_division(layers)
+    lowest = deepcopy(network)
+    lowest.keep_layers(layers)
+    return lowest
 
 
 class RowModelConfig(ModelConfig):

@@ -21,7 +21,9 @@ from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.mixer import Context, Mode, Shape
 from lit_transformers.mixers.qkv import EncodedConfig
 from lit_transformers.models.capabilities import (
+    CACHED_LAYERS,
     LayerOutputs,
+    LowerStates,
     OrderedOutput,
     OrderedRows,
     RowModelConfig,
@@ -159,10 +161,11 @@ class Encoder(RowNetwork):
         segments: Int[Tensor, "b t"] | None = None,
         order: Int[Tensor, "b t"] | None = None,
         keep_layers: bool = False,
+        lower: LowerStates | None = None,
     ) -> ModelOutput:
         """Maps symbols (b, t) to hidden (b, t, d). keep_layers: also return the outputs of all layers. For the other
         arguments see ``read_row`` and ``read_ordered``."""
-        x = self.embed(symbols, segments)
+        x = self.embed(symbols, segments) if lower is None else lower.states
         if self.extra is not None:
             rows, extra = symbols.size(0), self.extra.weight.size(0)
             x = torch.cat([self.extra.weight.to(x.dtype).expand(rows, -1, -1), x], dim=1)
@@ -185,7 +188,12 @@ class Encoder(RowNetwork):
             start=None if self.restarts else 0,
             padding_last=self.padding_last,
         )
-        output, extra = self.pass_layers(x, ctx, keep_layers), x.size(1) - symbols.size(1)
+        if lower is None:
+            output = self.pass_layers(x, ctx, keep_layers)
+        else:
+            _, upper = self.stack.split(lower.layers)
+            output = upper(x, ctx, keep_hidden=keep_layers)
+        extra = x.size(1) - symbols.size(1)
         layers = tuple(layer[:, extra:] for layer in output.hidden)
         embedded = None if output.entered is None else output.entered[:, extra:]
         return ModelOutput(self.norm(output.y)[:, extra:], None, dict(output.aux), layers, embedded=embedded)
@@ -214,6 +222,25 @@ class Encoder(RowNetwork):
     ) -> LayerOutputs:
         output: ModelOutput = self(symbols, padding_mask, marked, segments, keep_layers=True)
         return every_layer(output)
+
+    def read_upper_layers(
+        self,
+        lower: LowerStates,
+        symbols: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"] | None,
+        marked: Bool[Tensor, "b t"],
+        segments: Int[Tensor, "b t"] | None = None,
+    ) -> LayerOutputs:
+        output: ModelOutput = self(symbols, padding_mask, marked, segments, keep_layers=True, lower=lower)
+        return LayerOutputs((lower.states, *output.layers, output.hidden), output.aux)
+
+    def require_division(self, layers: int) -> None:
+        if self.extra is not None:
+            raise ConfigError("model.extra_tokens have no place in cached rows; set one of both to 0", CACHED_LAYERS)
+        if layers < self.apart:
+            reason = f"{self.apart} layers read the two texts of a row apart"
+            raise ConfigError(f"{reason}; set it to {self.apart} or more, or to 0", CACHED_LAYERS)
+        self.stack.split(layers)
 
     def read_ordered(
         self,

@@ -19,6 +19,7 @@ from lit_transformers.compression import CompressionConfig
 from lit_transformers.compression.callback import compressions_of
 from lit_transformers.config import Config, ConfigError, Plain, Seed, nearest, paths_within, table
 from lit_transformers.models import LanguageModelConfig, ModelConfig
+from lit_transformers.models.capabilities import lowest_layers
 from lit_transformers.models.cost import ModelCost, shapes_or_values
 from lit_transformers.records.reference import Reference
 from lit_transformers.runs.made_weights import file_of_source
@@ -134,6 +135,8 @@ class RunConfig(Config):
             yield "task.evaluation measures another network, whose passes compression does not change; empty it"
         if self.training.cache_features:
             yield "compression changes the network whose features are cached; set training.cache_features: false"
+        if self.training.cached_layers:
+            yield "compression changes the layers whose outputs are cached; set training.cached_layers: 0"
 
     def _timing_conflicts(self) -> Iterator[str]:
         if not self.timed:
@@ -307,8 +310,8 @@ class Description(NamedTuple):
     """The cost of a run, computed without training. ``parameters`` are all that outputs depend on, of which
     ``frozen_parameters`` learn nothing; ``flops_per_token`` is for a forward pass in training, and
     ``train_flops_per_token`` for a step: three times as many, without those that are saved where groups are frozen
-    (``lit_transformers/training/training_flops.py``), and without the forward pass of a network whose features are
-    cached. A third of the forward pass of a teacher is part of both, for it has no
+    (``lit_transformers/training/training_flops.py``), and without the forward pass of a network, or of its lowest
+    layers, whose outputs are cached. A third of the forward pass of a teacher is part of both, for it has no
     backward pass. Evaluations, and the one pass that fills the cache, are not included. ``tokens`` are
     planned: rows are counted as their data plan them."""
 
@@ -377,6 +380,9 @@ def frozen_and_saved(config: RunConfig, data: DataDescription, cost: ModelCost) 
         saved = flops_without_gradients(task, task.groups, cost.flops_per_token * length, row)
         if config.training.cache_features:
             saved += row.flops(task.network) - task.network.softmax_flops(length)
+        if config.training.cached_layers and isinstance(task, LabelledTask):
+            lowest = lowest_layers(task.network, config.training.cached_layers)
+            saved += row.flops(lowest) - lowest.softmax_flops(length)
         return frozen, saved / length
 
     return shapes_or_values(lambda: config.measured_task.build(config.model, data, config.training), measured)[1]

@@ -1,4 +1,5 @@
-"""The pass that fills the cache of features of a frozen network: its size, and the runs that share it."""
+"""The pass that fills the cache of features of a frozen network or of its lowest layers: its size, and the runs that
+share it."""
 
 from __future__ import annotations
 
@@ -14,13 +15,16 @@ __all__ = ["feature_pass"]
 
 def feature_pass(config: RunConfig) -> CachedPass | None:
     """Returns the pass that fills the cache of a run; None if the run has no cache. Each row counts as the longest, as
-    in training. Raises ConfigError or DataError."""
-    if not config.training.cache_features or not config.training.steps:
+    in training, and is counted for all layers, also if only the lowest are cached. Raises ConfigError or DataError."""
+    fields = config.training
+    if not (fields.cache_features or fields.cached_layers) or not fields.steps:
         return None
     data = config.build_data()
     if not isinstance(data, LabelledData):
         return None
     examples = sum(len(data.ordinals(split)) for split in splits_of(data))
     layers: Plain = [config.task.get("layers"), [*config.task.get("combined_layers")]]
+    if fields.cached_layers:
+        layers = fields.cached_layers
     decisive: Plain = [with_content(config).get("start"), layers, decisive_rows(config, data)]
     return CachedPass(canonical_hash(decisive, 32), data.config.length * examples)

@@ -374,8 +374,10 @@ def require_same_network(there: ModelConfig, here: ModelConfig, place: str) -> N
     ]
     if unequal:
         listed = "; ".join(f"model.{name} is {theirs!r} there and {ours!r} here" for name, theirs, ours in unequal[:3])
-        way_out = "; start.narrow chooses heads and channels" if all(is_width(row[0]) for row in unequal) else ""
-        raise ConfigError(f"holds the weights of another network: {listed}{way_out}", place)
+        way_out = "set these fields to the values there, or name other weights"
+        if all(is_width(row[0]) for row in unequal):
+            way_out += "; start.narrow chooses heads and channels"
+        raise ConfigError(f"holds the weights of another network: {listed}; {way_out}", place)
 
 
 def differences(first: ModelConfig, second: ModelConfig, ignored: Set[str]) -> list[tuple[str, Plain, Plain]]:

@@ -1,5 +1,5 @@
-"""The outputs of a frozen network for all rows, computed once and stored in a memory-mapped table that training
-reads."""
+"""The outputs of a frozen network, or of its lowest layers, for all rows: computed once and stored in a memory-mapped
+table that training reads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import LabelledBatch, row_lengths
 from lit_transformers.checked_files import CheckedFile, CheckedWriter, Extent, VectorLayout
-from lit_transformers.config import ConfigError, Plain
+from lit_transformers.config import ConfigError, Plain, canonical_hash
 
 __all__ = ["META", "FeatureTable", "FeatureWriter", "row_keys", "weights_digest"]
 
@@ -82,25 +83,30 @@ class FeatureWriter:
         keys = np.frombuffer(b"".join(self.starts), np.uint8).reshape(-1, KEY_BYTES)
         starts = np.array([*self.starts.values()], np.int64)
         np.savez(self.folder / INDEX, keys=keys, starts=starts)
-        written = {"width": self.layout.width, "values": self.values.extent}
-        (self.folder / META).write_text(json.dumps(self.meta | written))
+        meta: dict[str, Plain] = self.meta | {"width": self.layout.width, "values": [*self.values.extent]}
+        (self.folder / META).write_text(json.dumps(meta | {"checksum": canonical_hash(meta, 32)}))
 
 
 class FeatureTable:
     """Reads the vectors of rows from the folder of a ``FeatureWriter``, memory-mapped.
 
-    weights: the digest of the network's weights. Raises ConfigError if the table is damaged, or if other weights
-    computed it.
+    weights: the digest of the weights of the network or of its lowest layers. lower: the number of these layers; 0 if
+    the vectors are the outputs of the network. Raises ConfigError if the table is damaged, or if other weights computed
+    it.
     """
 
-    def __init__(self, folder: Path, weights: str) -> None:
+    def __init__(self, folder: Path, weights: str, lower: int = 0) -> None:
+        self.lower = lower
         try:
             meta = json.loads((folder / META).read_text())
             index = np.load(folder / INDEX)
             keys, starts = index["keys"], index["starts"].tolist()
+            is_whole = meta.pop("checksum") == canonical_hash(meta, 32)
             made_by, extent, self.layout = meta["weights"], meta["values"], VectorLayout("float32", meta["width"])
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, EOFError, BadZipFile, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ConfigError(f"is a damaged cache ({error}); remove the folder", str(folder)) from None
+        if not is_whole:
+            raise ConfigError(f"is a damaged cache: {META} has changed since then; remove the folder", str(folder))
         if made_by != weights:
             raise ConfigError("is a cache of other weights; remove the folder", str(folder))
         self.values = CheckedFile(folder / VALUES, Extent(*extent))

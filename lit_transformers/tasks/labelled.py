@@ -24,7 +24,14 @@ from lit_transformers.heads.head import Representation
 from lit_transformers.heads.pooled import ClassLabel
 from lit_transformers.heads.pooling import cut_rows, joined_rows
 from lit_transformers.mixers.qkv import QKVMixer
-from lit_transformers.models.capabilities import LayerOutputs, RowModelConfig, RowNetwork, depth_of, require
+from lit_transformers.models.capabilities import (
+    LayerOutputs,
+    LowerStates,
+    RowModelConfig,
+    RowNetwork,
+    depth_of,
+    require,
+)
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.distillation import Distillation, DistillationConfig
 from lit_transformers.tasks.features import FeatureTable
@@ -138,7 +145,7 @@ class LabelledTaskConfig(TaskConfig):
 
 class LabelledTask(Task):
     """Trains and measures a network that reads whole rows. Subclasses add their heads. ``features``: a table of cached
-    outputs of the network, which replaces the network for rows that it holds; usually None."""
+    outputs of the network or of its lowest layers, which replaces these for rows that it holds; usually None."""
 
     config: LabelledTaskConfig
     network: RowNetwork
@@ -201,9 +208,12 @@ class LabelledTask(Task):
 
     def read(self, network: RowNetwork, batch: LabelledBatch) -> Representation:
         rows = self.rows_read(batch)
-        cached = self.features.read(rows) if self.features is not None and network is self.network else None
-        if cached is None:
+        table = self.features if self.features is not None and network is self.network else None
+        cached = None if table is None else table.read(rows)
+        if table is None or cached is None:
             read = self.chosen_layers(network, rows)
+        elif table.lower:
+            read = self.upper_layers(network, rows, LowerStates(table.lower, cached.to(self.dtype)))
         else:
             read = LayerOutputs(cached.to(self.dtype).chunk(len(self.combination.layers), dim=-1), {})
         return self.combined(network, batch, read)
@@ -237,6 +247,11 @@ class LabelledTask(Task):
             return LayerOutputs((output.hidden,), output.aux)
         read = network.read_layers(*inputs)
         return read._replace(layers=tuple(read.layers[layer] for layer in self.combination.layers))
+
+    def upper_layers(self, network: RowNetwork, rows: LabelledBatch, lower: LowerStates) -> LayerOutputs:
+        """Runs the layers above ``lower`` on rows of one piece each. Returns the outputs of the combined layers."""
+        read = network.read_upper_layers(lower, rows.inputs, needed_mask(rows), marks(rows), rows.segments)
+        return read._replace(layers=tuple(read.layers[layer - lower.layers] for layer in self.combination.layers))
 
 
 def built(reader: RowModelConfig, config: LabelledTaskConfig, data: DataDescription) -> RowNetwork:

@@ -3,7 +3,7 @@
 All else is planned from shapes, and from what batches say on the host (``RowBatch.most_targets``). A run waits besides
 where it reads its own loss: for its curves every ``training.log_every`` updates, and at most five times a second to end
 where it diverges (``DivergenceCheck``) and to show its progress (``ProgressReporter``), and once a batch to look up
-cached features by their symbols (``training.cache_features``). Mixers wait for themselves.
+cached features by their symbols (``training.cache_features``, ``cached_layers``). Mixers wait for themselves.
 """
 
 from __future__ import annotations

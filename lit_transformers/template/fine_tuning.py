@@ -21,6 +21,8 @@ from datamodules.labelled.conll import ConllConfig
 from datamodules.labelled.labelled_records import LabelledRecordsConfig
 from datamodules.labelled.question_files import Paragraph
 from datamodules.labelled.questions import Questions, QuestionsConfig
+from datamodules.pairs.source import PairsConfig
+from datamodules.pairs.stored_pairs import TextPairsConfig, texts_of
 from datamodules.text.nested_records import RecordsConfig
 from lit_transformers.batch import LABEL
 from lit_transformers.config import ConfigError, Plain, nearest
@@ -34,9 +36,9 @@ from lit_transformers.template.training_time import Pace, about, measured_pace
 
 __all__ = ["FOUND", "LEAST_UPDATES", "Columns", "Purpose", "write_fine_tuning"]
 
-Purpose = Literal["classify", "score", "tag", "answer"]
-"""The kind of prediction: a class or a number for a text or a pair of texts, a tag for each word, or an answer in a
-passage."""
+Purpose = Literal["classify", "score", "tag", "answer", "retrieve"]
+"""The kind of prediction: a class or a number for a text or a pair of texts, a tag for each word, an answer in a
+passage, or the passage that answers a question."""
 
 TEXT_NAMES = (
     *("text", "sentence", "review", "question", "title", "content", "body", "document", "premise", "first"),
@@ -44,6 +46,8 @@ TEXT_NAMES = (
 )
 SECOND_NAMES = ("second", "sentence2", "text2", "hypothesis", "text_b", "sentence_b", "passage", "answer")
 LABEL_NAMES = ("label", "class", "category", "sentiment", "target", "score", "rating", "topic", "intent", "stars", "y")
+QUESTION_NAMES = ("question", "query", "title", "source", "text", "anchor")
+PASSAGE_NAMES = ("passage", "context", "document", "answer", "paragraph", "content", "body", "target", "positive")
 """Usual names of columns, the most usual first."""
 MOST_CLASSES = 256
 MEASURED = 2_000
@@ -64,6 +68,7 @@ KINDS: Mapping[Purpose, str] = {
     "score": "regression",
     "tag": "tagging",
     "answer": "question_answering",
+    "retrieve": "retrieval",
 }
 """The objective of each purpose."""
 MOST_SYMBOLS = 8000
@@ -93,11 +98,11 @@ FOUND = Columns()
 
 
 class OwnData(NamedTuple):
-    """A description of the user's data. source: the field ``data.source`` of the run. examples, validated: the number
+    """A description of the user's data. fields: the field ``data`` of the run. examples, validated: the number
     of examples of training and of validation. length: the most tokens of a row. mean: the mean tokens of a row. names:
     the labels; None if they have no names. lines: a message for each choice. batch: the examples of an update."""
 
-    source: dict[str, Plain]
+    fields: dict[str, Plain]
     examples: int
     validated: int
     length: int
@@ -206,6 +211,8 @@ def head_of(purpose: Purpose, known: OwnData, started: Started) -> tuple[dict[st
     task: dict[str, Plain] = {"kind": kind}
     if purpose in ("classify", "score"):
         task |= {"pooling": "first", "hidden": "tanh"} if started.start else {"pooling": "mean"}
+    if purpose == "retrieve":
+        return task | {"pooling": "mean"}, started.start, ""
     if purpose != "answer":
         task["dropout"] = 0.1
     heads: dict[str, Plain] = {"heads": "network"}
@@ -240,8 +247,7 @@ def run_of(
     known: OwnData, started: Started, task: dict[str, Plain], start: dict[str, Plain], steps: int
 ) -> dict[str, Plain]:
     """Returns the fields of the run."""
-    source = {**known.source, "tokenizer": started.symbols, "length": known.length}
-    data: dict[str, Plain] = {"kind": "labelled", "source": source, "batch_size": known.batch}
+    data = known.fields | {"batch_size": known.batch}
     if known.validated > MOST_VALIDATED:
         data["evaluation"] = {"examples": MOST_VALIDATED}
     return {
@@ -263,13 +269,14 @@ def text_of(command: str, purpose: Purpose, target: Path, plain: Mapping[str, Pl
     """Returns the text of ``run.yaml``, headed by the command that wrote it, by the commands that use it, and by lines
     on its time."""
     folder = target.parent
-    lines = {"answer": "questions.jsonl > answers.jsonl"}.get(purpose, "lines.txt > predictions.jsonl")
-    flag = " --lines json" if purpose == "answer" else ""
+    lines = {"answer": "questions.jsonl > answers.jsonl", "retrieve": "questions.txt > found.jsonl"}
+    files = lines.get(purpose, "lines.txt > predictions.jsonl")
+    flag = {"answer": " --lines json", "retrieve": " --passages passages.txt"}.get(purpose, "")
     head = (
         f"# Written by: python -m lit_transformers {command}\n"
         f"#\n"
         f"#     python -m lit_transformers fit {target}\n"
-        f"#     python -m lit_transformers predict {folder}/checkpoint.ckpt{flag} < {lines}\n"
+        f"#     python -m lit_transformers predict {folder}/checkpoint.ckpt{flag} < {files}\n"
         f"#     python -m lit_transformers export {folder}/checkpoint.ckpt {folder}/exported\n"
         f"#\n"
         f"# python -m lit_transformers config {target} prints every field with its meaning.\n"
@@ -315,7 +322,8 @@ def read_tagged(path: str, started: Started, columns: Columns) -> OwnData:
     lines = [f"tags: {', '.join(tags[:8])}{', ...' if len(tags) > 8 else ''}"]
     plain: dict[str, Plain] = {"kind": "conll", "path": path, **splits, **own}
     counts = corpus.count("train"), corpus.count("validation")
-    return OwnData(plain, *counts, _rounded(_long(words), started), statistics.fmean(words), tags, lines)
+    length = _rounded(_long(words), started)
+    return OwnData(_labelled(plain, length, started), *counts, length, statistics.fmean(words), tags, lines)
 
 
 def read_answered(path: str, started: Started, columns: Columns) -> OwnData:
@@ -340,8 +348,56 @@ def read_answered(path: str, started: Started, columns: Columns) -> OwnData:
     mean = statistics.fmean(len(questions.example("train", ordinal).symbols) + 1 for ordinal in sample)
     cut = sum(row > length for row in rows) / len(rows)
     line = f"rows of {length} tokens; {cut:.1%} of the questions have a longer passage, which is read in windows"
-    source = {"kind": "questions", **plain}
-    return OwnData(source, windows, questions.count("validation"), length, mean, None, [line], batch=16)
+    fields = _labelled({"kind": "questions", **plain}, length, started)
+    return OwnData(fields, windows, questions.count("validation"), length, mean, None, [line], batch=16)
+
+
+def read_retrieved(path: str, started: Started, columns: Columns) -> OwnData:
+    """Describes questions and the passages that answer them. All questions on a passage are in one split. Raises
+    DataError if a column is missing, and for fewer than two questions of training."""
+    source, lines = retrieved_source(path, columns)
+    pairs = PairsConfig.from_dict(source)
+    assert isinstance(pairs, TextPairsConfig)
+    corpus = pairs.corpus()
+    if corpus.count("train") < 2:
+        reason = f"holds {corpus.count('train')} questions of training, and needs 2 or more"
+        raise DataError(f"{path}: {reason}; add questions on other passages")
+    texts = [texts_of(document) for document in islice(corpus.documents("train"), MEASURED)]
+    sides = [[text.source for text in texts], [text.targets[0] for text in texts]]
+    rows = [[_pieces(text, started) + 2.0 for text in side] for side in sides]
+    question, passage = (_rounded(_long(side), started) for side in rows)
+    passage = max(question, passage)
+    cut = [
+        sum(row > length for row in side) / len(side) for side, length in zip(rows, (question, passage), strict=True)
+    ]
+    fields: dict[str, Plain] = {"kind": "retrieval", "source": source, "tokenizer": started.symbols}
+    fields |= {"longest_question": question, "longest_passage": passage}
+    lines += [
+        f"questions of {question} tokens, which cut {cut[0]:.1%} of them",
+        f"passages of {passage} tokens, which cut {cut[1]:.1%} of them",
+    ]
+    mean = sum(map(statistics.fmean, rows))
+    return OwnData(fields, corpus.count("train"), corpus.count("validation"), passage, mean, None, lines)
+
+
+def retrieved_source(path: str, columns: Columns) -> tuple[dict[str, Plain], list[str]]:
+    """Returns the field ``data.source`` of questions and passages, and a message on its columns: JSON of SQuAD, or a
+    table. Raises DataError if a column is missing."""
+    if columns.label is not None:
+        raise DataError(f"{path}: a passage that answers a question has no label; drop --label")
+    first = [*islice(_records(path), 1)]
+    names = [*first[0]] if first else []
+    if columns == FOUND and isinstance(first[0].get("data") if first else None, list):
+        return {"kind": "squad", "path": path}, ["questions and paragraphs of SQuAD's JSON"]
+    require_columns(columns, names, path)
+    question = columns.text or _usual(names, QUESTION_NAMES)
+    passage = columns.second or _usual([name for name in names if name != question], PASSAGE_NAMES)
+    for option, noun, column in (("text", "question", question), ("second", "passage", passage)):
+        if column is None:
+            raise DataError(f"{path}: which column is the {noun}? Name one by --{option}: {', '.join(names)}")
+    source: dict[str, Plain] = {"kind": "records", "path": path, "source": question, "target": passage}
+    shown = f"question {json.dumps(question, ensure_ascii=False)}, passage {json.dumps(passage, ensure_ascii=False)}"
+    return source | {"split_by": "target", "incomplete": "leave_out", **_splits(path)}, [f"columns: {shown}"]
 
 
 READERS: Mapping[Purpose, Any] = {
@@ -349,6 +405,7 @@ READERS: Mapping[Purpose, Any] = {
     "score": read_scored,
     "tag": read_tagged,
     "answer": read_answered,
+    "retrieve": read_retrieved,
 }
 """The function that describes the data of each purpose."""
 
@@ -356,12 +413,8 @@ READERS: Mapping[Purpose, Any] = {
 def columns_of(records: Sequence[Mapping[str, Any]], named: Columns, path: str) -> Columns:
     """Returns the columns of texts and labels: the named columns, or else columns with usual names. Raises DataError if
     a column is missing."""
-    if not records:
-        raise DataError(f"{path}: holds no record")
-    names = [*records[0]]
-    for option, column in named._asdict().items():
-        if column is not None and column not in names:
-            raise DataError(f"{path}: no column {column!r}; {nearest(column, names)} (set --{option})")
+    names = [*records[0]] if records else []
+    require_columns(named, names, path)
     free = [name for name in names if name not in named]
     label = named.label or _usual(free, LABEL_NAMES)
     text = named.text or _usual([name for name in free if name != label], TEXT_NAMES)
@@ -372,6 +425,15 @@ def columns_of(records: Sequence[Mapping[str, Any]], named: Columns, path: str) 
     if second is None and named.text is None:
         second = _usual([name for name in free if name not in (text, label)], SECOND_NAMES)
     return Columns(text, second, label)
+
+
+def require_columns(named: Columns, names: Sequence[str], path: str) -> None:
+    """Raises DataError if a table has no records, or lacks a column that the user names."""
+    if not names:
+        raise DataError(f"{path}: holds no record")
+    for option, column in named._asdict().items():
+        if column is not None and column not in names:
+            raise DataError(f"{path}: no column {column!r}; {nearest(column, names)} (set --{option})")
 
 
 def _usual(names: Sequence[str], usual: Sequence[str]) -> str | None:
@@ -431,7 +493,13 @@ def _known(path: str, started: Started, table: LabelledTable, names: list[str] |
     counts = corpus.count("train"), corpus.count("validation")
     mean = statistics.fmean(min(row, length) for row in rows)
     messages = [f"columns: {shown}", *lines, row]
-    return OwnData({"kind": "labelled_texts", **source}, *counts, length, mean, names, messages)
+    fields = _labelled({"kind": "labelled_texts", **source}, length, started)
+    return OwnData(fields, *counts, length, mean, names, messages)
+
+
+def _labelled(source: Mapping[str, Plain], length: int, started: Started) -> dict[str, Plain]:
+    """Returns the field ``data`` of a run on labelled sequences of at most ``length`` tokens."""
+    return {"kind": "labelled", "source": {**source, "tokenizer": started.symbols, "length": length}}
 
 
 def _has_letter(text: str) -> bool:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from lit_transformers.batch import Vocabulary
+from lit_transformers.batch import RetrievalBatch, Vocabulary
 from lit_transformers.machine.cores import limit_threads, one_thread
 from lit_transformers.models import ModelConfig
 from lit_transformers.tasks import TaskConfig
@@ -50,7 +50,7 @@ def measured_pace(model: ModelConfig, task: TaskConfig, symbols: int, length: in
     with torch.random.fork_rng(), one_thread():
         built = task.build(model, data, TrainingConfig()).to(device).train()
         batch = task.random_batch(data)
-        tokens = batch.inputs.numel()
+        tokens = batch.inputs.numel() + (batch.source.numel() if isinstance(batch, RetrievalBatch) else 0)
         batch = built.transfer_batch_to_device(batch, device, 0)
         optimizer = torch.optim.AdamW([each for each in built.parameters() if each.requires_grad], lr=1e-9)
         for _ in range(REPEATS):

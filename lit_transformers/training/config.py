@@ -291,7 +291,8 @@ class TrainingConfig(Config):
     outputs of a frozen network once for all rows of training and validation, and read them from LIT_CACHE, in all runs
     with the same weights, texts and layers. Groups must freeze the whole network in mode eval. The cache takes 4 bytes
     for each channel of each token of each layer that is read, and saves time if a row is read more than once: in
-    several epochs, seeds or arms.
+    several epochs, seeds or arms; cached_layers: compute the outputs of the lowest n layers once, in the same way, and
+    train the layers above from these. Groups must freeze the embeddings and these layers in mode eval.
     """
 
     steps: NonNegative = 1000
@@ -317,11 +318,16 @@ class TrainingConfig(Config):
     keep_optimizer: bool = False
     callbacks: tuple[CallbackConfig, ...] = ()
     cache_features: bool = False
+    cached_layers: NonNegative = 0
 
     def conflicts(self) -> Iterator[str]:
         yield from self._selection_conflicts()
         if self.cache_features and self.precision != "32":
             yield "cache_features holds outputs in float32; set precision to 32, or cache_features to false"
+        if self.cached_layers and self.precision != "32":
+            yield "cached_layers holds outputs in float32; set precision to 32, or cached_layers to 0"
+        if self.cached_layers and self.cache_features:
+            yield "cache_features caches the whole network; set it to false, or cached_layers to 0"
         for number, group in enumerate(self.groups):
             if group.from_step >= self.steps:
                 never = f"groups.{number} learns from step {group.from_step} on, but there are {self.steps} steps"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from sweeps.ledger.lock import locked
 from sweeps.ledger.run_records import read_record
 from sweeps.object_store import store_of
 
-__all__ = ["carry_out", "parameters"]
+__all__ = ["carry_out", "measure_retention", "parameters"]
 
 FILE = "WANDB_SWEEP_PARAM_PATH"
 NAME = "lit_transformers/agent"
@@ -90,11 +90,27 @@ def carry_out(config: Config, runner_name: str, runs: Path, wandb_config: WandbC
     """
     with quick_imports():
         runner = load_runner(runner_name)
+    _carry_out_sources(config, runner, runs)
+    return _carried_out(config, runner, runs, wandb_config)
+
+
+def measure_retention(config: Config, measured: Iterable[Config], runner_name: str, runs: Path) -> Iterator[Record]:
+    """Does the runs that measure what a run forgets, before and after it, and yields their records. Finished ones are
+    read. measured: the config of each measurement of the study. Raises the errors of ``carry_out``."""
+    with quick_imports():
+        runner = load_runner(runner_name)
+    for measurement in measured:
+        for one in runner.retention(config, measurement) or ():
+            _carry_out_sources(one, runner, runs)
+            yield _carried_out(one, runner, runs, None, WAIT)
+
+
+def _carry_out_sources(config: Config, runner: Runner, runs: Path) -> None:
+    """Does the runs that a run starts from. Raises ConfigError if one of them has failed."""
     for stage in runner.earlier(config):
         record = _carried_out(stage, runner, runs, None, WAIT)
         if record.outcome != "finished":
             raise ConfigError(f"its source {record.key} {record.outcome}: {record.reason}", "start")
-    return _carried_out(config, runner, runs, wandb_config)
 
 
 def _carried_out(

@@ -13,6 +13,7 @@ from forked import prepare
 from standin.chains import chain, finishes
 from standin.run import RunConfig, fit
 
+from ablations import catalog
 from ablations.__main__ import main
 from ablations.ablation import Ablation, Looks, Margin, Metric, Retention
 from ablations.plan import PlannedStudy, Request, make_plan
@@ -199,6 +200,19 @@ def test_a_study_measures_it_and_measures_again_what_has_changed_alone(folder: P
     assert run(path, runs) == 0
     assert {finishes(runs / key) for key in [*first, *changed.retention_runs()]} == {1}
     assert {key: finishes(runs / key) for key in measured} == {key: 1 + (key == after.key) for key in measured}
+
+
+def test_an_agent_of_a_sweep_measures_it_as_launchers_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each measuring run is done once, under the key that the plan gives it."""
+    path, runs = folder / "swept.py", folder / "swept"
+    path.write_text(STUDY)
+    command = ["agent", str(path), "--runs", str(runs), "--wandb", "disabled", "--arm=slow"]
+    plan = make_plan("swept", catalog.load(path), Request()).plan
+    for _ in range(2):
+        assert main([*command, "--seed=0"]) == 0
+    (pair,) = (pair for pair in plan.retention[0].arms["slow"] if pair.seed == 0)
+    assert [finishes(runs / key) for key in (pair.before.key, pair.after.key)] == [1, 1]
+    assert f"{pair.after.key} (retention): finished" in capsys.readouterr().out
 
 
 def test_a_run_that_failed_is_not_measured_and_the_reason_stands_in_the_report(folder: Path) -> None:

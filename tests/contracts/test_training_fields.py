@@ -38,6 +38,7 @@ SEEN_ELSEWHERE = {
     "unfreezing": "tests/lit_transformers/test_groups.py",
     "recompute": "test_recomputed_layers.py",
     "cache_features": "where outputs of a frozen network are from, not what they are: test_probes.py",
+    "cached_layers": "where outputs of frozen layers are from, not what they are: test_cached_layers.py",
     "compile": "how a network runs, not what it computes: test_run.py",
 }
 OTHERWISE: dict[str, Any] = {

@@ -21,6 +21,7 @@ from datamodules.core.documents import SPLITS
 from datamodules.core.reading import OPEN_FILES, cut, locate
 from datamodules.core.tokenizers import WordsConfig, encode_document
 from datamodules.text.articles import articles
+from datamodules.text.sources import named_split
 from lit_transformers.config import ConfigError
 
 
@@ -302,6 +303,7 @@ def test_a_split_without_documents_says_what_to_do(tmp_path: Path) -> None:
 
 def test_names_without_a_split_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
+    assert named_split("wnut17train.conll.xz") == "train" and named_split("test/a1train.txt") == "test"
     with pytest.raises(DataError, match=r"^a.txt: its name and folders name no split"):
         FilesConfig(path=str(tmp_path), splits="folders").build()
 

@@ -222,7 +222,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any] | None, str]] = {
     "wider": ({"model.feedforward.width": 25}, {}, "model.feedforward.width: is 25, and each layer of start.network"),
     "channels": ({"model.mixer.head_dim": 8}, {}, "head_dim: heads have 4 channels in start.network and 8 here; set"),
     "nothing": ({"model.heads": 4, "model.feedforward.width": 24}, {}, "start.narrow: keeps all heads and channels"),
-    "unsaid": ({}, None, "model.heads is 4 there and 2 here; start.narrow chooses heads and channels"),
+    "unsaid": (
+        {},
+        None,
+        "2 here; set these fields to the values there, or name other weights; start.narrow chooses heads and channels",
+    ),
     "untrained": ({"start.heads": None}, {}, "needs the loss of trained heads; set start.heads: network"),
     "no source": ({"start.network": None, "start.heads": None}, {"score": "random"}, "or drop start.narrow"),
     "dim": ({"model.dim": 8}, {}, "model.dim is 16 there and 8 here"),

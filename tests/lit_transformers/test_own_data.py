@@ -84,6 +84,22 @@ def test_words_and_questions_have_their_objectives(tmp_path: Path) -> None:
     assert config.task.kind == "question_answering" and config.data.get("source.stride") < config.data.length
 
 
+def test_questions_and_their_passages_are_retrieved(tmp_path: Path) -> None:
+    names = [f"Ada {n:06b}" for n in range(40)]
+    rows = [{"query": f"{verb} {name}?", "context": f"{name} lives."} for name in names for verb in ("Is", "Was")]
+    config = written("retrieve", table(tmp_path / "questions.jsonl", rows), tmp_path / "run")
+    source: Any = config.data.get("source")
+    assert (source.source, source.target, config.task.kind) == ("query", "context", "retrieval")
+    read: Any = config.data.build()
+    splits = [{*read.passages(split)} for split in ("train", "validation", "test")]
+    assert len({*splits[0], *splits[1], *splits[2]}) == sum(map(len, splits)) == 40
+    record = fit(config.override({**SHORT, "training.device": "cpu"}), tmp_path / "trained")
+    assert record["outcome"] == "finished" and {"val/hit_1", "val/mrr"} <= record["metrics"].keys()
+    squad = {"context": "Ada lives.", "qas": [{"question": "Is Ada?", "id": "1", "answers": []}] * 2}
+    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": [squad]}]}))
+    assert written("retrieve", str(tmp_path / "squad.json"), tmp_path / "squad").data.get("source").kind == "squad"
+
+
 def test_a_first_run_takes_minutes_and_its_lines_say_how_to_train_longer(tmp_path: Path) -> None:
     """Texts of 9 tokens on three machines. Three passes over 800 of them take 75 updates of 32, and the least number is
     200. An update of 288 tokens takes 0.5 s, 3.7 s and 317 s."""
@@ -138,6 +154,9 @@ def test_questions_of_a_table_are_read_in_rows_that_hold_them(tmp_path: Path) ->
         ),
         ("classify", reviews(8)[::2], {}, "has 1 different labels in 4 records; name another column by --label"),
         ("score", reviews(), {}, "holds a label that is not a number .*--classify"),
+        ("retrieve", reviews(), {}, "which column is the question.*--text: id, Review, Sentiment"),
+        ("retrieve", reviews(), {"text": "Review"}, "which column is the passage.*--second"),
+        ("retrieve", reviews(), {"text": "Review", "second": "Sentiment", "label": "id"}, "drop --label"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_said_with_the_option_that_mends_it(

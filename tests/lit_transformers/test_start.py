@@ -195,7 +195,9 @@ def test_a_network_that_computes_something_else_is_refused_by_its_field_before_a
 ) -> None:
     """Though all shapes fit."""
     config = rows(str(trained / "text.jsonl"), start=after(trained)).override(changes)
-    with pytest.raises(ConfigError, match=rf"start\.network\.run: holds .* another network: model.*{field}"):
+    with pytest.raises(
+        ConfigError, match=rf"start\.network\.run: holds .* another network: model.*{field}.*; set these fields"
+    ):
         rehearse(config)
     wide = {"model.dim": 16, "start.network.run.model": SMALL}
     with pytest.raises(ConfigError, match=r"model\.dim is 8 there and 16 here"):

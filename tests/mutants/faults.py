@@ -6,6 +6,7 @@ from tests.mutants.fault import Fault
 
 __all__ = ["FAULTS"]
 
+CACHED_LAYERS = "tests/lit_transformers/test_cached_layers.py::test_"
 COMPRESSION = "tests/lit_transformers/test_compression.py::test_"
 NARROW = "tests/contracts/test_narrow_networks.py::test_"
 NARROWED = "tests/lit_transformers/test_narrow.py::test_"
@@ -6330,8 +6331,8 @@ FAULTS = (
         "probes",
         "seeds whose unused weights differ compute the same features anew",
         "lit_transformers/runs/features.py",
-        "weights_digest(task.network, task.network.prediction_only())",
-        "weights_digest(task.network)",
+        "weights_digest(network, network.prediction_only())",
+        "weights_digest(network)",
         ("tests/lit_transformers/test_probes.py::test_other_weights_layers_and_texts_have_features_of_their_own",),
     ),
     Fault(
@@ -8474,6 +8475,70 @@ FAULTS = (
         "if self.features is not None and network is self.network else None",
         "if False else None",
         (f"{PROBES}a_probe_of_cached_features_is_the_probe_and_reads_the_network_once",),
+    ),
+    Fault(
+        "reading",
+        "a cache with a changed description is read",
+        "lit_transformers/tasks/features.py",
+        "if not is_whole:",
+        "if False:",
+        (f"{CACHED_LAYERS}a_damaged_cache_is_refused_in_a_line",),
+    ),
+    Fault(
+        "wandb",
+        "agents of sweeps measure no retention",
+        "ablations/wandb_command.py",
+        'if record.outcome == "finished":',
+        "if False:",
+        ("tests/ablations/test_retention.py::test_an_agent_of_a_sweep_measures_it_as_launchers_do",),
+    ),
+    Fault(
+        "own data",
+        "init puts questions on one passage into several splits",
+        "lit_transformers/template/fine_tuning.py",
+        '"split_by": "target", ',
+        "",
+        ("tests/lit_transformers/test_own_data.py::test_questions_and_their_passages_are_retrieved",),
+    ),
+    Fault(
+        "reading",
+        "layers that learn are read from a cache",
+        "lit_transformers/runs/features.py",
+        "for name, parameter in lowest.named_parameters() if parameter.requires_grad]",
+        "for name, parameter in lowest.named_parameters() if False]",
+        (f"{CACHED_LAYERS}what_may_change_the_cached_outputs_is_refused",),
+    ),
+    Fault(
+        "reading",
+        "layers that drop at random are read from a cache",
+        "lit_transformers/runs/features.py",
+        "if any(module.training and may_draw(module, predicting) for module in lowest.modules()):",
+        "if False:",
+        (f"{CACHED_LAYERS}what_may_change_the_cached_outputs_is_refused",),
+    ),
+    Fault(
+        "reading",
+        "training starts one layer below its cached input",
+        "lit_transformers/models/encoder.py",
+        "_, upper = self.stack.split(lower.layers)",
+        "_, upper = self.stack.split(lower.layers - 1)",
+        (f"{CACHED_LAYERS}losses_and_weights_are_those_of_a_run_without_a_cache",),
+    ),
+    Fault(
+        "reading",
+        "weights above the cached layers decide their cache",
+        "lit_transformers/runs/features.py",
+        "weights_digest(network, network.prediction_only())",
+        "weights_digest(task.network, network.prediction_only())",
+        (f"{CACHED_LAYERS}the_key_covers_the_cached_weights_and_no_others",),
+    ),
+    Fault(
+        "reading",
+        "the plan counts passes of cached layers",
+        "lit_transformers/runs/config.py",
+        "saved += row.flops(lowest) - lowest.softmax_flops(length)",
+        "saved += 0",
+        (f"{CACHED_LAYERS}a_step_costs_no_pass_of_the_cached_layers",),
     ),
     Fault(
         "reading",

@@ -135,3 +135,9 @@ def test_what_cannot_be_made_is_refused_by_its_field(source: dict[str, Any], mes
     with pytest.raises(ConfigError, match=message):
         config(folder, network=source)
     assert not list(folder.glob("cache/weights/*.part"))
+
+
+def test_a_folder_of_adapters_alone_is_refused_with_the_way_to_merge_them(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="holds adapters without their network; merge them"):
+        import_weights(str(tmp_path), tmp_path / "imported")
