@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, NamedTuple
@@ -24,6 +24,7 @@ from datamodules.core.trained import TrainedSymbols, require_tokenizer
 from datamodules.core.windows import shuffled
 from datamodules.labelled.question_files import Paragraph, Question, is_questions, paragraphs_in
 from datamodules.labelled.question_windows import QuestionWindows, answer_symbols
+from datamodules.labelled.retrieved_passages import RetrievedPassages
 from datamodules.labelled.texts import WHOLE
 from datamodules.rows.symbols import RowSymbols
 from datamodules.text.sources import files_of, named_split, nothing_left, split_by_hash, stamps
@@ -35,6 +36,10 @@ __all__ = ["Questions", "QuestionsConfig"]
 MISPLACED = "questions omitted whose answer is not at its place in the passage"
 CONTENT = ("path", "language", "splits", "validation", "test", "split_seed", "folds", "misplaced")
 """The fields that determine the stored passages."""
+OWN = -1
+"""The number of a question's own passage among the ranked ones."""
+TOGETHER = 4096
+"""The number of passages whose symbols are in memory while windows are placed."""
 
 
 class QuestionsConfig(ExamplesConfig, kind="questions"):
@@ -62,6 +67,10 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
     folds       number of folds, in a split by folds
     misplaced   a question with an answer that is not in its passage at answer_start: refuse raises an error that names
                 it, leave_out omits and counts it
+    retrieved   a file of passages that a retriever has ranked for each question, relative to LIT_DATA or to the working
+                folder. Validation and test read these passages, and the answer is the best span of all of them
+                (arXiv:1704.00051, section 3.2); training reads the question's own passage. None: its own passage always
+    best        number of ranked passages that are read for each question; None: all passages in ``retrieved``
     """
 
     path: str = "xquad"
@@ -77,6 +86,8 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
     split_seed: NonNegative = 0
     folds: Annotated[int, Field(ge=2)] = 5
     misplaced: Literal["refuse", "leave_out"] = "refuse"
+    retrieved: str | None = None
+    best: Positive | None = None
 
     def conflicts(self) -> Iterator[str]:
         yield from nothing_left(self.validation, self.test)
@@ -86,6 +97,8 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
             of_width = f" with questions of {self.question_width}" if self.question_width else ""
             reason = f"windows of {self.length} tokens{of_width} leave gaps at a stride of {self.stride} symbols"
             yield f"stride: {reason}; make it smaller"
+        if self.best is not None and self.retrieved is None:
+            yield "best: no file of ranked passages is named; set retrieved, or drop best"
 
     @property
     def longest_row(self) -> int:
@@ -116,7 +129,8 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
 
     def protocol(self) -> dict[str, Plain]:
         width = {} if self.question_width is None else {"question width": self.question_width}
-        return {"length": self.length, "stride": self.stride, "questions of training": self.examples} | width
+        ranked = {} if self.retrieved is None else {"ranked passages": self.best or "all"}
+        return {"length": self.length, "stride": self.stride, "questions of training": self.examples} | width | ranked
 
     def corpus(self, seed: int = 0) -> IndexedCorpus:
         """Returns the corpus of passages with their questions. seed: chooses the fold for validation, in a split by
@@ -185,14 +199,16 @@ def _training_texts(corpus: IndexedCorpus) -> Iterator[Document]:
 
 class Placed(NamedTuple):
     """The windows of a split. passages, numbers: for each question, its passage in the index and its number among the
-    questions on the passage. questions, starts, stops: for each window, its question, its first symbol of the passage,
-    and the one after its last. unheld: number of answers that no window holds completely."""
+    questions on the passage. questions, starts, stops, ranked: for each window, its question, its first symbol of the
+    passage, the one after its last, and the number of the ranked passage; ``OWN`` for the question's own passage.
+    unheld: number of answers that no window holds completely."""
 
     passages: npt.NDArray[np.int64]
     numbers: npt.NDArray[np.int64]
     questions: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
     stops: npt.NDArray[np.int64]
+    ranked: npt.NDArray[np.int64]
     unheld: int
 
 
@@ -214,10 +230,17 @@ class Questions(Examples):
         return self.config.windows(self.tokenizer)
 
     @cached_property
+    def retrieved(self) -> RetrievedPassages | None:
+        """The ranked passages that validation and test read; None: each question's own passage."""
+        return None if self.config.retrieved is None else RetrievedPassages.read(self.config.retrieved)
+
+    @cached_property
     def fingerprint(self) -> str:  # type: ignore[override]
         config, tokenizer = self.config, canonical_hash(key_of(self.tokenizer), 32)
         width = [] if config.question_width is None else [config.question_width]
-        return canonical_hash([self.content, tokenizer, config.length, config.stride, config.examples, *width], 32)
+        ranked = [] if self.retrieved is None else [[self.retrieved.digest, config.best]]
+        parts = [self.content, tokenizer, config.length, config.stride, config.examples, *width, *ranked]
+        return canonical_hash(parts, 32)
 
     def draw(self, seed: int) -> None:
         if self.config.splits == "folds":
@@ -247,12 +270,13 @@ class Questions(Examples):
     def example(self, split: Split, ordinal: int) -> Example:
         placed = self._placed(split)
         paragraph, question = self.question(split, int(placed.questions[ordinal]))
-        passage, offsets = self.tokenizer.encode_with_offsets(paragraph.passage)
+        read = self._passage(paragraph, int(placed.ranked[ordinal]))
+        passage, offsets = self.tokenizer.encode_with_offsets(read)
         window = range(int(placed.starts[ordinal]), int(placed.stops[ordinal]))
         row = self.windows.row(self.tokenizer.encode(question.text.encode()), passage, window)
         texts = tuple(answer.text for answer in question.answers)
-        text = Passage(paragraph.passage, row.spans(offsets), texts)
-        label = row.label(_symbols_of(question, offsets))
+        text = Passage(read, row.spans(offsets), texts)
+        label = row.label(_symbols_of(question, offsets) if read == paragraph.passage else None)
         return Example(row.symbols, label, second=row.second, passage=text, first=row.first)
 
     def question(self, split: Split, ordinal: int) -> tuple[Paragraph, Question]:
@@ -287,25 +311,36 @@ class Questions(Examples):
 
     def _place(self, split: Split) -> Placed:
         places: list[tuple[int, int]] = []
-        windows: list[tuple[int, int, int]] = []
+        windows: list[tuple[int, int, int, int]] = []
         unheld = 0
         paragraphs = [Paragraph.restored(document.text) for document in self.corpus.documents(self._stored(split))]
         every = [(ordinal, number) for ordinal, own in enumerate(paragraphs) for number in range(len(own.questions))]
         if self.config.examples is not None and split == "train":
             every = [every[place] for place in sorted(shuffled(len(every), 0, 0)[: self.config.examples].tolist())]
-        encoded: tuple[int, Symbols, npt.NDArray[np.int64]] | None = None
+        encoded = lru_cache(TOGETHER)(self.tokenizer.encode_with_offsets)
         for passage, number in every:
             paragraph, question = paragraphs[passage], paragraphs[passage].questions[number]
-            if encoded is None or encoded[0] != passage:
-                encoded = (passage, *self.tokenizer.encode_with_offsets(paragraph.passage))
-            symbols, answer = self.tokenizer.encode(question.text.encode()), _symbols_of(question, encoded[2])
-            ranges = self.windows.ranges(len(symbols), len(encoded[1]), question.name)
-            unheld += answer is not None and not any(_holds(window, answer) for window in ranges)
-            windows += [(len(places), window.start, window.stop) for window in ranges]
+            symbols, held = self.tokenizer.encode(question.text.encode()), not question.answers
+            for ranked in self._ranked(split, question):
+                text = self._passage(paragraph, ranked)
+                read, offsets = encoded(text)
+                ranges = self.windows.ranges(len(symbols), len(read), question.name)
+                windows += [(len(places), window.start, window.stop, ranked) for window in ranges]
+                answer = _symbols_of(question, offsets) if text == paragraph.passage else None
+                held = held or (answer is not None and any(_holds(window, answer) for window in ranges))
+            unheld += not held
             places.append((passage, number))
         passages, numbers = np.array(places, np.int64).T
-        questions, starts, stops = np.array(windows, np.int64).T
-        return Placed(passages, numbers, questions, starts, stops, unheld)
+        return Placed(passages, numbers, *np.array(windows, np.int64).T, unheld=unheld)
+
+    def _ranked(self, split: Split, question: Question) -> Sequence[int]:
+        """Returns the numbers of the passages that are read for a question: ``OWN`` in training."""
+        ranked = None if split == "train" else self.retrieved
+        return (OWN,) if ranked is None else ranked.of(question.name, question.text, self.config.best)
+
+    def _passage(self, paragraph: Paragraph, ranked: int) -> str:
+        """Returns the text of a ranked passage, or of the own passage of the questions in a paragraph."""
+        return paragraph.passage if ranked == OWN or self.retrieved is None else self.retrieved.passages[ranked]
 
 
 def _holds(window: range, answer: range) -> bool:

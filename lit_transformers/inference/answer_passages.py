@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -63,6 +65,29 @@ class FoundSpan(NamedTuple):
     columns: Sequence[float]
 
 
+class FoundSpans:
+    """The best spans of the windows that were read for a question. ``reduce`` keeps only the spans of two passages: the
+    passage with the best span, and the last passage, whose other windows may follow. none, total: of the windows of all
+    other passages, the lowest score of no answer, and log sum exp(score) over all spans."""
+
+    def __init__(self) -> None:
+        self.spans: list[FoundSpan] = []
+        self.none, self.total = math.inf, -math.inf
+
+    @property
+    def best(self) -> FoundSpan:
+        """The span with the largest score, the first one among equal scores."""
+        return max(self.spans, key=lambda span: (span.columns[0], -span.window.number))
+
+    def reduce(self) -> None:
+        """Drops the spans that cannot become a part of the answer, so that memory does not grow with the passages."""
+        kept = {self.best.window.passage, max(span.window.passage for span in self.spans)}
+        for window, (_, _, _, none, total) in self.spans:
+            if window.passage not in kept:
+                self.none, self.total = min(self.none, none), float(np.logaddexp(self.total, total))
+        self.spans = [span for span in self.spans if span.window.passage in kept]
+
+
 class PassageAnswerPredictor(Predictor):
     """Finds the answer to a question in passages on disk: in the passage that the line names, in the passages that a
     retriever ranks highest, or in all passages. The lower layers read each question once. The upper layers read its
@@ -113,7 +138,7 @@ class PassageAnswerPredictor(Predictor):
         width = self.reader.width - rows.size(1)
         questions, mask = F.pad(rows, (0, width)), F.pad(padding_mask, (0, width))
         states = self.question_states(questions, mask)
-        spans: list[list[FoundSpan]] = [[] for _ in texts]
+        spans = [FoundSpans() for _ in texts]
         windows = self.windows_of(texts)
         while some := [*islice(windows, TOGETHER)]:
             sizes = [self.reader.width + window.tokens for _, window in some]
@@ -123,9 +148,11 @@ class PassageAnswerPredictor(Predictor):
                 logits = self.logits(questions[numbers], mask[numbers], states[numbers], taken)
                 best = best_spans(logits, self.head.longest_answer)
                 for index, span in zip(indices, best.tolist(), strict=True):
-                    spans[some[index][0]].append(FoundSpan(some[index][1], span))
+                    spans[some[index][0]].spans.append(FoundSpan(some[index][1], span))
+            for number in {number for number, _ in some}:
+                spans[number].reduce()
         for own in spans:
-            yield self.answer(sorted(own, key=lambda span: span.window.number))
+            yield self.answer(own)
 
     def windows_of(self, texts: Sequence[tuple[str, ...]]) -> Iterator[tuple[int, PassageWindow]]:
         """Yields the number of each question with each window to read for it."""
@@ -168,14 +195,14 @@ class PassageAnswerPredictor(Predictor):
         batch = LabelledBatch(symbols, real, unknown[:, 0], None, numbers, None, segments=segments)
         return self.head.outputs(Representation(network, output.hidden, aux=output.aux), batch)
 
-    def answer(self, spans: Sequence[FoundSpan]) -> Mapping[str, Any]:
-        """Returns the output for a question, given the best spans of all its windows in their order."""
-        best = max(spans, key=lambda span: span.columns[0])
+    def answer(self, spans: FoundSpans) -> Mapping[str, Any]:
+        """Returns the output for a question, given the best spans of all its windows."""
+        best = spans.best
         number, score = best.window.passage, best.columns[0]
         passage = self.states.passage(number)
         symbols, offsets = self.tokenizer.encode_with_offsets(passage.text)
-        windows = []
-        for window, columns in spans:
+        windows = [WindowAnswer(number, -math.inf, sys.maxsize, "", spans.none, spans.total)]
+        for window, columns in spans.spans:
             if window.passage == number:
                 row = self.reader.windows.row(symbols[:0], symbols, window.symbols)
                 windows.append(WindowAnswer.of(number, columns, Passage(passage.text, row.spans(offsets), ())))

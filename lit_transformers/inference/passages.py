@@ -144,10 +144,18 @@ class PassageFinder(Predictor):
     def nearest(self, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Iterator[list[tuple[int, float]]]:
         """Yields, for each question (b, t), the numbers and scores of the most similar passages."""
         questions = self.vectors_of(self.task.evaluator(), rows, padding_mask)
-        parts = (questions.double() @ some.to(questions.device).double().T for some in self.every_vector())
-        for scores in torch.cat([*parts], dim=1).float():
-            ordered = scores.sort(descending=True, stable=True)
-            yield [*zip(ordered.indices[: self.top].tolist(), ordered.values[: self.top].tolist(), strict=True)]
+        scores = torch.zeros(len(questions), 0, device=questions.device)
+        numbers = torch.zeros(len(questions), 0, dtype=torch.long)
+        first = 0
+        for some in self.every_vector():
+            own = (questions.double() @ some.to(questions.device).double().T).float()
+            places = torch.arange(first, first + len(some)).expand(len(questions), -1)
+            ordered = torch.cat([scores, own], dim=1).sort(descending=True, stable=True)
+            scores, best = ordered.values[:, : self.top], ordered.indices[:, : self.top].cpu()
+            numbers = torch.cat([numbers, places], dim=1).gather(1, best)
+            first += len(some)
+        for pairs in zip(numbers.tolist(), scores.tolist(), strict=True):
+            yield [*zip(*pairs, strict=True)]
 
     def every_vector(self) -> Iterator[Float[Tensor, "n d"]]:
         """Reads and yields the vectors (n, d) of all passages, ``TOGETHER`` at a time."""

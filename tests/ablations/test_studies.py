@@ -21,7 +21,14 @@ from lit_transformers.gates.miniature import miniature, probe_length
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.runner import load_runner, runner_of
 
-OWN_QUESTIONS = ("everything", "everything_text", "mixers_pretrained", "convert_long", "few_labels")
+OWN_QUESTIONS = (
+    "everything",
+    "everything_text",
+    "mixers_pretrained",
+    "convert_long",
+    "few_labels",
+    "question_to_answer",
+)
 
 
 @cache

@@ -12,6 +12,7 @@ import pytest
 import torch
 from contract_cases import DIM, ENCODING_CASES, HEADS, KINDS, POSITION_CASES, STACK_CASES, Case, randomised
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from lit_transformers.batch import (
     DataDescription,
@@ -204,6 +205,21 @@ def test_a_row_is_both_texts_alone_and_then_together(fields: dict[str, Any], wid
     layers = network.read_layers(*batch).layers
     assert len(layers) == 4
     assert torch.equal(layers[-1], read)
+
+
+@pytest.mark.slow
+def test_compiled_it_computes_the_same() -> None:
+    """With questions of one width; the lower layers are compiled for both texts."""
+    network, (_, mask, _, _) = built(), rows()
+    expected = network.read_row(*rows()).hidden
+    expected.square().sum().backward()
+    gradient = network.tokens.table.weight.grad.clone()
+    network.zero_grad()
+    network.compile(backend=(counter := CompileCounterWithBackend("aot_eager")))
+    found = network.read_row(*rows()).hidden
+    found.square().sum().backward()
+    assert counter.frame_count and largest(expected, found, mask) < 1e-12
+    torch.testing.assert_close(network.tokens.table.weight.grad, gradient, rtol=1e-10, atol=1e-10)
 
 
 @torch.no_grad()

@@ -35,6 +35,7 @@ from datamodules.labelled.labelled import RowShape, batched
 from datamodules.labelled.question_files import Paragraph
 from datamodules.labelled.question_windows import NO_ANSWER, QuestionWindows, answer_symbols
 from datamodules.labelled.questions import Questions
+from datamodules.labelled.retrieved_passages import RetrievedPassages
 from lit_transformers.config import ConfigError
 
 PASSAGE = "Über den Dächern 🙂 von  Wien: Émile aß\u00a0Äpfel; Émile schlief.\nNiemand sah ihn."
@@ -284,6 +285,57 @@ def test_a_part_of_an_evaluation_has_all_windows_of_its_questions(tmp_path: Path
     assert Once(3, None).ordinals == [0, 1, 2] and len(Once(9, 4).ordinals) == 4
     few = QuestionsConfig.from_dict({**source, "examples": 7} | {"kind": "questions"}).build()
     assert len({*few.documents("train").tolist()}) == 7 and few.fingerprint != examples.fingerprint
+
+
+def ranked(folder: Path, records: list[dict[str, Any]]) -> Path:
+    """A file that ranks for each question the next passage first, then its own, and an unknown one last."""
+    passages = [*dict.fromkeys(each["context"] for each in records), "Nobody was there."]
+    questions = {each["question"]: [(number // 2 + 1) % 40, number // 2, 40] for number, each in enumerate(records)}
+    RetrievedPassages(passages, questions).write(folder / "ranked.json")
+    return folder / "ranked.json"
+
+
+def test_ranked_passages_take_the_place_of_the_right_one_in_validation_alone(tmp_path: Path) -> None:
+    path, file = written(tmp_path, many()), str(ranked(tmp_path, many()))
+    plain, first, two, every = (
+        of(path, length=60, stride=20, **fields)
+        for fields in ({}, {"retrieved": file, "best": 1}, {"retrieved": file, "best": 2}, {"retrieved": file})
+    )
+    assert len({each.fingerprint for each in (plain, first, two, every)}) == 4 and first.content == plain.content
+    for number in range(plain.count("train")):
+        assert first.example("train", number).symbols.tolist() == plain.example("train", number).symbols.tolist()
+    for examples, count in ((first, 1), (two, 2), (every, 3)):
+        read: dict[int, list[str]] = {}
+        for number, document in enumerate(examples.documents("validation").tolist()):
+            example = examples.example("validation", number)
+            own = examples.question("validation", document)[0].passage
+            assert example.passage.answers and (count > 1 or example.passage.text != own)
+            assert (example.label != NO_ANSWER) <= (example.passage.text == own)
+            read.setdefault(document, []).append(example.passage.text)
+        assert {len({*texts}) for texts in read.values()} == {count}
+        assert [*read] == [*range(len({*plain.documents("validation").tolist()}))]
+        found = {number for number in range(examples.count("validation")) if held(examples, number)}
+        assert bool(found) == (count > 1)
+
+
+def held(examples: Questions, number: int) -> bool:
+    return examples.example("validation", number).label != NO_ANSWER
+
+
+def test_files_of_ranked_passages_are_refused_in_a_line(tmp_path: Path) -> None:
+    path, file = written(tmp_path, many()), ranked(tmp_path, many())
+    with pytest.raises(DataError, match=r"ranked.json ranks 3 passages for it, and 4 are to be read; correct data"):
+        of(path, retrieved=str(file), best=4).count("validation")
+    with pytest.raises(
+        ConfigError, match=r"^data.source.retrieved: nowhere.json: no such file .*; python -m ablations"
+    ):
+        _ = of(path, retrieved="nowhere.json").fingerprint
+    for content in ("{", "[]", '{"passages": ["a"], "questions": {"b": [1]}}', '{"passages": [""], "questions": {}}'):
+        file.write_text(content)
+        with pytest.raises(DataError, match=r"ranked.json: holds no ranked passages; the form is "):
+            _ = of(path, retrieved=str(file)).fingerprint
+    with pytest.raises(ConfigError, match=r"best: no file of ranked passages is named; set retrieved, or drop best"):
+        of(path, best=1)
 
 
 def test_questions_of_one_width_are_padded_before_their_passages(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from lit_transformers import checked_files
 from lit_transformers.__main__ import main
 from lit_transformers.checked_files import NOTHING, CheckedFile, CheckedWriter, Precision, VectorLayout
 from lit_transformers.config import ConfigError
+from lit_transformers.inference import answer_passages
 from lit_transformers.inference import encode_passages as encoding
 from lit_transformers.inference.answer_passages import PassageAnswerPredictor, passage_answer_predictor_of
 from lit_transformers.inference.encode_passages import encode_passages, passage_reader_of
@@ -278,6 +279,29 @@ def test_of_several_passages_the_span_with_the_greatest_score_is_the_answer(
         assert found | {"probability": 0} == {**best, "score": pytest.approx(best["score"], abs=1e-5), "probability": 0}
         assert found["probability"] < best["probability"], "a share among the spans of all passages"
     assert len({answer["passage"] for answer in answered(predictor, *lines)}) == 12
+
+
+def test_only_spans_that_may_be_the_answer_stay_in_memory(
+    folder: Path, states: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever number of windows is read together, also if the windows of a passage are read one after another."""
+    lines = [{"question": question} for question in QUESTIONS]
+    whole = answered(reader(folder, states["float32"]), *lines)
+    held: list[int] = []
+
+    class Counted(answer_passages.FoundSpans):
+        def reduce(self) -> None:
+            super().reduce()
+            held.append(len(self.spans))
+
+    monkeypatch.setattr(answer_passages, "FoundSpans", Counted)
+    for together in (1, 5, 39):
+        monkeypatch.setattr(answer_passages, "TOGETHER", together)
+        for own, other in zip(answered(reader(folder, states["float32"]), *lines), whole, strict=True):
+            assert own == other | {name: pytest.approx(other[name], abs=2e-6) for name in ("score", "probability")}
+    every = reader(folder, states["float32"]).states
+    largest = max(len([*every.windows_of(number)]) for number in range(len(every)))
+    assert max(held) <= 2 * largest < len(every.windows), "windows of two passages"
 
 
 def test_of_equal_passages_the_first_has_the_answer(folder: Path, tmp_path: Path) -> None:

@@ -270,6 +270,13 @@ def config_over(folder: Path, **changes: Any) -> RunConfig:
     return RunConfig.from_dict(plain).override(changes)
 
 
+def deformer_config(folder: Path) -> RunConfig:
+    """A reader whose lower layer reads questions of one width and passages apart."""
+    plain = config_over(folder).to_dict()
+    deformer = {"model": {**plain["model"], "kind": "deformer", "depth": 2, "apart": 1}}
+    return RunConfig.from_dict(plain | deformer).override({"data.source.question_width": 16, "task.threshold": None})
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run."""
@@ -350,6 +357,19 @@ def test_two_ranks_measure_what_one_process_does(cached: Path, tmp_path: Path) -
     assert answers[0] == answers[1]
 
 
+@pytest.mark.slow
+def test_two_ranks_with_a_part_of_the_weights_each_train_layers_apart_as_one_process_does(
+    cached: Path, tmp_path: Path
+) -> None:
+    """The lower layers are called twice in a pass, for the question and for the passage."""
+    config = deformer_config(cached).override({"model.dropout": 0.0})
+    expected = fit(config, tmp_path / "alone")
+    training(config.override({"training.devices": 2, "training.strategy": "fsdp"}), tmp_path / "together").finish()
+    record = json.loads((tmp_path / "together" / "record.json").read_text())
+    assert record["outcome"] == expected["outcome"] == "finished", record["reason"]
+    assert record["metrics"] == pytest.approx(expected["metrics"], rel=1e-4)
+
+
 def test_a_new_question_is_answered_as_one_of_the_data_is(cached: Path) -> None:
     """In whatever batch and window; offsets are those of the passage, and what is too long is read in windows."""
     checkpoint = cached / "run" / "checkpoint.ckpt"
@@ -380,9 +400,7 @@ def test_a_new_question_is_answered_as_one_of_the_data_is(cached: Path) -> None:
 
 def test_a_deformer_answers_new_questions_as_it_answers_those_of_the_data(cached: Path, tmp_path: Path) -> None:
     """With questions of one width, which are padded in lines too."""
-    plain = config_over(cached).to_dict()
-    deformer = {"model": {**plain["model"], "kind": "deformer", "depth": 2, "apart": 1}}
-    config = RunConfig.from_dict(plain | deformer).override({"data.source.question_width": 16, "task.threshold": None})
+    config = deformer_config(cached)
     fit(config, tmp_path / "run")
     outputs = [json.loads(line) for line in (tmp_path / "run" / OUTPUTS).open()]
     examples = config.data.build().examples
