@@ -321,17 +321,18 @@ class Questions(Examples):
         for passage, number in every:
             paragraph, question = paragraphs[passage], paragraphs[passage].questions[number]
             symbols, held = self.tokenizer.encode(question.text.encode()), not question.answers
-            for ranked in self._ranked(split, question):
-                text = self._passage(paragraph, ranked)
+            for place in self._ranked(split, question):
+                text = self._passage(paragraph, place)
                 read, offsets = encoded(text)
                 ranges = self.windows.ranges(len(symbols), len(read), question.name)
-                windows += [(len(places), window.start, window.stop, ranked) for window in ranges]
+                windows += [(len(places), window.start, window.stop, place) for window in ranges]
                 answer = _symbols_of(question, offsets) if text == paragraph.passage else None
                 held = held or (answer is not None and any(_holds(window, answer) for window in ranges))
             unheld += not held
             places.append((passage, number))
         passages, numbers = np.array(places, np.int64).T
-        return Placed(passages, numbers, *np.array(windows, np.int64).T, unheld=unheld)
+        questions, starts, stops, ranked = np.array(windows, np.int64).T
+        return Placed(passages, numbers, questions, starts, stops, ranked, unheld)
 
     def _ranked(self, split: Split, question: Question) -> Sequence[int]:
         """Returns the numbers of the passages that are read for a question: ``OWN`` in training."""
