@@ -36,7 +36,7 @@ SENTENCES = (
     "Yes.",
     "The river rises in the north of the country.",
     "It was not a good film, but nobody who left before the end will ever know why.",
-    "She asked where the letter had come from, and he told her that it had been found under the floor of the old "
+    "She asked where the letter had come from, and he said that it had been found under the floor of the old "
     "house, between two boards, together with a key that fitted no door.",
     "No one answered",
     "In 1905 three papers changed what was known of light, of atoms and of time.",
