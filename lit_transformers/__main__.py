@@ -483,20 +483,22 @@ def serve(
 
     Example: curl http://127.0.0.1:8000/classify --json '{"text": "Well worth seeing."}'
     """
+    from lit_transformers.config import ConfigError
+
     try:
         from lit_transformers.serving.app import Access
-        from lit_transformers.serving.dispatcher import Limits
+        from lit_transformers.serving.dispatcher import QueueLimits
         from lit_transformers.serving.messages import ServingOptions
-        from lit_transformers.serving.server import Address
+        from lit_transformers.serving.server import ServerAddress
         from lit_transformers.serving.server import serve as serve_until_stopped
     except ModuleNotFoundError as missing:
-        from lit_transformers.config import ConfigError
-
         reason = f"needs {missing.name}, which is not installed; run: pip install 'lit-transformers[serve]'"
         raise ConfigError(reason, "serve") from None
+    if key is not None and not (key.isascii() and key.isprintable() and key.strip() == key != ""):
+        raise ConfigError("holds no characters, or others than a header can hold; choose ASCII letters", "--key")
     options = ServingOptions(checkpoint, head, passages, retriever, top, overlong, batch_tokens, threads)
-    access = Access(key, largest * 1024, most_symbols=length)
-    serve_until_stopped(options, Address(host, port), Limits(wait, queue, timeout=timeout), access)
+    access = Access(key, largest * 1024, most_lines=min(queue, Access().most_lines), most_symbols=length)
+    serve_until_stopped(options, ServerAddress(host, port), QueueLimits(wait, queue, timeout=timeout), access)
 
 
 @app.command()

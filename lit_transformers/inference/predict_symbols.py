@@ -54,10 +54,10 @@ class SymbolPredictor(Predictor):
         rows, places = (read.rows == self.symbols.mask).nonzero(as_tuple=True)
         hidden = evaluator.predict(read_rows(evaluator, batch).hidden[rows, places])
         likeliest = evaluator.tokens.log_probabilities(hidden).exp().topk(TOP)
-        found: list[list[Any]] = [[] for _ in read.rows]
+        hidden_of: list[list[Any]] = [[] for _ in read.rows]
         for row, *columns in zip(rows.tolist(), *(part.tolist() for part in likeliest), strict=True):
-            found[row].append([self.candidate(*pair) for pair in zip(*reversed(columns), strict=True)])
-        return ({"hidden": own} for own in found)
+            hidden_of[row].append([self.candidate(*pair) for pair in zip(*reversed(columns), strict=True)])
+        return ({"hidden": own} for own in hidden_of)
 
     def candidate(self, symbol: int, probability: float) -> Mapping[str, Any]:
         return {"text": self.tokenizer.decode([symbol]), "probability": round(probability, DIGITS)}

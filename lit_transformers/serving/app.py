@@ -6,17 +6,22 @@ import asyncio
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Mapping, Sequence
+from contextlib import aclosing, suppress
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.exceptions import HTTPException as RoutingError
+from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from lit_transformers.serving.dispatcher import BusyError, Dispatcher, WorkerLostError
-from lit_transformers.serving.messages import Ability, Answer, Piece, Prompt
+from lit_transformers.config import shortened
+from lit_transformers.serving.dispatcher import Dispatcher, QueueFullError, QueueLimits, WorkerLostError
+from lit_transformers.serving.messages import FAULT, LOST, Ability, LineAnswer, Prompt, TextPiece
 
 __all__ = ["Access", "app_of"]
 
@@ -34,7 +39,7 @@ DESCRIPTIONS = {
     "translate": "Translate a text.",
 }
 MANY = " Send a list of such objects for a list of answers."
-FIELDS = {"detail": {"type": "string"}}
+JSON = "application/json"
 REFUSALS = {
     401: "The key is missing or wrong.",
     408: "The body did not arrive in time.",
@@ -48,12 +53,14 @@ REFUSALS = {
 
 class Access(NamedTuple):
     """key: the bearer token that requests need; None: none. largest: bytes of a body, at most. body_seconds: the time
-    in which it must arrive. most_lines: texts of a request, at most. most_symbols: of a generated text."""
+    in which it must arrive. most_lines: texts of a request, at most. most_characters: of a prompt. most_symbols: of a
+    generated text."""
 
     key: str | None = None
     largest: int = 1 << 20
     body_seconds: float = 10.0
     most_lines: int = 64
+    most_characters: int = 4096
     most_symbols: int = 1024
 
 
@@ -73,113 +80,156 @@ class PromptBody(BaseModel):
 
 def app_of(dispatcher: Dispatcher, access: Access, title: str) -> FastAPI:
     """Returns the application: an address for each ability of the network, /health, /metrics and /docs."""
-    app: FastAPI = FastAPIOffline(title=title, description="Served by lit-transformers.")
-    metrics = dispatcher.metrics
+    app: FastAPI = FastAPIOffline(title=title, description="Served by lit-transformers.", redirect_slashes=False)
+    add_refusals(app, dispatcher)
+    add_state(app, dispatcher, access)
+    for ability, example in dispatcher.abilities.examples.items():
+        add_ability(app, dispatcher, access, ability, json.loads(example))
+    return app
+
+
+def add_refusals(app: FastAPI, dispatcher: Dispatcher) -> None:
+    """Adds the refusals of requests that reach no address, and of those that the server fails on."""
+
+    @app.exception_handler(RoutingError)
+    async def not_routed(request: Request, fault: Exception) -> Response:
+        return misrouted(request, fault, [*dispatcher.abilities.examples])
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, fault: Exception) -> Response:
+        return error(FAULT, "the server failed on this request; its log has the cause")
+
+
+def add_state(app: FastAPI, dispatcher: Dispatcher, access: Access) -> None:
+    """Adds the addresses of the state and of the measures of a server."""
 
     @app.get("/health")
     async def health() -> Response:
         """Answer 200 if texts can be computed, 503 while the process that computes starts again."""
-        body = {
-            "ready": dispatcher.is_ready,
-            "queued": dispatcher.queued,
-            "abilities": [*dispatcher.abilities.examples],
-        }
-        return Response(json.dumps(body), 200 if dispatcher.is_ready else 503, media_type="application/json")
+        is_ready, abilities = dispatcher.is_ready, [*dispatcher.abilities.examples]
+        body = json.dumps({"ready": is_ready, "queued": dispatcher.queued, "abilities": abilities})
+        return Response(body, 200 if is_ready else LOST, media_type=JSON)
 
     @app.get("/metrics")
     async def measures(request: Request) -> Response:
         """Return the measures of this server for Prometheus."""
         require_key(request, access)
-        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
-
-    def add(ability: Ability, answer: Callable[[Request], Awaitable[Response]], schema: dict[str, Any]) -> None:
-        async def answered(request: Request) -> Response:
-            started = time.monotonic()
-            response = await response_of(request, answer)
-            metrics.requests.labels(ability, str(response.status_code)).inc()
-            metrics.seconds.labels(ability).observe(time.monotonic() - started)
-            return response
-
-        app.add_api_route(
-            f"/{ability}",
-            answered,
-            methods=["POST"],
-            summary=DESCRIPTIONS[ability],
-            operation_id=ability,
-            responses={
-                status: {"description": reason, "content": {"application/json": {"schema": {"properties": FIELDS}}}}
-                for status, reason in REFUSALS.items()
-            },
-            openapi_extra={"requestBody": {"required": True, "content": {"application/json": schema}}},
-        )
-
-    async def response_of(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        try:
-            require_key(request, access)
-            return await answer(request)
-        except HTTPException as refusal:
-            return error(refusal.status_code, refusal.detail)
-        except BusyError as busy:
-            return error(429, str(busy), {"Retry-After": str(busy.seconds)})
-        except WorkerLostError as lost:
-            return error(503, str(lost), {"Retry-After": "1"})
-        except TimeoutError:
-            return error(504, f"no answer within {dispatcher.limits.timeout:g} s; send fewer or shorter texts")
-
-    def lines_answered(ability: Ability) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            lines, is_list = lines_of(await body_of(request, access), access)
-            answers = await unless_gone(request, dispatcher.submit(ability, lines))
-            return joined(answers) if is_list else Response(answers[0].body, answers[0].status, media_type=JSON)
-
-        return answer
-
-    async def text_generated(request: Request) -> Response:
-        prompt, stream = prompt_of(await body_of(request, access), access)
-        others = dispatcher.pieces(prompt)
-        first: Piece = await unless_gone(request, anext(others))  # a refusal comes before any text
-        if first.error:
-            return error(422, first.error)
-        pieces = all_pieces(first, others)
-        if stream:
-            return StreamingResponse(events(pieces), media_type="text/event-stream")
-        whole: Response = await unless_gone(request, whole_text(pieces))
-        return whole
-
-    for ability, example in dispatcher.abilities.examples.items():
-        plain = json.loads(example)
-        if ability == "generate":
-            add(ability, text_generated, {"schema": PromptBody.model_json_schema(), "example": plain})
-        else:
-            one = {"type": "object", "properties": {name: {} for name in plain}}
-            schema = {"oneOf": [one, {"type": "array", "items": one}], "description": DESCRIPTIONS[ability] + MANY}
-            add(ability, lines_answered(ability), {"schema": schema, "example": plain})
-    return app
+        return Response(generate_latest(dispatcher.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-JSON = "application/json"
+def add_ability(app: FastAPI, dispatcher: Dispatcher, access: Access, ability: Ability, example: Any) -> None:
+    """Adds the address of an ability, with an example of its requests."""
+    answer = generate_text if ability == "generate" else answer_lines
+
+    async def answered(request: Request) -> Response:
+        started = time.monotonic()
+        response = await response_of(request, access, answer(request, dispatcher, access, ability), dispatcher.limits)
+        dispatcher.metrics.requests.labels(ability, str(response.status_code)).inc()
+        dispatcher.metrics.seconds.labels(ability).observe(time.monotonic() - started)
+        return response
+
+    schema = PromptBody.model_json_schema()
+    if ability != "generate":
+        one = {"type": "object", "properties": {name: {} for name in example}}
+        schema = {"oneOf": [one, {"type": "array", "items": one}], "description": DESCRIPTIONS[ability] + MANY}
+    content = {JSON: {"schema": schema, "example": example}}
+    refusals = {JSON: {"schema": {"type": "object", "properties": {"detail": {"type": "string"}}}}}
+    app.add_api_route(
+        f"/{ability}",
+        answered,
+        methods=["POST"],
+        summary=DESCRIPTIONS[ability],
+        operation_id=ability,
+        responses={status: {"description": reason, "content": refusals} for status, reason in REFUSALS.items()},
+        openapi_extra={"requestBody": {"required": True, "content": content}},
+    )
 
 
-def error(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
-    """Returns a refusal."""
-    body = json.dumps({"detail": detail}, ensure_ascii=False).encode(errors="replace")
+async def response_of(
+    request: Request, access: Access, answer: Coroutine[Any, Any, Response], limits: QueueLimits
+) -> Response:
+    """Returns an answer, or the refusal that it ends in."""
+    try:
+        require_key(request, access)
+        return await answer
+    except HTTPException as refusal:
+        return error(refusal.status_code, refusal.detail, refusal.headers)
+    except QueueFullError as busy:
+        return error(429, str(busy), {"Retry-After": str(busy.seconds)})
+    except WorkerLostError as lost:
+        return error(LOST, str(lost), {"Retry-After": "1"})
+    except TimeoutError:
+        return error(504, f"no answer within {limits.timeout:g} s; send fewer or shorter texts")
+    finally:
+        answer.close()
+
+
+async def answer_lines(request: Request, dispatcher: Dispatcher, access: Access, ability: Ability) -> Response:
+    """Returns the answer to a request of one line, or of a list of lines."""
+    lines, is_list = lines_of(await body_of(request, access), access)
+    answers = await unless_gone(request, dispatcher.submit(ability, lines))
+    return joined(answers) if is_list else Response(answers[0].body, answers[0].status, media_type=JSON)
+
+
+async def generate_text(request: Request, dispatcher: Dispatcher, access: Access, ability: Ability) -> Response:
+    """Returns a text as events, or as a whole."""
+    prompt, stream = prompt_of(await body_of(request, access), access)
+    others = dispatcher.pieces(prompt)
+    first: TextPiece = await unless_gone(request, anext(others))  # a refusal comes before any text
+    if first.status != 200:
+        return refused(first)
+    pieces = all_pieces(first, others)
+    if stream:
+        return EventStream(events(pieces), dispatcher.limits.timeout)
+    whole: Response = await unless_gone(request, whole_text(pieces))
+    return whole
+
+
+LEFT = HTTPException(499, "the client left")
+"""The end of a request to which nobody listens any more. The measures count it by this status."""
+
+
+CLOSE = {"Connection": "close"}
+"""The header of a refusal whose request has not come to its end."""
+
+
+def error(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns a refusal, in one line."""
+    body = json.dumps({"detail": shortened(detail)}, ensure_ascii=False).encode(errors="replace")
     return Response(body, status, headers, media_type=JSON)
+
+
+def refused(piece: TextPiece) -> Response:
+    """Returns the refusal of a text that ended early."""
+    return error(piece.status, piece.text, {"Retry-After": "1"} if piece.status == LOST else None)
+
+
+def misrouted(request: Request, fault: Any, abilities: Sequence[str]) -> Response:
+    """Returns the refusal of an address that the server does not have, or of a method that it does not take."""
+    known = ", ".join(f"/{name}" for name in [*abilities, "docs", "health", "metrics"])
+    reasons = {
+        404: f"there is no {request.url.path}; the addresses are {known}",
+        405: f"{request.url.path} takes no {request.method}; send a {fault.headers['Allow']} request"
+        if fault.headers
+        else "",
+    }
+    return error(fault.status_code, reasons.get(fault.status_code) or str(fault.detail), fault.headers)
 
 
 def require_key(request: Request, access: Access) -> None:
     """Raises HTTPException 401 if the server has a key and the request has another one."""
     if access.key is None:
         return
-    given = request.headers.get("authorization", "").encode(errors="replace")
-    if not hmac.compare_digest(given, f"Bearer {access.key}".encode()):
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(given.encode(), access.key.encode()):
         raise HTTPException(401, "the key is missing or wrong; send Authorization: Bearer KEY")
 
 
 async def body_of(request: Request, access: Access) -> bytes:
     """Returns the body of a request. Raises HTTPException 413 if it is too large, and 408 if it is too slow."""
     length, body = request.headers.get("content-length", "0"), bytearray()
-    too_large = HTTPException(413, f"a body has at most {access.largest} bytes")
-    if length.isdigit() and int(length) > access.largest:
+    too_large = HTTPException(413, f"a body has at most {access.largest} bytes", CLOSE)
+    if length.isdecimal() and int(length) > access.largest:
         raise too_large
     try:
         async with asyncio.timeout(access.body_seconds):
@@ -188,7 +238,9 @@ async def body_of(request: Request, access: Access) -> bytes:
                 if len(body) > access.largest:
                     raise too_large
     except TimeoutError:
-        raise HTTPException(408, f"the body did not arrive within {access.body_seconds:g} s") from None
+        raise HTTPException(408, f"the body did not arrive within {access.body_seconds:g} s", CLOSE) from None
+    except ClientDisconnect:
+        raise LEFT from None
     return bytes(body)
 
 
@@ -197,18 +249,21 @@ def lines_of(body: bytes, access: Access) -> tuple[list[bytes], bool]:
     list of objects, or has too many."""
     plain = plain_of(body)
     if isinstance(plain, dict):
-        return [body.strip()], False
+        return [body], False
     if not isinstance(plain, list) or not plain or not all(isinstance(line, dict) for line in plain):
         raise HTTPException(422, "give a JSON object, or a list of objects")
     if len(plain) > access.most_lines:
         raise HTTPException(422, f"a request has at most {access.most_lines} texts, and this one {len(plain)}")
-    return [json.dumps(line).encode() for line in plain], True
+    try:
+        return [json.dumps(line).encode() for line in plain], True
+    except RecursionError:
+        raise HTTPException(422, "the body is nested too deeply") from None
 
 
 def plain_of(body: bytes) -> Any:
-    """Returns the content of a body of JSON. Raises HTTPException 422 if it is none."""
+    """Returns the content of a body of JSON in UTF-8. Raises HTTPException 422 if it is none."""
     try:
-        return json.loads(body)
+        return json.loads(body.decode())
     except UnicodeDecodeError as fault:
         raise HTTPException(422, f"byte {fault.start + 1} of the body is no UTF-8") from None
     except ValueError as fault:
@@ -219,18 +274,23 @@ def plain_of(body: bytes) -> Any:
 
 def prompt_of(body: bytes, access: Access) -> tuple[Prompt, bool]:
     """Returns the prompt of a body, and whether its text comes in pieces. Raises HTTPException 422 if it is bad."""
+    plain = plain_of(body)
+    if not isinstance(plain, dict):
+        raise HTTPException(422, 'give a JSON object, such as {"prompt": "...", "length": 64}')
     try:
-        read = PromptBody.model_validate(plain_of(body))
+        read = PromptBody.model_validate(plain)
     except ValidationError as fault:
         first = fault.errors()[0]
         place = ".".join(map(str, first["loc"])) or "body"
         raise HTTPException(422, f"{place}: {first['msg']}") from None
+    if len(read.prompt) > access.most_characters:
+        raise HTTPException(422, f"prompt: at most {access.most_characters} characters are continued")
     if read.length > access.most_symbols:
         raise HTTPException(422, f"length: at most {access.most_symbols} symbols are generated")
     return Prompt(read.prompt, read.length, read.temperature, read.top_k, read.top_p, read.seed), read.stream
 
 
-def joined(answers: list[Answer]) -> Response:
+def joined(answers: list[LineAnswer]) -> Response:
     """Returns the answers to a list of lines as a list, or the refusal of the first bad one."""
     for answer in answers:
         if answer.status != 200:
@@ -244,7 +304,7 @@ async def unless_gone(request: Request, answer: Awaitable[Any]) -> Any:
     try:
         await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
-            raise HTTPException(499, "the client left")
+            raise LEFT
         return work.result()
     finally:
         for task in (work, gone):
@@ -257,23 +317,25 @@ async def left(request: Request) -> None:
         pass
 
 
-async def all_pieces(first: Piece, others: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
+async def all_pieces(first: TextPiece, others: AsyncGenerator[TextPiece, None]) -> AsyncGenerator[TextPiece, None]:
     """Yields all pieces of a text, given the first and the others."""
-    yield first
-    if not first.end:
-        async for piece in others:
-            yield piece
+    async with aclosing(others):
+        yield first
+        if not first.end:
+            async for piece in others:
+                yield piece
 
 
-async def events(pieces: AsyncIterator[Piece]) -> AsyncIterator[str]:
+async def events(pieces: AsyncGenerator[TextPiece, None]) -> AsyncGenerator[str, None]:
     """Yields server-sent events: {"text": ...} for each piece, then one named end, or one named error."""
     try:
-        async for piece in pieces:
-            if piece.error:
-                yield event({"detail": piece.error}, "event: error\n")
-                return
-            if piece.text:
-                yield event({"text": piece.text})
+        async with aclosing(pieces):
+            async for piece in pieces:
+                if piece.status != 200:
+                    yield event({"detail": piece.text}, "event: error\n")
+                    return
+                if piece.text:
+                    yield event({"text": piece.text})
     except TimeoutError:
         yield event({"detail": "the next piece took too long"}, "event: error\n")
         return
@@ -285,11 +347,31 @@ def event(content: dict[str, str], name: str = "") -> str:
     return f"{name}data: {json.dumps(content)}\n\n"
 
 
-async def whole_text(pieces: AsyncIterator[Piece]) -> Response:
+class EventStream(StreamingResponse):
+    """Sends events. If the client leaves, or reads nothing for ``seconds``, the text ends at once."""
+
+    def __init__(self, events: AsyncGenerator[str, None], seconds: float) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self.events, self.seconds = events, seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Any) -> None:
+            try:
+                async with asyncio.timeout(self.seconds):
+                    await send(message)
+            except TimeoutError:
+                raise ClientDisconnect from None
+
+        with suppress(ClientDisconnect):
+            async with aclosing(self.events):
+                await super().__call__(scope, receive, send_in_time)
+
+
+async def whole_text(pieces: AsyncGenerator[TextPiece, None]) -> Response:
     """Returns a text as a whole."""
     parts = list[str]()
     async for piece in pieces:
-        if piece.error:
-            return error(500, piece.error)
+        if piece.status != 200:
+            return refused(piece)
         parts.append(piece.text)
     return Response(json.dumps({"text": "".join(parts)}, ensure_ascii=False), media_type=JSON)

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from threading import Thread
 from typing import Any, NamedTuple
 
-from lit_transformers.serving.messages import Abilities, Ability, Answer, Failure, Piece, Prompt, ServingOptions, Work
+from lit_transformers.serving.messages import (
+    LOST,
+    Abilities,
+    Ability,
+    Failure,
+    LineAnswer,
+    LineWork,
+    Prompt,
+    ServingOptions,
+    TextPiece,
+)
 from lit_transformers.serving.metrics import Metrics
 from lit_transformers.serving.worker import answer_messages
 
-__all__ = ["BusyError", "Dispatcher", "Limits", "StartError", "WorkerLostError"]
+__all__ = ["Dispatcher", "QueueFullError", "QueueLimits", "StartError", "WorkerLostError"]
+
+logger = logging.getLogger("uvicorn.error")
 
 
-class Limits(NamedTuple):
+class QueueLimits(NamedTuple):
     """wait: milliseconds that a text waits for others, so that they are read together. queue: texts that wait, at most.
     together: texts that are sent to the process at once, at most. timeout: seconds until a request is given up."""
 
@@ -34,7 +48,7 @@ class StartError(Exception):
     """The process cannot serve. Its text is the reason, in one line."""
 
 
-class BusyError(Exception):
+class QueueFullError(Exception):
     """The queue is full. ``seconds``: the time after which it should have room."""
 
     def __init__(self, seconds: int) -> None:
@@ -43,11 +57,15 @@ class BusyError(Exception):
 
 
 class WorkerLostError(Exception):
-    """The process ended before it had answered."""
+    """The process ended before it had answered. Its text is the reason, in one line."""
+
+
+PAUSES = (0.5, 30.0)
+"""Seconds between two attempts to start the process, at first and at most."""
 
 
 @dataclass(eq=False)
-class Job:
+class QueuedRequest:
     """A request in the queue. ``since``: when it came, by ``time.monotonic``."""
 
     ability: Ability
@@ -55,33 +73,37 @@ class Job:
     since: float
     future: asyncio.Future[Any]
     prompt: Prompt | None = None
-    pieces: asyncio.Queue[Piece] = field(default_factory=asyncio.Queue)
-    answers: dict[int, Answer] = field(default_factory=dict)
+    pieces: asyncio.Queue[TextPiece] = field(default_factory=asyncio.Queue)
+    answers: dict[int, LineAnswer] = field(default_factory=dict)
 
 
 class Batch(NamedTuple):
     """Requests that are computed together. places: for each line that was sent, its request and its place there."""
 
-    jobs: Sequence[Job]
-    places: Sequence[tuple[Job, int]]
+    jobs: Sequence[QueuedRequest]
+    places: Sequence[tuple[QueuedRequest, int]]
 
 
 class Dispatcher:
     """Sends requests to the process in batches, and starts it again if it ends. All methods are for one event loop."""
 
     def __init__(
-        self, options: ServingOptions, limits: Limits, metrics: Metrics, target: Any = answer_messages
+        self,
+        options: ServingOptions,
+        limits: QueueLimits,
+        metrics: Metrics,
+        target: Callable[[Connection, ServingOptions], None] = answer_messages,
     ) -> None:
         """target: the function that the process runs, given its connection and the options."""
         self.options, self.limits, self.metrics, self.target = options, limits, metrics, target
         self.abilities = Abilities({}, 0)
-        self.waiting = deque[Job]()
+        self.waiting = deque[QueuedRequest]()
         self.queued, self.running = 0, Batch((), ())
         self.process: BaseProcess | None = None
         self.connection: Connection | None = None
         self.arrived, self.free = asyncio.Event(), asyncio.Event()
-        self.tasks: list[asyncio.Task[Any]] = []
-        self.seconds_per_line = 0.01
+        self.tasks = set[asyncio.Task[None]]()
+        self.seconds_per_line, self.last_message = 0.01, time.monotonic()
         self.stopping = False
 
     @property
@@ -90,26 +112,36 @@ class Dispatcher:
 
     async def start(self) -> None:
         """Starts the process and waits until its gate has passed. Raises StartError if it cannot serve."""
-        await self.launch()
-        self.tasks.append(asyncio.create_task(self.dispatch()))
+        self.abilities = await self.launch()
+        self.add_task(self.dispatch())
 
-    async def launch(self) -> None:
-        """Starts the process. Raises StartError if it cannot serve."""
+    def add_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def launch(self) -> Abilities:
+        """Starts the process, and returns what it can do. Raises StartError if it cannot serve, or cannot do all that
+        it could before."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         self.process = context.Process(target=self.target, args=(theirs, self.options), daemon=True)
-        self.process.start()
-        theirs.close()
         loop = asyncio.get_running_loop()
         try:
-            first = await loop.run_in_executor(None, ours.recv)
+            self.process.start()
+            theirs.close()
+            first: Abilities | Failure = await loop.run_in_executor(None, ours.recv)
         except (EOFError, OSError):
             raise StartError("the process that computes ended while it started") from None
         if isinstance(first, Failure):
             raise StartError(first.reason)
-        self.abilities, self.connection = first, ours
+        if not self.abilities.examples.keys() <= first.examples.keys():
+            self.process.kill()
+            raise StartError("the checkpoint has changed, and cannot do what it could before")
+        self.connection = ours
         self.free.set()
         Thread(target=self.listen, args=(ours, loop), daemon=True).start()
+        return first
 
     def listen(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
         """Passes the messages of the process to the event loop, in a thread."""
@@ -125,11 +157,12 @@ class Dispatcher:
             if message is None:
                 return
 
-    def received(self, message: Answer | Piece | None) -> None:
+    def received(self, message: LineAnswer | TextPiece | None) -> None:
         """Handles a message of the process; None: it has ended."""
+        self.last_message = time.monotonic()
         if message is None:
             self.lost()
-        elif isinstance(message, Piece):
+        elif isinstance(message, TextPiece):
             (job,) = self.running.jobs
             job.pieces.put_nowait(message)
             if message.end:
@@ -143,44 +176,51 @@ class Dispatcher:
             if all(len(one.answers) == len(one.lines) for one in self.running.jobs):
                 self.free.set()
 
-    def finished(self, job: Job, result: Any) -> None:
+    def finished(self, job: QueuedRequest, result: Any) -> None:
         if not job.future.done():
             job.future.set_result(result)
+
+    def fail(self, job: QueuedRequest, reason: str) -> None:
+        """Ends a request without an answer."""
+        if job.prompt is not None:
+            job.pieces.put_nowait(TextPiece(reason, True, LOST))
+            job.future.cancel()
+        elif not job.future.done():
+            job.future.set_exception(WorkerLostError(reason))
 
     def lost(self) -> None:
         """Fails the requests that the process was computing, and starts another process."""
         self.connection = None
         for job in self.running.jobs:
-            if not job.future.done():
-                job.future.set_exception(WorkerLostError("the process that computes ended; try again"))
-            job.pieces.put_nowait(Piece("", True, "the process that computes ended; try again"))
+            self.fail(job, "the process that computes ended; try again")
         self.running = Batch((), ())
         if not self.stopping:
             self.metrics.restarts.inc()
-            self.tasks.append(asyncio.get_running_loop().create_task(self.restart()))
+            self.add_task(self.restart())
 
     async def restart(self) -> None:
         """Starts the process again, with longer and longer pauses while it cannot serve."""
-        pause = 0.5
+        pause, longest = PAUSES
         while not self.stopping:
             try:
                 await self.launch()
-                break
-            except StartError:
+                return
+            except StartError as error:
+                logger.error("%s; the next attempt is in %g s", error, pause)
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, 30.0)
+                pause = min(2 * pause, longest)
 
-    async def submit(self, ability: Ability, lines: Sequence[bytes]) -> list[Answer]:
-        """Returns the answers to lines. Raises BusyError if the queue is full, WorkerLostError if the process ended,
-        and TimeoutError after ``timeout`` seconds. If the caller is cancelled, lines that wait are dropped."""
+    async def submit(self, ability: Ability, lines: Sequence[bytes]) -> list[LineAnswer]:
+        """Returns the answers to lines. Raises QueueFullError, WorkerLostError if the process ended, and TimeoutError
+        after ``timeout`` seconds. If the caller is cancelled, lines that wait are dropped."""
         job = self.enter(ability, lines)
         async with asyncio.timeout(self.limits.timeout):
-            answers: list[Answer] = await job.future
+            answers: list[LineAnswer] = await job.future
         return answers
 
-    async def pieces(self, prompt: Prompt) -> AsyncIterator[Piece]:
-        """Yields a text in pieces, as they are computed. Raises BusyError if the queue is full. If the caller stops
-        reading, the process stops writing."""
+    async def pieces(self, prompt: Prompt) -> AsyncGenerator[TextPiece, None]:
+        """Yields a text in pieces, as they are computed. Raises QueueFullError. If the caller stops reading, the
+        process stops writing."""
         job = self.enter("generate", [b""], prompt)
         try:
             while True:
@@ -191,15 +231,16 @@ class Dispatcher:
                     return
         finally:
             if job in self.running.jobs and self.connection is not None and not job.future.done():
-                self.connection.send(None)
+                with suppress(OSError):  # ``listen`` tells that the process has ended
+                    self.connection.send(None)
             job.future.cancel()
 
-    def enter(self, ability: Ability, lines: Sequence[bytes], prompt: Prompt | None = None) -> Job:
-        """Puts a request into the queue. Raises BusyError if it is full."""
+    def enter(self, ability: Ability, lines: Sequence[bytes], prompt: Prompt | None = None) -> QueuedRequest:
+        """Puts a request into the queue. Raises QueueFullError if it is full."""
         self.drop_given_up()
         if self.queued + len(lines) > self.limits.queue:
-            raise BusyError(max(1, round(self.queued * self.seconds_per_line)))
-        job = Job(ability, lines, time.monotonic(), asyncio.get_running_loop().create_future(), prompt)
+            raise QueueFullError(max(1, round(self.queued * self.seconds_per_line)))
+        job = QueuedRequest(ability, lines, time.monotonic(), asyncio.get_running_loop().create_future(), prompt)
         self.waiting.append(job)
         self.queued += len(lines)
         self.metrics.queued.set(self.queued)
@@ -229,16 +270,32 @@ class Dispatcher:
             self.running, started = batch, time.monotonic()
             self.free.clear()
             try:
-                self.connection.send(batch.jobs[0].prompt or Work(batch.jobs[0].ability, lines_of(batch)))
+                self.connection.send(batch.jobs[0].prompt or LineWork(batch.jobs[0].ability, lines_of(batch)))
             except OSError:  # ``listen`` tells that the process has ended
                 continue
             self.metrics.together.observe(len(batch.places))
-            await self.free.wait()
-            self.seconds_per_line += 0.1 * ((time.monotonic() - started) / len(batch.places) - self.seconds_per_line)
+            await self.computed()
+            if self.running is batch:  # otherwise the process has ended
+                seconds = (time.monotonic() - started) / len(batch.places)
+                self.seconds_per_line += 0.1 * (seconds - self.seconds_per_line)
+
+    async def computed(self) -> None:
+        """Waits until a batch is computed. A process that sends nothing for twice the time in which requests are given
+        up is stuck, and is killed."""
+        self.last_message = time.monotonic()
+        while not self.free.is_set():
+            rest = self.last_message + 2 * self.limits.timeout - time.monotonic()
+            if rest <= 0:
+                self.last_message, rest = time.monotonic(), 2 * self.limits.timeout
+                if self.process is not None and self.is_ready:
+                    self.process.kill()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await self.free.wait()
 
     def next_batch(self) -> Batch:
         """Takes the oldest request from the queue, and others that fit to it."""
-        first, jobs, kept, count = self.waiting[0], list[Job](), deque[Job](), 0
+        first, jobs, kept, count = self.waiting[0], list[QueuedRequest](), deque[QueuedRequest](), 0
         for job in self.waiting:
             is_alike = job.ability == first.ability and first.prompt is None
             if job is first or (is_alike and count + len(job.lines) <= self.limits.together):
@@ -251,17 +308,15 @@ class Dispatcher:
         return Batch(jobs, [(job, place) for job in jobs for place in range(len(job.lines))])
 
     async def stop(self) -> None:
-        """Ends the process. Requests that still wait fail."""
+        """Ends the process. Requests that are not answered fail."""
         self.stopping = True
         for task in self.tasks:
             task.cancel()
-        if self.process is not None:
-            self.process.terminate()
+        if self.process is not None and self.process.pid is not None:
+            self.process.kill()
             await asyncio.get_running_loop().run_in_executor(None, self.process.join, 5)
-        for job in self.waiting:
-            if not job.future.done():
-                job.future.set_exception(WorkerLostError("the server stops"))
-            job.pieces.put_nowait(Piece("", True, "the server stops"))
+        for job in [*self.running.jobs, *self.waiting]:
+            self.fail(job, "the server stops")
 
 
 def lines_of(batch: Batch) -> list[bytes]:

@@ -6,7 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-__all__ = ["Abilities", "Ability", "Answer", "Failure", "Piece", "Prompt", "ServingOptions", "Work"]
+__all__ = [
+    "BAD",
+    "FAULT",
+    "LOST",
+    "Abilities",
+    "Ability",
+    "Failure",
+    "LineAnswer",
+    "LineWork",
+    "Prompt",
+    "ServingOptions",
+    "TextPiece",
+]
 
 Ability = str
 """A thing that a server does with texts, as a verb, which is the name of its address."""
@@ -49,7 +61,7 @@ class Failure(NamedTuple):
     reason: str
 
 
-class Work(NamedTuple):
+class LineWork(NamedTuple):
     """Texts for one ability, each a line of JSON as ``predict --lines json`` reads it."""
 
     ability: Ability
@@ -67,7 +79,11 @@ class Prompt(NamedTuple):
     seed: int
 
 
-class Answer(NamedTuple):
+BAD, FAULT, LOST = 422, 500, 503
+"""The statuses of a text that cannot be read, of one that the network failed on, and of one whose process has ended."""
+
+
+class LineAnswer(NamedTuple):
     """The output for the line at ``place`` of the work: JSON, or the reason why there is none. status: of HTTP."""
 
     place: int
@@ -75,9 +91,10 @@ class Answer(NamedTuple):
     body: str
 
 
-class Piece(NamedTuple):
-    """A piece of a generated text. end: whether it is the last. error: the reason why the text ends early."""
+class TextPiece(NamedTuple):
+    """A piece of a generated text. end: whether it is the last. status: of HTTP; with another one than 200, the last
+    piece is the reason why the text ends early."""
 
     text: str
     end: bool = False
-    error: str = ""
+    status: int = 200

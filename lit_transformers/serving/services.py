@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from datamodules import DataError
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, shortened
 from lit_transformers.inference.answer_passages import passage_answer_predictor_of
 from lit_transformers.inference.embed import embedder_of
 from lit_transformers.inference.lines import Counts, LineOptions, LineWriter, SourceLine
@@ -20,7 +20,7 @@ from lit_transformers.inference.predictor import Predictor
 from lit_transformers.inference.translate import TranslationOptions, Translator
 from lit_transformers.inference.write import TextWriter
 from lit_transformers.runs import load
-from lit_transformers.serving.messages import Answer, ServingOptions
+from lit_transformers.serving.messages import BAD, FAULT, LineAnswer, ServingOptions
 from lit_transformers.tasks.causal_lm import CausalLM
 from lit_transformers.tasks.question_answering import QuestionAnswering
 from lit_transformers.tasks.retrieval import Retrieval
@@ -29,8 +29,6 @@ from lit_transformers.tasks.strings import Strings
 
 __all__ = ["LineService", "Services", "services_of"]
 
-BAD_LINE, FAULT = 422, 500
-"""The status of a line that cannot be read, and of one that the network failed on."""
 LINE_ENDS = re.compile(r"\r\n|[\r\n]")
 SENTENCES = (
     "Yes.",
@@ -51,31 +49,33 @@ class LineService:
         self.writer = writer
         self.is_json = isinstance(writer, Predictor)
 
-    def answers(self, lines: Sequence[bytes]) -> Iterator[Answer]:
+    def answers(self, lines: Sequence[bytes]) -> Iterator[LineAnswer]:
         """Yields the answer to each line, short lines first."""
         read = list[tuple[int, SourceLine]]()
         for place, line in enumerate(lines):
-            found = self.read(place, line)
-            if isinstance(found, Answer):
-                yield found
-            elif found.rows:
-                read.append((place, found))
+            own = self.read(place, line)
+            if isinstance(own, LineAnswer):
+                yield own
+            elif own.rows:
+                read.append((place, own))
             else:
-                yield Answer(place, 200, self.body(self.writer.empty))
+                yield LineAnswer(place, 200, self.body(self.writer.empty))
         for group in self.groups(read):
             yield from self.computed(group)
 
-    def read(self, place: int, line: bytes) -> SourceLine | Answer:
+    def read(self, place: int, line: bytes) -> SourceLine | LineAnswer:
         """Returns a line with its rows, or the answer that says why it has none."""
         self.writer.counts = Counts()
         try:
-            found = self.writer.read(1, line if self.is_json else text_of(line))
+            read = self.writer.read(1, line if self.is_json else text_of(line))
         except (ConfigError, DataError) as error:
-            return Answer(place, BAD_LINE, detail(str(error).removeprefix("line 1: ")))
+            return LineAnswer(place, BAD, detail(str(error).removeprefix("line 1: ")))
+        except Exception as error:
+            return failed(place, error)
         if self.writer.counts.refused:
             reason = f"has {self.writer.counts.symbols} symbols, and the longest text of training {self.writer.longest}"
-            return Answer(place, BAD_LINE, detail(f"{reason}; shorten it, or serve with --overlong cut"))
-        return found
+            return LineAnswer(place, BAD, detail(f"{reason}; shorten it, or serve with --overlong cut"))
+        return read
 
     def groups(self, read: Sequence[tuple[int, SourceLine]]) -> Iterator[list[tuple[int, SourceLine]]]:
         """Yields lines of similar length, at most ``batch_tokens`` symbols together, the shortest first."""
@@ -89,7 +89,7 @@ class LineService:
         if group:
             yield group
 
-    def computed(self, group: Sequence[tuple[int, SourceLine]]) -> Iterator[Answer]:
+    def computed(self, group: Sequence[tuple[int, SourceLine]]) -> Iterator[LineAnswer]:
         """Yields the answers to lines. If the network fails on them together, each is read alone."""
         try:
             outputs = self.writer.of_window([line for _, line in group], None)
@@ -98,10 +98,10 @@ class LineService:
                 for one in group:
                     yield from self.computed([one])
             else:
-                yield Answer(group[0][0], FAULT, detail(f"the network failed on this text: {error}"))
+                yield failed(group[0][0], error)
             return
         for (place, _), output in zip(group, outputs, strict=True):
-            yield Answer(place, 200, self.body(output))
+            yield LineAnswer(place, 200, self.body(output))
 
     def body(self, output: str) -> str:
         """Returns an output as JSON."""
@@ -152,8 +152,8 @@ def services_of(options: ServingOptions) -> Services:
             passages = [*passages_in(options.passages)]
             writers.append(passage_finder_of(options.checkpoint, passages, lines, "json", options.top))
     elif isinstance(task, QuestionAnswering) and options.passages is not None:
-        found = (options.retriever, options.top)
-        writers.append(passage_answer_predictor_of(options.checkpoint, options.passages, lines, "json", *found))
+        more = (options.retriever, options.top)
+        writers.append(passage_answer_predictor_of(options.checkpoint, options.passages, lines, "json", *more))
     else:
         writers.append(predictor_of(options.checkpoint, lines, "json", head=options.head))
     if not isinstance(task, Seq2Seq):
@@ -184,6 +184,11 @@ def symbols_of(line: SourceLine) -> int:
     return sum(map(len, line.rows))
 
 
+def failed(place: int, error: Exception) -> LineAnswer:
+    """Returns the answer to a line that the network failed on."""
+    return LineAnswer(place, FAULT, detail(f"the network failed on this text: {error}"))
+
+
 def detail(reason: str) -> str:
-    """Returns a reason as the JSON of an error."""
-    return json.dumps({"detail": reason}, ensure_ascii=False)
+    """Returns a reason, in one line, as the JSON of an error."""
+    return json.dumps({"detail": shortened(reason)})

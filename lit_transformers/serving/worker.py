@@ -5,10 +5,21 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from lit_transformers.serving.messages import Abilities, Answer, Failure, Piece, Prompt, ServingOptions, Work
+from lit_transformers.serving.messages import (
+    BAD,
+    FAULT,
+    Abilities,
+    Failure,
+    LineAnswer,
+    LineWork,
+    Prompt,
+    ServingOptions,
+    TextPiece,
+)
 
 __all__ = ["answer_messages"]
 
@@ -21,7 +32,8 @@ PROMPT = {"prompt": "The ", "length": 64, "temperature": 0.8}
 
 def answer_messages(connection: Connection, options: ServingOptions) -> None:
     """Runs the process: sends what it can do, or why it cannot, then answers messages until the connection closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the server, which stops this process
+    for number in (signal.SIGINT, signal.SIGTERM):  # they stop the server, which ends this process when it is ready
+        signal.signal(number, signal.SIG_IGN)
     from lit_transformers.startup.quick_imports import quick_imports
 
     with quick_imports():
@@ -40,38 +52,38 @@ def answer_messages(connection: Connection, options: ServingOptions) -> None:
     except (ConfigError, DataError, OSError) as error:
         connection.send(Failure(" ".join(str(error).split())))
         return
-    connection.send(Abilities(examples, checked))
-    while True:
-        try:
+    with suppress(EOFError, OSError):  # the server has ended
+        connection.send(Abilities(examples, checked))
+        while True:
             message = connection.recv()
-        except (EOFError, OSError):
-            return
-        if isinstance(message, Work):
-            for answer in services.lines[message.ability].answers(message.lines):
-                connection.send(answer)
-        elif isinstance(message, Prompt) and services.writer is not None:
-            write(connection, services.writer, message)
+            if isinstance(message, LineWork):
+                for answer in services.lines[message.ability].answers(message.lines):
+                    connection.send(answer)
+            elif isinstance(message, Prompt) and services.writer is not None:
+                for piece in pieces(services.writer, message):
+                    if connection.poll():  # nobody reads this text any more
+                        connection.recv()
+                        connection.send(TextPiece("", True))
+                        break
+                    connection.send(piece)
 
 
-def write(connection: Connection, writer: Any, prompt: Prompt) -> None:
-    """Sends a text in pieces. A message that arrives meanwhile ends it."""
-    from lit_transformers.config import ConfigError
+def pieces(writer: Any, prompt: Prompt) -> Iterator[TextPiece]:
+    """Yields a text in pieces, the last of which says whether the text is whole."""
+    from lit_transformers.config import ConfigError, shortened
     from lit_transformers.decoding.sampling import SamplingConfig
 
     try:
         fields = {name: getattr(prompt, name) for name in ("temperature", "top_k", "top_p", "seed")}
         for text in writer.write(prompt.text, prompt.length, SamplingConfig(**fields)):
-            if connection.poll():
-                connection.recv()
-                break
             if text:
-                connection.send(Piece(text))
+                yield TextPiece(text)
     except ConfigError as error:
-        connection.send(Piece("", True, str(error)))
+        yield TextPiece(shortened(str(error)), True, BAD)
     except Exception as error:
-        connection.send(Piece("", True, f"the network failed on this prompt: {error}"))
+        yield TextPiece(shortened(f"the network failed on this prompt: {error}"), True, FAULT)
     else:
-        connection.send(Piece("", True))
+        yield TextPiece("", True)
 
 
 def check(service: Any) -> int:
@@ -81,19 +93,28 @@ def check(service: Any) -> int:
 
     alone = {line: answer.body for line in service.examples() for answer in answered(service, [line])}
     lines = [*alone]  # without those that are too long
+    if len(lines) < 2:
+        reason = "it answers fewer than two of the texts that are compared, since its longest text of training is short"
+        raise ConfigError(f"{reason}; serve a network of longer texts, or with --overlong cut", "gate")
     together = [answer.body for answer in reversed([*answered(service, [*reversed(lines)])])]
     for line, expected, *served in zip(lines, service.offline(lines), alone.values(), together, strict=True):
-        for found in served:
-            if not equal(json.loads(found), json.loads(expected)):
-                reason = f"served is {found[:80]}, and offline {expected[:80]}, for {line[:60]}"
+        for answer in served:
+            if not equal(json.loads(answer), json.loads(expected)):
+                reason = f"served is {answer[:80]}, and offline {expected[:80]}, for {line[:60]}"
                 raise ConfigError(f"{reason}; serve a network whose outputs do not depend on other texts", "gate")
     return len(lines)
 
 
-def answered(service: Any, lines: Sequence[str]) -> Iterator[Answer]:
-    """Yields the answers to lines in their order, without refusals."""
+def answered(service: Any, lines: Sequence[str]) -> Iterator[LineAnswer]:
+    """Yields the answers to lines in their order, without refusals. Raises ConfigError if the network fails."""
+    from lit_transformers.config import ConfigError
+
     answers = service.answers([line.encode() for line in lines])
-    return (answer for answer in sorted(answers, key=lambda answer: answer.place) if answer.status == 200)
+    for answer in sorted(answers, key=lambda answer: answer.place):
+        if answer.status == FAULT:
+            raise ConfigError(json.loads(answer.body)["detail"], "gate")
+        if answer.status == 200:
+            yield answer
 
 
 def equal(first: Any, second: Any) -> bool:
