@@ -299,6 +299,9 @@ def predict(
         ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Write this many passages for each question.")] = 5,
+    embed: Annotated[
+        bool, typer.Option("--embed", help='Write the vector of each text, {"vector": [...]}, not its prediction.')
+    ] = False,
     allowed: AllowedModules = None,
 ) -> None:
     """Predict from every line of standard input, and write one line of JSON for each, in order.
@@ -312,7 +315,8 @@ def predict(
     writes {"answer": ..., "start": ..., "end": ..., "probability": ...} with places of characters in the context, or
     null for no answer. multiple_choice reads {"question": ..., "choices": [...]} and writes {"choice": ...,
     "probabilities": [...]}, with choices numbered from 0. Retrieval reads a question and writes {"passages": [{"line":
-    ..., "score": ..., "passage": ...}]}.
+    ..., "score": ..., "passage": ...}]}. A masked_lm without data.relation reads a text with [MASK] in place of
+    symbols, and writes {"hidden": [[{"text": ..., "probability": ...}]]} with five candidates for each.
 
     An empty line gives null. A summary on standard error counts empty, cut and refused lines, and unknown symbols.
 
@@ -321,13 +325,16 @@ def predict(
     from lit_transformers.machine.cores import limit_threads
 
     with quick_imports():
+        from lit_transformers.inference.embed import embedder_of
         from lit_transformers.inference.lines import LineOptions
         from lit_transformers.inference.passages import passage_finder_of, passages_in
         from lit_transformers.inference.predict import predictor_of
 
     limit_threads()
     options = LineOptions(batch_tokens, window or usual_window(), overlong)
-    if passages is None:
+    if embed:
+        write_all(embedder_of(checkpoint, options, lines, head))
+    elif passages is None:
         write_all(predictor_of(checkpoint, options, lines, threshold, head))
     else:
         write_all(passage_finder_of(checkpoint, [*passages_in(passages)], options, lines, top))
@@ -423,6 +430,75 @@ def answer(
     limit_threads()
     options = LineOptions(batch_tokens, window or usual_window())
     write_all(passage_answer_predictor_of(checkpoint, passages, options, lines, retriever, top, threshold))
+
+
+@app.command()
+def serve(
+    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a run that reads or writes texts.")],
+    host: Annotated[str, typer.Option(help="Listen at this address; 0.0.0.0 for all networks.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Listen at this port; 0: any that is free.")] = 8000,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="Require this key: Authorization: Bearer KEY. Other users of the machine cannot see the variable.",
+            envvar="LIT_SERVING_KEY",
+            show_envvar=True,
+        ),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Predict with the head of this source, for a run of several tasks."),
+    ] = None,
+    passages: Annotated[
+        Path | None,
+        typer.Option(help="Search this file of passages, or answer from this folder of encode.", metavar="PLACE"),
+    ] = None,
+    retriever: Annotated[
+        Path | None,
+        typer.Option(help="Find the passages to answer from by this checkpoint.ckpt.", metavar="CHECKPOINT"),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Find this many passages for each question.")] = 5,
+    overlong: Annotated[
+        Literal["cut", "refuse"], typer.Option(help="Cut texts that are longer than in training, or refuse them.")
+    ] = "refuse",
+    batch_tokens: BatchTokens = 4096,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Compute on this many threads.", show_default="one per core")
+    ] = None,
+    wait: Annotated[float, typer.Option(min=0.0, help="Milliseconds that a text waits for others.")] = 2.0,
+    queue: Annotated[int, typer.Option(min=1, help="Texts that may wait. Further requests get status 429.")] = 256,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until a request is given up: status 504.")] = 30.0,
+    largest: Annotated[int, typer.Option(min=1, help="Kilobytes of a request at most. Status 413 beyond.")] = 1024,
+    length: Annotated[int, typer.Option(min=1, help="Generate at most this many symbols for a request.")] = 1024,
+    allowed: AllowedModules = None,
+) -> None:
+    """Serve a checkpoint by HTTP: classify, tag, answer, search, embed, fill, translate, generate, as its task can.
+
+    Requests and answers are the lines of JSON of the command predict; generate sends server-sent events. Texts that
+    wait are read together. Before it listens, the server checks that texts alone and together get the answers of the
+    commands. /docs describes all addresses, /health says whether texts can be computed, and /metrics has measures for
+    Prometheus. Ctrl-C stops the server after the requests that it has accepted.
+
+    Example: python -m lit_transformers serve runs/KEY/checkpoint.ckpt --port 8000
+
+    Example: curl http://127.0.0.1:8000/classify --json '{"text": "Well worth seeing."}'
+    """
+    from lit_transformers.config import ConfigError
+
+    try:
+        from lit_transformers.serving.app import Access
+        from lit_transformers.serving.dispatcher import QueueLimits
+        from lit_transformers.serving.messages import ServingOptions
+        from lit_transformers.serving.server import ServerAddress
+        from lit_transformers.serving.server import serve as serve_until_stopped
+    except ModuleNotFoundError as missing:
+        reason = f"needs {missing.name}, which is not installed; run: pip install 'lit-transformers[serve]'"
+        raise ConfigError(reason, "serve") from None
+    if key is not None and not (key.isascii() and key.isprintable() and key.strip() == key != ""):
+        raise ConfigError("holds no characters, or others than a header can hold; choose ASCII letters", "--key")
+    options = ServingOptions(checkpoint, head, passages, retriever, top, overlong, batch_tokens, threads)
+    access = Access(key, largest * 1024, most_lines=min(queue, Access().most_lines), most_symbols=length)
+    serve_until_stopped(options, ServerAddress(host, port), QueueLimits(wait, queue, timeout=timeout), access)
 
 
 @app.command()

@@ -175,6 +175,10 @@ class Initial(Role):
     """A number that fresh weights are drawn by, and that trained ones do not depend on."""
 
 
+class Rounding(Role):
+    """A way to compute outputs, which changes them by rounding alone."""
+
+
 class Added(Role):
     """A part that is put into a network, None for none. The weights of a network without it fit one that has it."""
 

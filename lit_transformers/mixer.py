@@ -19,6 +19,7 @@ from lit_transformers.attention.recompute import RandomState, go_on_from, random
 from lit_transformers.config import Config, ConfigError, Positive
 from lit_transformers.maps import LinearMap, MapRole
 from lit_transformers.named_tuples import with_fields
+from lit_transformers.row_groups import RowGroup
 
 Mode = Literal["causal", "bidirectional", "permuted", "cross"]
 
@@ -96,6 +97,7 @@ class Context(NamedTuple):
     backward             x holds the tokens in reverse, so that distances have the other sign; for "permuted" layers
     start                the first position, where it is that of all rows and the positions after it follow one by one;
                          None where the host does not know it without waiting for a device
+    groups               where rows are read without padding: x (1, n, d) holds the tokens of these groups of rows
     """
 
     positions: Int[Tensor, "b t"]
@@ -113,6 +115,13 @@ class Context(NamedTuple):
     start: int | None = None
     padding_last: bool = False
     unbroken: int = 0
+    groups: tuple[RowGroup, ...] = ()
+
+    def of_group(self, group: RowGroup) -> Context:
+        """Returns the context of the rows of one group."""
+        marked, segments = (None if part is None else group.of(part) for part in (self.marked, self.segments))
+        positions = group.of(self.positions)
+        return with_fields(self, positions=positions, marked=marked, segments=segments, groups=())
 
     @property
     def key_mask(self) -> Bool[Tensor, "b t"] | None:
@@ -195,6 +204,8 @@ class Promises(NamedTuple):
                      of one pass while memory holds all earlier tokens
     constant_reach   every query sees the same number of earlier tokens, which is set by the memory: a longer memory
                      makes another mixer
+    of_pass          the outputs of a row depend on the pass: on its random numbers, also outside of training, or on the
+                     length of its padded rows
     refusals         for a mode that is not supported, the reason
     excluding        for a mode that one field excludes, the path of the field; its change restores the mode
     """
@@ -202,6 +213,7 @@ class Promises(NamedTuple):
     modes: tuple[Mode, ...]
     streams: bool = False
     constant_reach: bool = False
+    of_pass: bool = False
     refusals: Mapping[Mode, str] = {}
     excluding: Mapping[Mode, str] = {}
 
@@ -248,6 +260,12 @@ class MixerConfig(Config, ABC):
 
 class Mixer(nn.Module, ABC):
     """Mixes a sequence along time. Its config says what it can be used for: ``MixerConfig.promises``."""
+
+    @property
+    def reads_groups(self) -> bool:
+        """Hook: whether it reads groups of rows without padding (``Context.groups``) in one call. By default it is
+        called for each group."""
+        return False
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:

@@ -54,7 +54,11 @@ MEETING = {
         "runs.train",
         "runs.fit",
         "inference.answer_passages",
+        "inference.embed",
         "inference.encode_passages",
+        "inference.predict_symbols",
+        "serving.services",
+        "serving.worker",
         "inference.write",
         "inference.lines",
         "inference.passages",
@@ -430,7 +434,7 @@ def test_whatever_is_imported_is_declared() -> None:
     extras = project["optional-dependencies"]
     lines = [
         *project["dependencies"],
-        *(line for extra in ("messages", "dashboard", "cluster", "loggers", "ray") for line in extras[extra]),
+        *(line for extra in ("messages", "dashboard", "cluster", "loggers", "ray", "serve") for line in extras[extra]),
     ]
     declared = {canonicalize_name(Requirement(line).name) for line in lines}
     distributions = packages_distributions()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lit_transformers.batch import Vocabulary
-from lit_transformers.config import ConfigError, Dropout, Initial, Plain
+from lit_transformers.config import ConfigError, Dropout, Initial, Plain, Rounding
 from lit_transformers.encodings.positions import sinusoids
 from lit_transformers.exchange.architectures import ARCHITECTURES, REFUSED
 from lit_transformers.exchange.mapping import REQUIRED, Architecture, Family, Part, Weight
@@ -143,7 +143,7 @@ def write_config(architecture: Architecture, model: ModelConfig, positions: int 
         value = setting.conversion.write(leaves.get(setting.ours), fields)
         if value is not None:
             fields[setting.theirs] = value
-    ignored = {path for role in (Initial, Dropout) for path, _ in model.leaves_with(role)}
+    ignored = {path for role in (Initial, Dropout, Rounding) for path, _ in model.leaves_with(role)}
     unequal = [
         f"{path} is {ours!r} here and {theirs!r} there"
         for path, ours, theirs in differences(model, read_config(architecture, fields), ignored)

@@ -98,6 +98,8 @@ class PassageAnswerPredictor(Predictor):
     computed over all windows read, as if they were windows of one passage.
     """
 
+    ability = "answer"
+
     def __init__(
         self,
         reader: PassageReader,

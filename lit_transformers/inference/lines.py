@@ -88,9 +88,11 @@ class SourceLine(NamedTuple):
 
 class LineWriter(ABC):
     """Writes outputs for lines with a trained network. ``counts`` covers all lines so far, ``longest`` is the most
-    symbols of a line that are read. ``empty``: the output of a line without text."""
+    symbols of a line that are read. ``empty``: the output of a line without text. ``ability``: what it does, as a verb.
+    """
 
     empty: str
+    ability: str
 
     def __init__(self, options: LineOptions, tokenizer: Tokenizer, longest: int) -> None:
         self.options, self.tokenizer, self.longest, self.counts = options, tokenizer, longest, Counts()

@@ -61,6 +61,8 @@ class PassageFinder(Predictor):
     """Finds the passages that are most similar to a question. top: number of passages written for each question, the
     most similar first; passages with equal scores keep their order. code: a hash of the code that computes vectors."""
 
+    ability = "search"
+
     def __init__(
         self,
         task: Retrieval,

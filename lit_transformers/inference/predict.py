@@ -27,7 +27,7 @@ from datamodules.labelled.choices import ChoiceExamplesConfig
 from datamodules.rows.reader import RELATIONS
 from datamodules.rows.stored_sentences import sentences_of
 from datamodules.rows.symbols import RowSymbols
-from lit_transformers.batch import IGNORED, LabelledBatch, RowBatch, RowDescription
+from lit_transformers.batch import LabelledBatch
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.heads.pooled import EstimatedNumber
 from lit_transformers.heads.relation import Relation
@@ -35,6 +35,7 @@ from lit_transformers.inference.calibration import temperature_of
 from lit_transformers.inference.lines import LineOptions
 from lit_transformers.inference.predict_answers import AnswerPredictor
 from lit_transformers.inference.predict_choices import ChoicePredictor
+from lit_transformers.inference.predict_symbols import SymbolPredictor, row_batch
 from lit_transformers.inference.predict_tags import TagPredictor
 from lit_transformers.inference.predictor import DIGITS, LineFormat, LineRows, LineTexts, Predictor
 from lit_transformers.runs import load
@@ -80,6 +81,7 @@ class TextPredictor(Predictor):
         names = ONE_TEXT if rows.texts == 1 else TWO_TEXTS
         super().__init__(task, LineTexts(names, form), rows, options, PREDICTED[type(task)], temperature)
         self.task, self.labels = task, trained.names_in(task.config.column)
+        self.ability = "score" if isinstance(task, Regression) else "classify"
         self.task.label_head.temperature = temperature or 1.0
 
     def predictions(self, read: LineRows) -> Iterator[Mapping[str, Any]]:
@@ -101,6 +103,8 @@ class TextPredictor(Predictor):
 class RelationPredictor(Predictor):
     """Predicts the relation of two texts, in rows as those of training without anything hidden."""
 
+    ability = "classify"
+
     def __init__(
         self,
         task: MaskedLM,
@@ -120,13 +124,7 @@ class RelationPredictor(Predictor):
         return np.concatenate([np.zeros(0, np.int32), *(self.tokenizer.encode(sentence) for sentence in sentences)])
 
     def predictions(self, read: LineRows) -> Iterator[Mapping[str, Any]]:
-        rows, segments, padding_mask, padded, _ = read
-        nothing = torch.full_like(rows, IGNORED)
-        order = torch.zeros_like(rows) if RowDescription.of(self.task.data, "predict").ordered else None
-        numbers = torch.arange(len(rows))
-        tensors = (rows, nothing, padding_mask, segments, nothing[:, 0], numbers)
-        batch = RowBatch(*tensors, cursor=None, order=order, padded=padded)
-        related = self.head.logits(self.task.evaluation_reading(batch))
+        related = self.head.logits(self.task.evaluation_reading(row_batch(self.task, read)))
         for probabilities in related.softmax(dim=-1).tolist():
             yield of_classes(self.labels, probabilities)
 
@@ -199,8 +197,10 @@ def predictor_of(
             return TagPredictor(task, rows, options, form)
         return TextPredictor(task, rows, trained, options, form, temperature_of(checkpoint))
     relation = dict(task.heads).get("relation")
-    if isinstance(task, MaskedLM) and isinstance(data, RowDataConfig) and isinstance(relation, Relation):
+    if isinstance(task, MaskedLM) and isinstance(data, RowDataConfig) and extra.get("tokenizer"):
         tokenizer = tokenizer_from_dict(extra["tokenizer"])
-        return RelationPredictor(task, relation, tokenizer, RELATIONS[data.relation], options, form)
+        if isinstance(relation, Relation):
+            return RelationPredictor(task, relation, tokenizer, RELATIONS[data.relation], options, form)
+        return SymbolPredictor(task, tokenizer, options, form)
     reason = f"makes no predictions from texts, since its task is {task.config.kind}"
     raise ConfigError(f"{reason}; generate, translate and summarize write", str(checkpoint))

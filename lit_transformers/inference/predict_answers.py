@@ -36,6 +36,8 @@ def require_readable(windows: QuestionWindows, question: Symbols, passage: int) 
 class AnswerPredictor(Predictor):
     """Finds the answer to a question in a passage, divided into windows as in training."""
 
+    ability = "answer"
+
     def __init__(
         self, task: QuestionAnswering, windows: QuestionWindows, options: LineOptions, form: LineFormat
     ) -> None:

@@ -31,6 +31,8 @@ class ChoicePredictor(Predictor):
     """Predicts the right choice for each question. A line holds the question, then its choices: with tabs between them,
     as {"question": ..., "choices": [...]}, or as a JSON list."""
 
+    ability = "choose"
+
     def __init__(
         self,
         task: MultipleChoice,

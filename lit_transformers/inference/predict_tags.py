@@ -26,6 +26,8 @@ __all__ = ["TagPredictor"]
 class TagPredictor(Predictor):
     """Predicts the tag of each word of a line, and the entities that the tags spell."""
 
+    ability = "tag"
+
     def __init__(self, task: Tagging, rows: TextRows, options: LineOptions, form: LineFormat) -> None:
         super().__init__(
             task, LineTexts(("text",), form), rows, options, ("words", "tags", "probabilities", "entities")

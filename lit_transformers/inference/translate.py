@@ -65,7 +65,7 @@ class Translator(LineWriter):
         tokenizer, _ = tokenizers_of(extra)
         options = LineOptions(wanted.batch_tokens, wanted.window, wanted.overlong)
         super().__init__(options, tokenizer, task.data.source_length - 1)
-        self.empty = ""
+        self.empty, self.ability = "", "summarize" if config.data.get("source").summaries else "translate"
 
     def row(self, symbols: Sequence[Symbols]) -> Symbols:
         return np.append(symbols[0][: self.longest], self.task.data.source.boundary)

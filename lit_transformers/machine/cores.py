@@ -65,11 +65,14 @@ def requested_threads() -> int | None:
     return int(first)
 
 
-def limit_threads() -> None:
-    """Limits torch in this process to the cores that it may use, unless OMP_NUM_THREADS sets the number of threads."""
+def limit_threads(threads: int | None = None) -> None:
+    """Limits torch in this process to a number of threads; None: to the cores that it may use, unless OMP_NUM_THREADS
+    sets the number."""
     import torch
 
-    if requested_threads() is None:
+    if threads is not None:
+        torch.set_num_threads(threads)
+    elif requested_threads() is None:
         torch.set_num_threads(min(torch.get_num_threads(), usable_cores()))
 
 

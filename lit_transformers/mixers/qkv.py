@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from lit_transformers.attention.executors import Inputs, with_tables
 from lit_transformers.attention.relative import Relative
-from lit_transformers.config import Dropout, Fraction, Memory, NonNegative
+from lit_transformers.config import ConfigError, Dropout, Fraction, Memory, NonNegative
 from lit_transformers.encodings import EncodingConfig
 from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.maps import LinearMap
@@ -21,6 +21,7 @@ from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import needs_mask, of_source, remember, some_key
 from lit_transformers.named_tuples import with_fields
+from lit_transformers.row_groups import RowGroup, mean_losses
 
 
 class EncodedConfig(HeadsConfig, ABC):
@@ -74,6 +75,11 @@ class SegmentInputs(NamedTuple):
     hidden: Float[Tensor, "b s d"] | None = None
     marks: Bool[Tensor, "b s"] | None = None
 
+    def of_group(self, group: RowGroup) -> SegmentInputs:
+        """Returns the inputs of the rows of one group, where rows are read without padding."""
+        hidden, marks = (None if part is None else group.of(part) for part in (self.hidden, self.marks))
+        return SegmentInputs(group.of(self.x), hidden, marks)
+
 
 class HeadsOutput(NamedTuple):
     """The outputs of all heads, before they are merged. ``aux`` and ``observed`` are those of MixerOutput."""
@@ -118,17 +124,38 @@ class QKVMixer(Mixer):
         self.rotary = encoding if isinstance(encoding, Rotary) else None
         self.relative = encoding if isinstance(encoding, Relative) else None
 
+    @property
+    def reads_groups(self) -> bool:
+        return True
+
     @abstractmethod
     def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
         """Returns the outputs of the heads. The queries are the last keys unless there is a source."""
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
+        if ctx.groups:
+            return self._forward_groups(x, ctx)
         inputs, state, segment = self.prepared(x, ctx, state)
         y, aux, observed = self.attend(inputs, ctx, segment)
         return MixerOutput(self.merge(join(y)), state, aux, observed)
 
+    def _forward_groups(self, x: Float[Tensor, "1 n d"], ctx: Context) -> MixerOutput:
+        """Projects the tokens of all groups of rows at once, and attends within each group."""
+        inputs, _, segment = self.read(x, ctx, None)
+        outputs = [self._attend_group(group, inputs, ctx, segment) for group in ctx.groups]
+        y = torch.cat([join(output.y).flatten(0, 1) for output in outputs])[None]
+        return MixerOutput(self.merge(y), None, mean_losses(ctx.groups, [output.aux for output in outputs]))
+
+    def _attend_group(self, group: RowGroup, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
+        q, k, v = (group.of(part.transpose(1, 2)).transpose(1, 2) for part in (inputs.q, inputs.k, inputs.v))
+        ctx = ctx.of_group(group)
+        return self.attend(self.encoded(Inputs(q, k, v, None), ctx), ctx, segment.of_group(group))
+
     def prepared(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any) -> tuple[Inputs, Any, SegmentInputs]:
-        """Returns the inputs of ``attend``, the state after the segment, and the segment."""
+        """Returns the inputs of ``attend``, the state after the segment, and the segment. Raises ConfigError for rows
+        without padding, whose groups are attended apart."""
+        if ctx.groups:
+            raise ConfigError("attention weights are read from padded rows only; set it to false", "model.unpadded")
         inputs, state, segment = self.read(x, ctx, state)
         return self.encoded(inputs, ctx), state, segment
 

@@ -35,6 +35,7 @@ from lit_transformers.models.two_texts import Division, joined_masks, mean_losse
 from lit_transformers.named_tuples import with_fields
 from lit_transformers.stacks import Stack, StackInput, StackOutput
 from lit_transformers.stacks.block import add_losses
+from lit_transformers.stacks.unpadded import pass_without_padding
 
 
 class EncoderConfig(RowModelConfig, kind="encoder"):
@@ -133,6 +134,10 @@ class Encoder(RowNetwork):
         self.padding_last = data.padding_last
         self.restarts = config.restarts or (isinstance(data, RowDescription) and data.restarts)
         has_encoding = isinstance(config.mixer, EncodedConfig) and config.mixer.encoding is not None
+        self.unpadded = config.unpadded
+        if self.unpadded and not self.padding_last:
+            reason = "data.source.question_width puts padding between two texts"
+            raise ConfigError(f"{reason}; set it to false", "model.unpadded")
         if self.restarts and (config.positions is None or has_encoding):
             raise ConfigError(
                 "only positions that are added to symbols restart with a segment; set positions, and set "
@@ -200,6 +205,8 @@ class Encoder(RowNetwork):
 
     def pass_layers(self, x: Float[Tensor, "b t e"], ctx: Context, keep_hidden: bool = False) -> StackOutput:
         """Hook: passes embedded rows (b, t, e) through all layers. By default every layer reads the whole row."""
+        if self.unpadded:
+            return pass_without_padding(self.stack, x, ctx, keep_hidden)
         output: StackOutput = self.stack(x, ctx, keep_hidden=keep_hidden)
         return output
 
@@ -357,6 +364,8 @@ class DeFormerConfig(EncoderConfig, kind="deformer"):
             yield f"apart: {self.apart} of {self.depth} layers cannot read texts apart; set it to {self.depth} or fewer"
         if self.apart and self.extra_tokens:
             yield "extra_tokens see both texts, which the lower layers read apart; set extra_tokens: 0, or apart: 0"
+        if self.apart and self.unpadded:
+            yield "unpadded: true reads rows whole, and lower layers read two texts apart; set it to false, or apart: 0"
         if self.apart and self.query_stream != "none":
             yield "query_stream follows an order that spans both texts; set query_stream: none, or apart: 0"
         if self.passage_states != "float32" and not self.apart:

@@ -20,6 +20,7 @@ from lit_transformers.models.model import ModelConfig, ModelOutput, positions_of
 from lit_transformers.models.tokens import TokenEmbedding
 from lit_transformers.named_tuples import with_fields
 from lit_transformers.stacks.block import Block
+from lit_transformers.stacks.unpadded import pass_without_padding
 
 
 class EncoderDecoderConfig(PairModelConfig, kind="encoder_decoder"):
@@ -115,7 +116,7 @@ class EncoderDecoder(PairNetwork):
         super().__init__()
         pairs = PairDescription.of(data, "an encoder_decoder")
         encoder, decoder = config.sides()
-        self.unreadable = config.unreadable_mixers()
+        self.unreadable, self.unpadded = config.unreadable_mixers(), config.unpadded
         self.tokens = config.tokens.build(pairs.vocabulary.size, config.dim)
         self.source_tokens: TokenEmbedding | None = None
         if not (config.shared_tokens and pairs.source is pairs.vocabulary):
@@ -149,7 +150,8 @@ class EncoderDecoder(PairNetwork):
     ) -> ModelOutput:
         positions, _ = positions_of(source, None)
         x = (self.source_tokens or self.tokens).embed(source)
-        output = self.encoder(x, Context(positions, causal=False, padding_mask=padding_mask, offset=offset, start=0))
+        ctx = Context(positions, causal=False, padding_mask=padding_mask, offset=offset, start=0)
+        output = pass_without_padding(self.encoder, x, ctx) if self.unpadded else self.encoder(x, ctx)
         return ModelOutput(self.encoder_norm(output.y), None, dict(output.aux))
 
     def decode(

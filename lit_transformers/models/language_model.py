@@ -20,6 +20,7 @@ from lit_transformers.models.capabilities import (
 from lit_transformers.models.model import ModelOutput, positions_of
 from lit_transformers.named_tuples import with_fields
 from lit_transformers.stacks.carried import Carried, leaves_state, read_until_full
+from lit_transformers.stacks.unpadded import pass_without_padding
 
 
 class LanguageModelConfig(CausalModelConfig, RowModelConfig, kind="language_model"):
@@ -41,7 +42,7 @@ class LanguageModel(CausalNetwork, RowNetwork):
     def __init__(self, config: LanguageModelConfig, data: DataDescription) -> None:
         super().__init__()
         self.dim, self.streams = config.dim, config.mixer.promises().streams
-        self.remembered = config.mixer.remembered
+        self.remembered, self.unpadded = config.mixer.remembered, config.unpadded
         self.tokens = config.tokens.build(data.vocabulary.size, config.dim)
         self.stack = config.build_stack("causal", data.length)
         self.norm = config.final_norm()
@@ -55,11 +56,17 @@ class LanguageModel(CausalNetwork, RowNetwork):
         padding_mask: Bool[Tensor, "b t"] | None = None,
         keep_layers: bool = False,
         unbroken: int = 0,
+        alone: bool = False,
     ) -> ModelOutput:
+        """As in ``CausalNetwork.forward``. alone: no segment follows these rows, so that no state is needed."""
         positions, start = positions_of(symbols, None if state is None else state["length"])
         ctx = Context(positions, causal=True, padding_mask=padding_mask, padding_last=True)
         ctx = with_fields(ctx, unbroken=unbroken, start=0 if state is None else None)
-        output = self.stack(self.tokens.embed(symbols), ctx, None if state is None else state["layers"], keep_layers)
+        x = self.tokens.embed(symbols)
+        if alone and self.unpadded:
+            output = pass_without_padding(self.stack, x, ctx, keep_layers)
+        else:
+            output = self.stack(x, ctx, None if state is None else state["layers"], keep_layers)
         length = start + (symbols.size(1) if padding_mask is None else padding_mask.sum(dim=1))
         hidden = self.dropout(self.norm(output.y))
         states = {"length": length, "layers": output.state}
@@ -76,7 +83,7 @@ class LanguageModel(CausalNetwork, RowNetwork):
         marked: Bool[Tensor, "b t"],
         segments: Int[Tensor, "b t"] | None = None,
     ) -> ModelOutput:
-        output: ModelOutput = self(symbols, None, padding_mask)
+        output: ModelOutput = self(symbols, None, padding_mask, alone=True)
         return output
 
     def read_layers(
@@ -86,7 +93,7 @@ class LanguageModel(CausalNetwork, RowNetwork):
         marked: Bool[Tensor, "b t"],
         segments: Int[Tensor, "b t"] | None = None,
     ) -> LayerOutputs:
-        output: ModelOutput = self(symbols, None, padding_mask, keep_layers=True)
+        output: ModelOutput = self(symbols, None, padding_mask, keep_layers=True, alone=True)
         return every_layer(output)
 
     def flops(self, length: int, remembered: int = 0, source: int = 0) -> int:

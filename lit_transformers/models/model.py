@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
-from lit_transformers.config import Config, Initial, Positive, PositiveFloat, field_types
+from lit_transformers.config import Config, Initial, Positive, PositiveFloat, Rounding, field_types
 from lit_transformers.encodings.positions import PositionsConfig
 from lit_transformers.mixer import MixerConfig, Mode, Shape
 from lit_transformers.models.initialisation import initialise_normal, initialise_scaled
@@ -23,6 +23,7 @@ from lit_transformers.space import Interval, Space
 from lit_transformers.stacks import SequentialConfig, Stack, StackConfig, StackInput
 from lit_transformers.stacks.block import Block, BlockConfig
 from lit_transformers.stacks.carried import Carried
+from lit_transformers.stacks.unpadded import require_unpadded
 
 
 class ModelConfig(BlockConfig):
@@ -31,6 +32,8 @@ class ModelConfig(BlockConfig):
     The capabilities that objectives need of a family are bases in ``lit_transformers/models/capabilities.py``.
     ``gates`` names the family's gates, a mapping from their names to functions of a probe, as "module:attribute". It is
     read where gates are run, so that the code of gates is no part of the code that a run depends on.
+    unpadded: whether layers read rows without their padding: linear maps read the real tokens of all rows at once, and
+        mixers rows of equal length together. Outputs are the same but for rounding; dropout draws other numbers.
     initial_std: standard deviation of the normal distribution that all linear and embedding weights start from; None
         for one that depends on where a weight is in the network (``lit_transformers/models/initialisation.py``).
     """
@@ -44,6 +47,7 @@ class ModelConfig(BlockConfig):
     positions: PositionsConfig | None = None
     stack: StackConfig = SequentialConfig()
     tokens: TokenEmbeddingConfig = FullTokenEmbeddingConfig()
+    unpadded: Annotated[bool, Rounding] = False
     initial_std: Annotated[PositiveFloat | None, Initial] = None
 
     def build(self, data: DataDescription) -> Network:
@@ -93,6 +97,8 @@ class ModelConfig(BlockConfig):
         Raises ConfigError where a mixer or a feed-forward does not support the mode.
         """
         shape = Shape(self.dim, self.heads, max_length, 0, self.depth, shared={})
+        if self.unpadded and cross is None:
+            require_unpadded(self.mixer, self.positions, mode)
 
         def make_block(layer: int, depth: int) -> Block:
             return self.build_block(with_fields(shape, layer=layer, depth=depth), mode, cross)

@@ -27,6 +27,7 @@ from lit_transformers.config import (
     Initial,
     MissingFileError,
     Plain,
+    Rounding,
     TableLength,
     canonical_hash,
     existing,
@@ -72,7 +73,7 @@ WEIGHTS = "weights.safetensors"
 """The name of the file of weights of an import."""
 LAYER = re.compile(r"(network\.stack\.blocks\.)(\d+)(\..*)")
 """The name of a tensor of a layer."""
-FREE = (Dropout, Initial, TableLength)
+FREE = (Dropout, Initial, Rounding, TableLength)
 """The roles of the fields in which networks may differ that one set of weights fits."""
 
 

@@ -16,6 +16,7 @@ from lit_transformers.config import Added, Config, ConfigError, Dropout, Fractio
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Mode, QueryStream, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.named_tuples import with_fields
+from lit_transformers.row_groups import mean_losses
 from lit_transformers.stacks.feedforward import FeedForwardConfig, TransitionConfig
 
 Output = TypeVar("Output")
@@ -146,7 +147,10 @@ class Block(nn.Module):
             ctx = with_fields(ctx, source=None, source_padding_mask=None)
         x = self.before(branch, x)
         merged, ctx = side_by_side(x, ctx)
-        output: MixerOutput = branch.sublayer(merged, ctx, state)
+        if ctx.groups and not branch.sublayer.reads_groups:
+            output = by_groups(branch.sublayer, merged, ctx)
+        else:
+            output = branch.sublayer(merged, ctx, state)
         return with_fields(output, y=self.after(branch, output.y.reshape(x.shape), x))
 
     def require_permuted(self, ctx: Context) -> None:
@@ -223,6 +227,13 @@ def side_by_side(x: Float[Tensor, "b t d"], ctx: Context) -> tuple[Float[Tensor,
     return x.reshape(rows, -1, x.size(-1)), with_fields(
         ctx, positions=ctx.positions.reshape(rows, -1), padding_mask=padding_mask, start=None
     )
+
+
+def by_groups(sublayer: nn.Module, x: Float[Tensor, "1 n d"], ctx: Context) -> MixerOutput:
+    """Computes a sublayer for each group of rows without padding."""
+    outputs: list[MixerOutput] = [sublayer(group.of(x), ctx.of_group(group)) for group in ctx.groups]
+    y = torch.cat([output.y.flatten(0, 1) for output in outputs])[None]
+    return MixerOutput(y, None, mean_losses(ctx.groups, [output.aux for output in outputs]))
 
 
 def add_losses(first: Any, second: Any) -> dict[str, Tensor]:

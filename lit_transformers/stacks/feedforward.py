@@ -41,6 +41,11 @@ class TransitionConfig(Config):
 class Transition(nn.Module, ABC):
     """The transition function of arXiv:1807.03819, section 2.1, which every other Transformer calls feed-forward."""
 
+    @property
+    def reads_groups(self) -> bool:
+        """Hook: as in ``Mixer``."""
+        return False
+
     @abstractmethod
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         """x (b, t, d) to y (b, t, d). ``state`` is what the previous segment returned, or None at the start."""
@@ -78,6 +83,10 @@ class FeedForward(Transition):
         self.activation = activation(config.activation)
         self.dropout = nn.Dropout(config.dropout)
         self.narrow = OutputProjection(self.width, shape, "down", bias=config.bias)
+
+    @property
+    def reads_groups(self) -> bool:
+        return True
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         if self.chunks == 1:

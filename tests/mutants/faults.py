@@ -51,6 +51,7 @@ SECRETS = (
 )
 LEDGER = "tests/sweeps/test_ledger.py::test_"
 DEFORMER = "tests/contracts/test_deformer.py::test_"
+UNPADDED = "tests/contracts/test_unpadded.py::test_"
 TASKS = "tests/lit_transformers/test_"
 MASKED = "tests/contracts/test_"
 PROBES = "tests/lit_transformers/test_probes.py::test_"
@@ -9412,5 +9413,38 @@ FAULTS = (
         "[code, texts.hexdigest()],",
         "[code],",
         (f"{PREDICT}passages_of_a_file_are_ordered_as_an_evaluation_orders_them",),
+    ),
+    Fault(
+        "unpadded rows",
+        "groups weigh alike in a mean loss",
+        "lit_transformers/row_groups.py",
+        "share = loss * (group.tokens / count)",
+        "share = loss / len(groups)",
+        (f"{UNPADDED}every_mixer_reads_rows_without_padding_or_is_refused",),
+    ),
+    Fault(
+        "unpadded rows",
+        "positions count on from row to row",
+        "lit_transformers/stacks/unpadded.py",
+        "positions, marked, segments = (None if part is None else unpadding.taken(part) for part in parts)",
+        "positions, marked, segments = (None if part is None else unpadding.taken(part) for part in parts)\n"
+        "    positions = None if positions is None else positions * 0",
+        (f"{UNPADDED}every_family_reads_rows_without_padding",),
+    ),
+    Fault(
+        "unpadded rows",
+        "rows of other lengths are read together",
+        "lit_transformers/row_groups.py",
+        "order = sorted((row for row, length in enumerate(lengths) if length), key=lambda row: lengths[row])",
+        "order = [row for row, length in enumerate(lengths) if length]",
+        (f"{UNPADDED}rows_of_equal_length_form_groups",),
+    ),
+    Fault(
+        "unpadded rows",
+        "a network reads padded rows in silence",
+        "lit_transformers/models/encoder.py",
+        "if self.unpadded:\n            return pass_without_padding",
+        "if False:\n            return pass_without_padding",
+        (f"{UNPADDED}every_family_reads_rows_without_padding",),
     ),
 )

@@ -70,7 +70,7 @@ class LSHConfig(EncodedConfig, kind="lsh"):
 
     def attention_promises(self) -> Promises:
         refusals: dict[Mode, str] = {"cross": "queries are the keys, so both are of one sequence"}
-        promises = Promises(("causal", "bidirectional"), refusals=refusals)
+        promises = Promises(("causal", "bidirectional"), of_pass=bool(self.rounds), refusals=refusals)
         if self.rounds and self.chunks == "by_sort":
             reason = "a later token moves the chunks that earlier ones see; set chunks: by_rank"
             return promises.without("causal", reason, "mixer")
