@@ -196,8 +196,7 @@ class Encoder(RowNetwork):
         if lower is None:
             output = self.pass_layers(x, ctx, keep_layers)
         else:
-            _, upper = self.stack.split(lower.layers)
-            output = upper(x, ctx, keep_hidden=keep_layers)
+            output = self.through(self.stack.split(lower.layers)[1], x, ctx, keep_layers)
         extra = x.size(1) - symbols.size(1)
         layers = tuple(layer[:, extra:] for layer in output.hidden)
         embedded = None if output.entered is None else output.entered[:, extra:]
@@ -205,9 +204,13 @@ class Encoder(RowNetwork):
 
     def pass_layers(self, x: Float[Tensor, "b t e"], ctx: Context, keep_hidden: bool = False) -> StackOutput:
         """Hook: passes embedded rows (b, t, e) through all layers. By default every layer reads the whole row."""
+        return self.through(self.stack, x, ctx, keep_hidden)
+
+    def through(self, stack: Stack, x: Float[Tensor, "b t d"], ctx: Context, keep_hidden: bool) -> StackOutput:
+        """Passes rows (b, t, d) through a stack, without their padding if the config says so."""
         if self.unpadded:
-            return pass_without_padding(self.stack, x, ctx, keep_hidden)
-        output: StackOutput = self.stack(x, ctx, keep_hidden=keep_hidden)
+            return pass_without_padding(stack, x, ctx, keep_hidden)
+        output: StackOutput = stack(x, ctx, keep_hidden=keep_hidden)
         return output
 
     def read_row(

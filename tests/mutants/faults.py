@@ -8521,8 +8521,8 @@ FAULTS = (
         "reading",
         "training starts one layer below its cached input",
         "lit_transformers/models/encoder.py",
-        "_, upper = self.stack.split(lower.layers)",
-        "_, upper = self.stack.split(lower.layers - 1)",
+        "self.stack.split(lower.layers)[1], x",
+        "self.stack.split(lower.layers - 1)[1], x",
         (f"{CACHED_LAYERS}losses_and_weights_are_those_of_a_run_without_a_cache",),
     ),
     Fault(
@@ -9354,8 +9354,8 @@ FAULTS = (
         "passage states",
         "the first passage has the answer",
         "lit_transformers/inference/answer_passages.py",
-        "best = max(spans, key=lambda span: span.columns[0])",
-        "best = spans[0]",
+        "return max(self.spans, key=lambda span: (span.columns[0], -span.window.number))",
+        "return self.spans[0]",
         (f"{STATES}of_several_passages_the_span_with_the_greatest_score_is_the_answer",),
     ),
     Fault(
