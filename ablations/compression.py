@@ -25,6 +25,9 @@ LARGER: Mapping[str, Any] = {
 }
 """Overrides of COMPRESSED: the dense network has had three passes of all sentences on a GPU."""
 
+SINGLE: Mapping[str, Any] = {**LARGER, "training.precision": "32"}
+"""The same, and the dense network is measured in float32."""
+
 PACKED = Metric("measured/packed_bytes", goal="minimize", label="bytes of the packed checkpoint", compare="ratio")
 """The size of the checkpoint of a run, packed without loss."""
 

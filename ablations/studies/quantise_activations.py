@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Published, Scale, Source
-from ablations.compression import COMPRESSED, LARGER, PACKED
+from ablations.compression import COMPRESSED, PACKED, SINGLE
 from ablations.fine_tuning import FETCH, SENTIMENT_NATS
 from lit_transformers.compression import QuantiseActivationsConfig, QuantiseWeightsConfig
 
 WEIGHTS = QuantiseWeightsConfig(bits=8)
-SINGLE = {**LARGER, "training.precision": "32"}
-"""The larger dense network, measured in float32."""
 
 
 def quantised(**fields: Any) -> Mapping[str, Any]:

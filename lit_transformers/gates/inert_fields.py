@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from lit_transformers.batch import Vocabulary
-from lit_transformers.config import Config, LowerLayers, Memory
+from lit_transformers.config import Config, LowerLayers, Memory, Rounding
 from lit_transformers.gates.miniature import VOCABULARY, probe_length, seeded, shrink
 from lit_transformers.machine.cores import one_thread
 from lit_transformers.models.model import ModelConfig
@@ -42,6 +42,8 @@ class ComparedRun(Protocol):
     def start(self) -> Config: ...
     @property
     def compression(self) -> tuple[Config, ...]: ...
+    @property
+    def timed(self) -> bool: ...
 
 
 def changes_nothing(arm: ComparedRun, baseline: ComparedRun) -> bool:
@@ -68,14 +70,17 @@ def changes_nothing(arm: ComparedRun, baseline: ComparedRun) -> bool:
 
 def defining_fields(config: ComparedRun) -> tuple[Any, ...]:
     """Returns the fields that differ by definition: data, sizes, the budget, groups of parameters, of which a small
-    network may have none, the weights that training starts from, what compresses them, and how results are measured."""
+    network may have none, the weights that training starts from, what compresses them, and how results are measured;
+    where passes are timed, also how they are computed."""
     model, training = config.model, config.training
     selection = (training.stop, training.keep, training.stop and training.validate_every, training.callbacks)
     groups = (training.groups, training.unfreezing)
     budget = (training.steps, training.accumulate, training.average, groups, selection)
     widths = {path: model.get(path) for path in model.widths()}
     start = (config.start, config.compression)
-    return config.data, widths, model.heads, model.depths(), budget, start, config.task.protocol()
+    computed = (training.precision, training.compile, training.attention_kernel, dict(model.leaves_with(Rounding)))
+    timed = computed if config.timed else None
+    return config.data, widths, model.heads, model.depths(), budget, start, config.task.protocol(), timed
 
 
 def equal_schedules(first: TrainingConfig, second: TrainingConfig) -> bool:

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_transformers.runs.config import RunConfig
+from lit_transformers.runs.config import RunConfig, RunWeightsConfig
 from lit_transformers.runs.starting_weights import StartingWeights, start_from
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.labelled import LabelledTaskConfig
+from lit_transformers.training.arithmetic import arithmetic
 
 __all__ = ["first_batches", "starting_network", "time_ratios"]
 
@@ -26,12 +27,13 @@ BATCHES = 4
 
 def starting_network(config: RunConfig, task: Task, sources: Mapping[str, StartingWeights]) -> Task:
     """Returns a task with the network that a run starts from, as wide and deep as its source has it, whose inputs are
-    not quantised. task: of the run. sources: of its parts."""
-    objective = config.measured_task
+    not quantised, with the arithmetic of its source if that is a run. task: of the run. sources: of its parts."""
+    objective, source = config.measured_task, config.start.network
+    training = source.run.training if isinstance(source, RunWeightsConfig) else config.training
     if isinstance(objective, LabelledTaskConfig):
         objective = objective.by_labels_alone()
     with torch.random.fork_rng(devices=[]):
-        other = objective.build(sources["network"].model, task.data, config.training)
+        other = objective.build(sources["network"].model, task.data, training)
         start_from(other, sources, config.start.head)
     return other.eval()
 
@@ -68,11 +70,13 @@ def seconds_of(call: Callable[[], None]) -> float:
 
 
 def passes(task: Task, batches: Sequence[Any]) -> Callable[[], None]:
-    """Returns a function that runs a task's network on batches and waits for the device."""
+    """Returns a function that runs a task's network on batches, in its own precision, and waits for the device."""
+    is_mixed = task.training_config.precision == "bf16"
 
     def read() -> None:
-        for batch in batches:
-            task.evaluation_output(batch)
+        with arithmetic(task.training_config), torch.autocast(task.device.type, torch.bfloat16, is_mixed):
+            for batch in batches:
+                task.evaluation_output(batch)
         if task.device.type == "cuda":
             torch.cuda.synchronize(task.device)
 

@@ -167,8 +167,7 @@ def _time_ratios(
     other, device = starting_network(config, task, sources), trainer.strategy.root_device
     was_training = task.training
     task.eval().to(device)
-    with arithmetic(config.training), trainer.precision_plugin.forward_context():
-        ratios = time_ratios(task, other.to(device), first_batches(data.val_dataloader(), task))
+    ratios = time_ratios(task, other.to(device), first_batches(data.val_dataloader(), task))
     task.train(was_training)
     return {**ratios}
 
