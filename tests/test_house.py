@@ -430,7 +430,7 @@ def test_whatever_is_imported_is_declared() -> None:
     extras = project["optional-dependencies"]
     lines = [
         *project["dependencies"],
-        *(line for extra in ("messages", "dashboard", "cluster", "loggers", "ray") for line in extras[extra]),
+        *(line for extra in ("messages", "dashboard", "cluster", "loggers", "onnx", "ray") for line in extras[extra]),
     ]
     declared = {canonicalize_name(Requirement(line).name) for line in lines}
     distributions = packages_distributions()
