@@ -123,9 +123,6 @@ def write_program(program: ExportedProgram, network: Standalone, file: Path, for
     for value in (*written.model.graph.inputs, *written.model.graph.outputs):
         for axis in AXES if value in written.model.graph.inputs else (0, *([1] if network.per_token else [])):
             value.shape[axis] = AXES[axis]
-    for graph in (written.model.graph, *written.model.functions.values()):
-        for node in graph:
-            node.metadata_props.clear()  # the paths of this machine
     with silent():
         written.save(file)
 

@@ -9233,7 +9233,7 @@ FAULTS = (
         "programs",
         "a file has the paths of this machine",
         "lit_transformers/exchange/programs.py",
-        "node.metadata_props.clear()",
+        'node.meta.pop("stack_trace", None)',
         "pass",
         (f"{PROGRAMS}a_classifier_gives_its_logits_in_onnx_runtime_at_any_shape",),
     ),
