@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -570,54 +570,65 @@ def import_weights(
         print(line)
 
 
+Form = Literal["transformers", "packed", "safetensors", "onnx", "torch"]
+
+
 @app.command("export")
 def export_weights(
     checkpoint: Annotated[
         Path, typer.Argument(help="The checkpoint.ckpt of a run, or the folder of an import.", metavar="CHECKPOINT")
     ],
-    directory: Annotated[Path, typer.Argument(help="A new folder; with --packed a new file.", metavar="PLACE")],
+    place: Annotated[Path, typer.Argument(help="A new folder; of the form packed, a new file.", metavar="PLACE")],
+    to: Annotated[Form, typer.Option("--to", help="The form to write.")] = "transformers",
     architecture: Annotated[
         Architecture | None,
         typer.Option(
-            help=f"The architecture to write: {NAMES}.",
+            help=f"The architecture of transformers to write: {NAMES}.",
             metavar="ARCHITECTURE",
             show_default="of the import, or one that fits the network",
         ),
     ] = None,
-    packed: Annotated[
-        bool, typer.Option("--packed", help="Write a packed checkpoint, which every command here reads.")
-    ] = False,
     allowed: AllowedModules = None,
 ) -> None:
-    """Export weights to a folder that transformers reads: AutoModel.from_pretrained(PLACE).
+    """Export a trained network to one of five forms.
 
-    A network that differs from the architecture is refused, with the fields that differ. A WordPiece, BPE or pretrained
-    tokenizer is written too, with the special symbols of the run's rows. The config.json of an import is kept, and a
-    line is printed for each field that had to change.
+    transformers: a folder for AutoModel.from_pretrained(PLACE). A network that differs from the architecture is
+    refused, with the fields that differ. The config.json of an import is kept, and a line is printed for each field
+    that had to change.
 
-    With --packed, write one file with the weights of a run in as few bytes as they take without loss: quantised weights
-    in their bits, shared values by their numbers, and nothing for zeros.
+    onnx, torch: a folder with the network and its head as a program, model.onnx or model.pt2, for rows of any number
+    and length. Export runs the file at several shapes, and refuses it if its outputs differ from those of the network.
+
+    safetensors: a folder as import writes it, from which runs start: weights without the state of training.
+
+    packed: one file with the weights of a run in as few bytes as they take without loss, which every command here
+    reads: quantised weights in their bits, shared values by their numbers, and nothing for zeros.
+
+    A folder also has the tokenizer, if it is a WordPiece, BPE or pretrained one, with the special symbols of the run's
+    rows, and a README.md with the known licences.
 
     Example: python -m lit_transformers export runs/KEY/checkpoint.ckpt exported/bert --architecture bert
 
-    Example: python -m lit_transformers export runs/KEY/checkpoint.ckpt small.packed --packed
+    Example: python -m lit_transformers export runs/KEY/checkpoint.ckpt exported/classifier --to onnx
     """
-    with quick_imports():
-        from lit_transformers.exchange import pack, transfer
+    if architecture is not None and to != "transformers":
+        raise typer.BadParameter(f"--to {to} writes no architecture of transformers; drop one of the two")
+    from rich.console import Console
+    from rich.status import Status
 
-    if packed:
-        if architecture is not None:
-            raise typer.BadParameter("--packed writes no architecture of transformers; drop one of the two")
-        from rich.console import Console
-        from rich.status import Status
-
-        with Status("packing", console=Console(stderr=True)) as status:
-            lines = pack.pack_checkpoint(checkpoint, directory, lambda name: status.update(f"packing {name}"))
-        for line in lines:
-            print(line)
-        return
-
-    for line in transfer.export_weights(checkpoint, directory, architecture).lines():
+    with Status(f"exporting to {to}", console=Console(stderr=True)) as status:
+        with quick_imports():
+            from lit_transformers.exchange import pack, programs, transfer
+        match to:
+            case "packed":
+                lines: Iterable[str] = pack.pack_checkpoint(checkpoint, place, status.update)
+            case "onnx" | "torch":
+                lines = programs.export_program(checkpoint, place, to, status.update).lines()
+            case "safetensors":
+                lines = transfer.export_start(checkpoint, place).lines()
+            case "transformers":
+                lines = transfer.export_weights(checkpoint, place, architecture).lines()
+    for line in lines:
         print(line)
 
 

@@ -434,7 +434,11 @@ def test_whatever_is_imported_is_declared() -> None:
     extras = project["optional-dependencies"]
     lines = [
         *project["dependencies"],
-        *(line for extra in ("messages", "dashboard", "cluster", "loggers", "ray", "serve") for line in extras[extra]),
+        *(
+            line
+            for extra in ("messages", "dashboard", "cluster", "loggers", "onnx", "ray", "serve")
+            for line in extras[extra]
+        ),
     ]
     declared = {canonicalize_name(Requirement(line).name) for line in lines}
     distributions = packages_distributions()

@@ -19,7 +19,7 @@ from lit_transformers.attention import flash
 from lit_transformers.attention.flex import flex, flexible
 from lit_transformers.attention.kernels import sdpa
 from lit_transformers.attention.masks import Hidden, hidden_from, indices, listed, one_mask, steady
-from lit_transformers.attention.patterns import BLOCK, NARROW, Band, Pattern, QueryBlock, Without, stacked
+from lit_transformers.attention.patterns import BLOCK, NARROW, Band, Pattern, QueryBlock, Without, stacked, visible
 from lit_transformers.attention.recompute import (
     Cut,
     Stretch,
@@ -143,7 +143,7 @@ def attend(
     q, k, v, key_mask = inputs[:4]
     is_plain = encoding is None and weigh is None
     if is_plain and fused(pattern, inputs) and (key_mask is None or not dropout):
-        mask, causal = one_mask(key_mask, inputs.crossed), pattern.triangular and q.size(-2) > 1
+        mask, causal = one_mask(key_mask, inputs.crossed), pattern.triangular and bool(q.size(-2) > 1)
         return sdpa(q, k, v, mask, dropout, causal, scale)
     if is_plain and not dropout and flexible(q) and pattern.complete:
         y = flex(pattern, q, k, v, key_mask, inputs.offset, scale)
@@ -226,6 +226,8 @@ def dense(
 
 def run(scoring: Scoring, inputs: Inputs, size: int) -> tuple[Tensor, ...]:
     """Computes every block of the pattern, and returns the outputs in the order of the queries."""
+    if torch.compiler.is_exporting():
+        return at_any_length(scoring, inputs)
     rows, heads, queries = inputs.q.shape[:3]
     blocks = plan_of(scoring.pattern, queries, inputs.k.size(-2), inputs.offset, size)
     stacked_blocks = stacked(blocks, partial(at_once, scoring, inputs))
@@ -247,6 +249,24 @@ def run(scoring: Scoring, inputs: Inputs, size: int) -> tuple[Tensor, ...]:
         return (flash.in_blocks(flash_blocks, tensors),)
     stored = [light(scoring, inputs, block) for block in plan]
     return recomputed(work, cuts, places, tensors, scoring.dropout > 0, stored)
+
+
+def at_any_length(scoring: Scoring, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Computes a pattern in one block of all queries and keys, whose numbers an export leaves open. The host computes
+    no other block then, and no list of keys."""
+    (rows, heads, queries), device = inputs.q.shape[:3], inputs.q.device
+    i = torch.arange(queries, device=device)[:, None] + inputs.offset
+    j = torch.arange(inputs.k.size(-2), device=device)
+    if scoring.pattern.full and inputs.key_mask is not None:
+        is_empty = ~inputs.key_mask.any(dim=1, keepdim=True)  # rows of padding alone, whose softmax stays finite
+        mask = (inputs.key_mask | is_empty)[:, None, None]
+    else:
+        mask = visible(scoring.pattern, i, j, inputs.key_mask, rows, heads)
+    if scoring.fused:
+        return (sdpa(inputs.q, inputs.k, inputs.v, mask, scoring.dropout, False, scoring.scale),)
+    keys: Keys = [(inputs.k, inputs.tables)]
+    weigh_arguments = (i, j, *scoring.weigh.tensors) if scoring.weigh else ()
+    return weighed(scoring, (inputs.q, *inputs.others), keys, inputs.v, Hidden(0, ~mask), weigh_arguments)
 
 
 def hidden_in(pattern: Pattern, inputs: Inputs, block: QueryBlock) -> Hidden | None:

@@ -137,7 +137,7 @@ class Learned(Positions):
     def at(self, layer: int, positions: Int[Tensor, "b t"], dtype: torch.dtype) -> Float[Tensor, "b t d"] | None:
         if layer >= self.weight.size(0):
             return None
-        if self.period is None and not torch.compiler.is_compiling():  # which would cut its graph here
+        if self.period is None and not torch.compiler.is_compiling():  # whose graph would end here
             self._check(positions)
         return self.weight[layer][positions].to(dtype)
 

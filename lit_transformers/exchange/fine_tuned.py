@@ -186,7 +186,8 @@ def head_of_import(weights: StartingWeights) -> FineTunedHead | None:
     if not isinstance(weights.task, Mapping) or weights.task["kind"] not in TASKS.values():
         return None
     name, config = head_of_task(weights.task)
-    labels = label_names(weights.fields) if config.kind in NAMED else None
+    known = None if weights.symbols is None else weights.symbols.labels
+    labels = (known or label_names(weights.fields)) if config.kind in NAMED else None
     return FineTunedHead(name, config, labels, None)
 
 

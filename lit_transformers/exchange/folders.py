@@ -21,7 +21,15 @@ from lit_transformers.config import ConfigError, Plain
 from lit_transformers.printing.error_lines import first_line
 from lit_transformers.training.checkpoints import damaged_part
 
-__all__ = ["copy_tokenizer", "fresh_folder", "local_folder", "read_checkpoint", "read_fields", "write_folder"]
+__all__ = [
+    "copy_tokenizer",
+    "fresh_folder",
+    "local_folder",
+    "read_checkpoint",
+    "read_fields",
+    "write_fields",
+    "write_folder",
+]
 
 FIELDS, SAFE, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 ADAPTERS = "adapter_config.json"
@@ -190,5 +198,10 @@ def copy_tokenizer(source: Path, target: Path) -> list[str]:
 
 def write_folder(folder: Path, fields: Mapping[str, Plain], tensors: dict[str, Tensor]) -> None:
     """Writes config.json and the weights into a folder."""
-    (folder / FIELDS).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    write_fields(folder, fields)
     save_file(tensors, folder / SAFE, {"format": "pt"})
+
+
+def write_fields(folder: Path, fields: Mapping[str, Plain]) -> None:
+    """Writes config.json into a folder."""
+    (folder / FIELDS).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")

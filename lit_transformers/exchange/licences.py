@@ -31,15 +31,15 @@ def licence_of_folder(folder: Path) -> str | None:
     return next((line.strip() for text in texts for line in text.splitlines() if line.strip()), None)
 
 
-def write_licences(folder: Path, licences: Mapping[str, str]) -> None:
+def write_licences(folder: Path, licences: Mapping[str, str], library: str = "transformers") -> None:
     """Writes the model card of an exported folder, with the licences of the starting weights and of the data. Writes
-    nothing if no licence is known."""
+    nothing if no licence is known. library: the hub's name of the program that reads the folder."""
     if not licences:
         return
     known = {*licences.values()}
     rows = "\n".join(f"| {name} | {licence} |" for name, licence in licences.items())
     text = (
-        f"---\nlicense: {known.pop() if len(known) == 1 else SEVERAL}\nlibrary_name: transformers\n---\n\n"
+        f"---\nlicense: {known.pop() if len(known) == 1 else SEVERAL}\nlibrary_name: {library}\n---\n\n"
         "Exported by lit-transformers. The licences of the weights that training started from and of its data:\n\n"
         f"| Part | Licence |\n| --- | --- |\n{rows}\n"
     )

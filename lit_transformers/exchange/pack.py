@@ -14,7 +14,7 @@ from lit_transformers.training.checkpoints import read
 __all__ = ["pack_checkpoint"]
 
 
-def pack_checkpoint(source: Path, file: Path, progress: Callable[[str], None] = lambda name: None) -> list[str]:
+def pack_checkpoint(source: Path, file: Path, progress: Callable[[str], None] = lambda step: None) -> list[str]:
     """Writes a packed checkpoint with the weights and plain data of a run's checkpoint, reads it back, and compares it
     to the bit. Returns lines that say how many bytes it takes, by coding.
 
@@ -24,10 +24,10 @@ def pack_checkpoint(source: Path, file: Path, progress: Callable[[str], None] = 
     if file.exists():
         raise ConfigError("exists; name a new file", str(file))
     if source.is_dir() or source.suffix == ".safetensors":
-        raise ConfigError("is no checkpoint of a run; --packed packs checkpoint.ckpt", str(source))
+        raise ConfigError("is no checkpoint of a run; --to packed packs checkpoint.ckpt", str(source))
     contents = read(source)
     weights = contents["state_dict"]
-    stored = write_packed(file, contents["lit_transformers"], weights, progress)
+    stored = write_packed(file, contents["lit_transformers"], weights, lambda name: progress(f"packing {name}"))
     for name, tensor in packed_contents(file)[1].items():
         if raw_bytes(tensor) != raw_bytes(weights[name].contiguous()):
             file.unlink()

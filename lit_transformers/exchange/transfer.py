@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 import yaml
 from torch import Tensor
 
@@ -35,7 +36,14 @@ from lit_transformers.exchange.original_fields import outgoing_fields
 from lit_transformers.exchange.tokenizer_files import symbol_numbers, write_tokenizer
 from lit_transformers.models import ModelConfig
 from lit_transformers.printing.amounts import count
-from lit_transformers.runs.starting_weights import HEADER, WEIGHTS, StartingWeights, read_weights, write_weights
+from lit_transformers.runs.starting_weights import (
+    HEADER,
+    WEIGHTS,
+    StartingWeights,
+    read_weights,
+    without_quantisers,
+    write_weights,
+)
 from lit_transformers.runs.trained_symbols import symbols_of_folder
 from lit_transformers.training.checkpoints import read
 from lit_transformers.trust import require_allowed
@@ -46,7 +54,9 @@ __all__ = [
     "Exchanged",
     "add_tokenizer",
     "described",
+    "export_start",
     "export_weights",
+    "family_of",
     "file_of",
     "import_weights",
     "imported",
@@ -198,7 +208,31 @@ def export_weights(source: Path, directory: Path, architecture_name: str | None 
     into their maps. The head of a fine-tuned network is written where the architecture has one that computes the same.
     Raises ConfigError, in one line and with nothing written, where something cannot be mapped.
     """
-    weights, head = weights_of(source), fine_tuned_head_of(source)
+    head = fine_tuned_head_of(source)
+    weights, fields, tensors, lines = mapped(source, weights_of(source), head, architecture_name)
+    with fresh_folder(directory) as fresh:
+        write_folder(fresh, fields, tensors)
+        write_licences(fresh, weights.licences)
+        notes = [*lines, *add_tokenizer(source, fresh, fields["vocab_size"], weights)]
+    parameters = sum(tensor.numel() for tensor in tensors.values())
+    return Exchanged(f"{fields['model_type']} ({fields['architectures'][0]})", parameters, notes)
+
+
+class Mapped(NamedTuple):
+    """Weights in an architecture of transformers. weights: of the network without adapters. fields: of config.json.
+    tensors: by their names there. notes: a line for each part that differs or is left out."""
+
+    weights: StartingWeights
+    fields: dict[str, Plain]
+    tensors: dict[str, Tensor]
+    notes: list[str]
+
+
+def mapped(
+    source: Path, weights: StartingWeights, head: FineTunedHead | None, architecture_name: str | None = None
+) -> Mapped:
+    """Returns the weights of a source with its head in an architecture. Arguments and errors are those of
+    ``export_weights``."""
     named = architecture_name or weights.architecture or None
     try:
         weights = of_origin(weights)
@@ -210,12 +244,31 @@ def export_weights(source: Path, directory: Path, architecture_name: str | None 
     if head is not None:
         fields, tensors, more = head.added(fields, tensors, weights.tensors)
         notes = [*(notes if more else (line for line in notes if not line.startswith(OF_CLASS))), *more]
+    return Mapped(weights, fields, tensors, [*lines, *notes])
+
+
+def export_start(source: Path, directory: Path) -> Exchanged:
+    """Writes ``directory`` as an import does, with the weights of a run's checkpoint or of an import, from which runs
+    start. Nothing else that a checkpoint holds is written. Raises ConfigError as ``weights_of`` does, and where
+    ``directory`` is not empty."""
+    weights = weights_of(source)
+    weights = weights._replace(tensors=distinct(without_quantisers(weights.tensors)))
     with fresh_folder(directory) as fresh:
-        write_folder(fresh, fields, tensors)
-        write_licences(fresh, weights.licences)
-        notes = [*lines, *notes, *add_tokenizer(source, fresh, fields["vocab_size"], weights)]
-    parameters = sum(tensor.numel() for tensor in tensors.values())
-    return Exchanged(f"{fields['model_type']} ({fields['architectures'][0]})", parameters, notes)
+        write_weights(fresh / WEIGHTS, weights)
+        (fresh / CONFIG).write_text(described(f"Exported from {source}", weights, directory), encoding="utf-8")
+        write_licences(fresh, weights.licences, "lit-transformers")
+        notes = add_tokenizer(source, fresh, symbols_of_weights(weights), weights)
+    return Exchanged(str(weights.model.kind), sum(tensor.numel() for tensor in weights.tensors.values()), notes)
+
+
+def distinct(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns each tensor under the first of its names, of weights that may be shared."""
+    first: dict[tuple[int, torch.Size], str] = {}
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if not tensor.numel() or first.setdefault((tensor.data_ptr(), tensor.shape), name) == name
+    }
 
 
 def add_tokenizer(source: Path, folder: Path, symbols: int, weights: StartingWeights) -> list[str]:

@@ -152,12 +152,14 @@ class AnswerSpan(TaughtHead):
 
     def outputs(self, reading: Representation, batch: LabelledBatch) -> Float[Tensor, "b t 2"]:
         """Returns the logits (b, t, 2) of the first and the last token of the answer; -inf outside ``answerable``."""
+        return self.logits(reading).masked_fill(~answerable(batch)[..., None], float("-inf"))
+
+    def logits(self, reading: Representation) -> Float[Tensor, "b t 2"]:
+        """Returns the logits (b, t, 2) of the first and the last token of the answer, for every token."""
         if self.scores == "linear":
-            outputs = full_precision(self.map(reading.hidden))
-        else:
-            questions = self.map(reading.hidden[:, 0]).unflatten(-1, (2, -1))
-            outputs = full_precision(reading.hidden @ questions.mT) / math.sqrt(reading.hidden.size(-1))
-        return outputs.masked_fill(~answerable(batch)[..., None], float("-inf"))
+            return full_precision(self.map(reading.hidden))
+        questions = self.map(reading.hidden[:, 0]).unflatten(-1, (2, -1))
+        return full_precision(reading.hidden @ questions.mT) / math.sqrt(reading.hidden.size(-1))
 
     def nats(self, outputs: Float[Tensor, "b t 2"], batch: LabelledBatch) -> Float[Tensor, " b"]:
         """Returns the mean of both cross entropies of each window; 0 for a window without a label."""

@@ -52,6 +52,7 @@ SECRETS = (
 LEDGER = "tests/sweeps/test_ledger.py::test_"
 DEFORMER = "tests/contracts/test_deformer.py::test_"
 UNPADDED = "tests/contracts/test_unpadded.py::test_"
+PROGRAMS = "tests/lit_transformers/test_programs.py::test_"
 TASKS = "tests/lit_transformers/test_"
 MASKED = "tests/contracts/test_"
 PROBES = "tests/lit_transformers/test_probes.py::test_"
@@ -9446,5 +9447,53 @@ FAULTS = (
         "if self.unpadded:\n            return pass_without_padding",
         "if False:\n            return pass_without_padding",
         (f"{UNPADDED}every_family_reads_rows_without_padding",),
+    ),
+    Fault(
+        "programs",
+        "the batch of a file is fixed",
+        "lit_transformers/exchange/programs.py",
+        "dict.fromkeys(AXES, Dim.DYNAMIC)",
+        "{0: Dim.STATIC, 1: Dim.DYNAMIC}",
+        (f"{PROGRAMS}a_program_of_torch_gives_the_outputs_of_its_network",),
+    ),
+    Fault(
+        "programs",
+        "a file reads padding",
+        "lit_transformers/attention/executors.py",
+        "mask = (inputs.key_mask | is_empty)[:, None, None]",
+        "mask = (inputs.key_mask | is_empty | True)[:, None, None]",
+        (f"{PROGRAMS}a_program_of_torch_gives_the_outputs_of_its_network",),
+    ),
+    Fault(
+        "programs",
+        "a file with other outputs is accepted",
+        "lit_transformers/exchange/programs.py",
+        "if not difference <= TOLERANCE:",
+        "if difference > 1e9:",
+        (f"{PROGRAMS}a_program_with_other_outputs_is_refused",),
+    ),
+    Fault(
+        "programs",
+        "files are checked on rows without padding",
+        "lit_transformers/exchange/programs.py",
+        "lengths[0] = length\n",
+        "lengths[:] = length\n",
+        (f"{PROGRAMS}a_program_with_other_outputs_is_refused",),
+    ),
+    Fault(
+        "programs",
+        "a file has the paths of this machine",
+        "lit_transformers/exchange/programs.py",
+        'node.meta.pop("stack_trace", None)',
+        "pass",
+        (f"{PROGRAMS}a_classifier_gives_its_logits_in_onnx_runtime_at_any_shape",),
+    ),
+    Fault(
+        "programs",
+        "weights for a start have no labels",
+        "lit_transformers/exchange/fine_tuned.py",
+        "(known or label_names(weights.fields))",
+        "label_names(weights.fields)",
+        (f"{PROGRAMS}weights_for_a_start_have_the_names_of_a_run_and_nothing_else",),
     ),
 )

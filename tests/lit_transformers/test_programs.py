@@ -1,0 +1,212 @@
+"""Exported programs compute what their networks compute, at any number and length of rows, or are refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+from typer.testing import CliRunner
+
+import lit_transformers.__main__ as command
+from lit_transformers.adapters import BottleneckConfig
+from lit_transformers.batch import LabelledDescription, SpanLabels, Vocabulary, WordTagLabels
+from lit_transformers.config import ConfigError
+from lit_transformers.encodings.positions import LearnedConfig
+from lit_transformers.exchange import programs
+from lit_transformers.exchange.fine_tuned import head_of_import
+from lit_transformers.exchange.programs import check, export_program, random_rows, reader, trace, write_program
+from lit_transformers.exchange.standalone import Standalone, require_readable, standalone_of
+from lit_transformers.exchange.transfer import export_start, weights_of
+from lit_transformers.mixers import AttentionConfig, BigBirdConfig, LSHConfig
+from lit_transformers.models import EncoderConfig
+from lit_transformers.runs import RunConfig, fit, load
+from lit_transformers.runs.starting_weights import read_weights
+from lit_transformers.tasks import TaskConfig
+from lit_transformers.tasks.question_answering import QuestionAnsweringConfig
+from lit_transformers.tasks.tagging import TaggingConfig
+from lit_transformers.training.config import TrainingConfig
+
+LONGEST = 70
+DATA = LabelledDescription(
+    vocabulary=Vocabulary(size=37, boundary=0, unit="piece", byte_lengths=None),
+    length=LONGEST,
+    labels=WordTagLabels(names=("O", "B", "I")),
+)
+SMALL: dict[str, Any] = {"dim": 8, "heads": 2, "depth": 1}
+ENCODER = EncoderConfig(**SMALL, positions=LearnedConfig(), segments=2)
+SHAPES = ((1, 2), (5, 9), (2, LONGEST))
+
+
+def require_onnx() -> None:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason="writes and runs ONNX files, for which there is an extra: onnx")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier after one update, whose layers read rows without padding."""
+    folder = tmp_path_factory.mktemp("run")
+    with (folder / "texts.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *((f"text {n} of {n % 2}", "ab"[n % 2]) for n in range(60))])
+    source = {
+        "kind": "labelled_texts",
+        "path": str(folder / "texts.csv"),
+        "labels": ["a", "b"],
+        "splits": "hash",
+        "tokenizer": {"kind": "wordpiece", "size": 60},
+        "length": LONGEST,
+        "licence": "CC0",
+    }
+    config = {
+        "model": {"kind": "encoder", **SMALL, "positions": "learned", "unpadded": True},
+        "task": {"kind": "classification", "pooling": "mean"},
+        "data": {"kind": "labelled", "source": source, "batch_size": 4},
+        "training": {"steps": 1, "device": "cpu"},
+    }
+    assert fit(RunConfig.from_dict(config), folder / "run")["outcome"] == "finished"
+    return folder / "run" / "checkpoint.ckpt"
+
+
+def standalone(config: TaskConfig, model: EncoderConfig = ENCODER, data: LabelledDescription = DATA) -> Standalone:
+    task = config.build(model, data, TrainingConfig())
+    torch.manual_seed(0)
+    for parameter in task.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return Standalone(task, LONGEST)
+
+
+def require_equal(network: Standalone, run: Callable[..., tuple[Tensor, ...]]) -> None:
+    """The outputs of a program are those of its network, at real symbols."""
+    for shape in SHAPES:
+        rows = random_rows(network, *shape)
+        expected, outputs = network(*rows.given()), run(*rows.given())
+        assert len(outputs) == len(network.outputs)
+        for one, other in zip(network.compared(expected, rows), network.compared(outputs, rows), strict=True):
+            torch.testing.assert_close(other, one, atol=1e-5, rtol=1e-5)
+
+
+def test_a_classifier_gives_its_logits_in_onnx_runtime_at_any_shape(checkpoint: Path, tmp_path: Path) -> None:
+    require_onnx()
+    import onnxruntime
+
+    folder = tmp_path / "exported"
+    notes = export_program(checkpoint, folder, "onnx").notes
+    assert "check: at (1, 2), (1, 40), (7, 33), (2, 70), (32, 64) outputs differ by at most" in "\n".join(notes)
+    assert {"model.onnx", "config.json", "README.md", "tokenizer.json"} <= {file.name for file in folder.iterdir()}
+    assert json.loads((folder / "config.json").read_text())["id2label"] == {"0": "a", "1": "b"}
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    assert [(own.name, own.shape) for own in session.get_inputs()] == [
+        ("input_ids", ["batch", "length"]),
+        ("attention_mask", ["batch", "length"]),
+    ]
+    assert [(own.name, own.shape) for own in session.get_outputs()] == [("logits", ["batch", 2])]
+    assert str(Path(programs.__file__).parents[1]).encode() not in (folder / "model.onnx").read_bytes()
+    task, _, _ = load(checkpoint)
+    network = Standalone(task, LONGEST)
+    require_equal(network, reader(folder / "model.onnx", "onnx"))
+
+
+ROWS_OF_TWO = LabelledDescription(vocabulary=DATA.vocabulary, length=LONGEST, labels=SpanLabels(), segments=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "data", "outputs"),
+    [
+        (TaggingConfig(), DATA, ("logits",)),
+        (QuestionAnsweringConfig(scores="product"), ROWS_OF_TWO, ("start_logits", "end_logits")),
+    ],
+    ids=["tags", "answers"],
+)
+def test_heads_of_tokens_give_their_logits_in_onnx_runtime(
+    task: TaskConfig, data: LabelledDescription, outputs: tuple[str, ...], tmp_path: Path
+) -> None:
+    require_onnx()
+    network = standalone(task, data=data)
+    assert (network.inputs, network.outputs) == (("input_ids", "attention_mask", "token_type_ids"), outputs)
+    write_program(trace(network), network, tmp_path / "model.onnx", "onnx")
+    require_equal(network, reader(tmp_path / "model.onnx", "onnx"))
+
+
+def test_a_program_of_torch_gives_the_outputs_of_its_network(checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "exported"
+    export_program(checkpoint, folder, "torch")
+    assert {"model.pt2", "config.json", "README.md", "tokenizer.json"} <= {file.name for file in folder.iterdir()}
+    require_equal(Standalone(load(checkpoint)[0], LONGEST), reader(folder / "model.pt2", "torch"))
+
+
+def test_weights_for_a_start_have_the_names_of_a_run_and_nothing_else(checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "start"
+    export_start(checkpoint, folder)
+    written, kept = read_weights(folder / "weights.safetensors"), weights_of(checkpoint)
+    assert all(torch.equal(written.tensors[name], kept.tensors[name]) for name in written.tensors)
+    assert kept.tensors.keys() - written.tensors.keys() == {"network.tokens.logits.weight"}
+    assert (written.model, written.symbols, written.licences) == (kept.model, kept.symbols, {"data texts.csv": "CC0"})
+    plain = yaml.safe_load((folder / "config.yaml").read_text())
+    assert plain["start"] == str(folder / "weights.safetensors")
+    network, _ = standalone_of(folder, written)
+    require_equal(network, Standalone(load(checkpoint)[0], LONGEST))
+    head = head_of_import(written)
+    assert head is not None and head.labels == ["a", "b"]
+
+
+@pytest.mark.parametrize("fault", ["fixed batch", "no mask"])
+def test_a_program_with_other_outputs_is_refused(fault: str) -> None:
+    network = standalone(TaggingConfig())
+
+    def run(symbols: Tensor, real: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
+        if fault == "fixed batch":
+            return tuple(output.expand(len(symbols), -1, -1) for output in network(symbols[:1], real[:1], segments[:1]))
+        return network(symbols, torch.ones_like(real), segments)
+
+    with pytest.raises(ConfigError, match=r"gives other outputs at the shape \(7, 33\)"):
+        check(network, run)
+
+
+def test_a_refused_program_leaves_no_folder(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "trace", lambda network: None)
+    monkeypatch.setattr(programs, "write_program", lambda program, network, file, form: file.touch())
+    monkeypatch.setattr(programs, "reader", lambda file, form: lambda *inputs: (torch.zeros(len(inputs[0]), 2),))
+    with pytest.raises(ConfigError, match="gives other outputs"):
+        export_program(checkpoint, tmp_path / "exported", "torch")
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"model.mixer": LSHConfig()}, "a row has other outputs of LSH in each pass"),
+        ({"model.mixer": AttentionConfig(memory=4)}, "keeps no memory between rows"),
+        ({"compression": ["quantise_activations"]}, "quantise_activations rounds the inputs of linear maps"),
+    ],
+)
+def test_what_follows_from_more_than_inputs_is_refused(change: dict[str, Any], reason: str, checkpoint: Path) -> None:
+    task, config, _ = load(checkpoint)
+    with pytest.raises(ConfigError, match=reason):
+        require_readable(task, config.override(change))
+
+
+def test_an_adapter_that_cannot_be_merged_is_refused(checkpoint: Path) -> None:
+    weights = weights_of(checkpoint)
+    adapted = weights._replace(model=weights.model.override({"adapter": BottleneckConfig(width=2)}))
+    with pytest.raises(ConfigError, match="a bottleneck adapter cannot be merged"):
+        standalone_of(checkpoint.parent, adapted)
+
+
+def test_a_computation_that_follows_from_the_length_of_rows_is_refused() -> None:
+    model = EncoderConfig(**SMALL, mixer=BigBirdConfig(block=1, random=2, window=0, global_blocks="none"))
+    with pytest.raises(ConfigError, match=r"follows from the length of rows.*choose --to safetensors"):
+        trace(standalone(TaggingConfig(), model))
+
+
+def test_an_architecture_belongs_to_transformers_alone(tmp_path: Path) -> None:
+    options = ["export", str(tmp_path), str(tmp_path / "out"), "--to", "onnx", "--architecture", "bert"]
+    result = CliRunner().invoke(command.app, options)
+    assert result.exit_code == 2 and "--to onnx writes no architecture of transformers" in result.output
