@@ -190,7 +190,7 @@ LEFT = HTTPException(499, "the client left")
 
 
 CLOSE = {"Connection": "close"}
-"""The header of a refusal whose request has not come to its end."""
+"""The header of a refusal whose request does not come to its end."""
 
 
 def error(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -228,7 +228,7 @@ def require_key(request: Request, access: Access) -> None:
 async def body_of(request: Request, access: Access) -> bytes:
     """Returns the body of a request. Raises HTTPException 413 if it is too large, and 408 if it is too slow."""
     length, body = request.headers.get("content-length", "0"), bytearray()
-    too_large = HTTPException(413, f"a body has at most {access.largest} bytes", CLOSE)
+    too_large = HTTPException(413, f"a body has at most {access.largest} bytes")
     if length.isdecimal() and int(length) > access.largest:
         raise too_large
     try:

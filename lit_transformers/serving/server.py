@@ -63,7 +63,7 @@ class BoundedProtocol(HttpToolsProtocol):
     longest_head = 1 << 16
     most = CONNECTIONS
     timer: asyncio.TimerHandle | None = None
-    head = 0
+    head, in_body = 0, False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -74,18 +74,24 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        self.head += len(data)
         super().data_received(data)
         self.watch()
-        if self.timer is None:
-            self.head = 0
-        elif self.head > self.longest_head and not self.transport.is_closing():
+        self.head = 0 if self.in_body or self.timer is None else self.head + len(data)
+        if self.head > self.longest_head and not self.transport.is_closing():
             self.refuse(431, f"a head has at most {self.longest_head} bytes")
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.timer is not None:
             self.timer.cancel()
         super().connection_lost(exc)
+
+    def on_headers_complete(self) -> None:
+        self.in_body = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self.in_body = False
+        super().on_message_complete()
 
     def watch(self) -> None:
         """Starts the time of a request whose head is not complete, and ends the time of any other."""

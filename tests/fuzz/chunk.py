@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import fuzz.configs
 import fuzz.data_files
 import fuzz.options
+import fuzz.requests
 import fuzz.run_files  # noqa: F401
 import hypothesis
 from fuzz.target import TARGETS, judge

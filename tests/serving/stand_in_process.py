@@ -29,6 +29,7 @@ def answer_as_told(connection: Connection, options: ServingOptions) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     folder = options.checkpoint
     if (folder / "broken").exists():
+        note(folder, "broken")
         connection.send(Failure("broken"))
         return
     connection.send(Abilities(ABILITIES, 0))

@@ -68,7 +68,7 @@ def test_a_process_that_cannot_start_again_is_tried_until_it_can(served: Served)
     kill(served)
     served.until(lambda: served.ask("/health", method="GET").status == 503)
     waiting = served.later("/classify", {"text": "a"})
-    served.until(lambda: served.dispatcher.queued == 1)
+    served.until(lambda: served.dispatcher.queued == 1 and "broken" in served.computed())
     (served.folder / "broken").unlink()
     assert waiting.result().body["text"] == "a"
     assert served.ask("/health", method="GET").status == 200
