@@ -9498,6 +9498,8 @@ FAULTS = (
         "(known or label_names(weights.fields))",
         "label_names(weights.fields)",
         (f"{PROGRAMS}weights_for_a_start_have_the_names_of_a_run_and_nothing_else",),
+    ),
+    Fault(
         "serving",
         "answers of a batch change places",
         "lit_transformers/serving/services.py",
