@@ -292,9 +292,9 @@ def prompt_of(body: bytes, access: Access) -> tuple[Prompt, bool]:
 
 def joined(answers: list[LineAnswer]) -> Response:
     """Returns the answers to a list of lines as a list, or the refusal of the first bad one."""
-    for answer in answers:
+    for number, answer in enumerate(answers, 1):  # ``place`` counts the lines of all requests of a batch
         if answer.status != 200:
-            return error(answer.status, f"text {answer.place + 1}: {json.loads(answer.body)['detail']}")
+            return error(answer.status, f"text {number}: {json.loads(answer.body)['detail']}")
     return Response(f"[{', '.join(answer.body for answer in answers)}]", media_type=JSON)
 
 

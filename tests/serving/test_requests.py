@@ -11,8 +11,9 @@ import pytest
 from served import Reply, Served, serving
 
 from lit_transformers.serving import server
-from lit_transformers.serving.app import Access
+from lit_transformers.serving.app import Access, joined
 from lit_transformers.serving.dispatcher import QueueLimits
+from lit_transformers.serving.messages import LineAnswer
 
 KEY = {"authorization": "Bearer secret"}
 
@@ -209,3 +210,8 @@ def test_a_full_queue_refuses_at_once_and_loses_nothing(tmp_path: Path) -> None:
         assert all(require_refusal(reply, 429) for reply in refused)
         answered = {reply.body["text"] for reply in replies if reply.status == 200}
         assert len(answered) == 8 and {*served.computed()} == {"hold", *answered} and held.result().status == 200
+
+
+def test_a_bad_text_is_named_by_its_place_in_its_own_request() -> None:
+    answers = [LineAnswer(7, 200, "{}"), LineAnswer(8, 422, '{"detail": "is bad"}')]  # after seven of other requests
+    assert json.loads(joined(answers).body)["detail"] == "text 2: is bad"
