@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,12 +15,13 @@ from torch import Tensor
 
 from datamodules.core.examples import TextRows
 from datamodules.core.tokenizers import Symbols
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, Plain
 from lit_transformers.inference.lines import LineOptions, LineWriter
+from lit_transformers.runs import RunConfig, load
 from lit_transformers.tasks import Task
 from lit_transformers.training.arithmetic import arithmetic
 
-__all__ = ["DIGITS", "LineFormat", "LineRows", "LineTexts", "Predictor", "require_writable"]
+__all__ = ["DIGITS", "LineFormat", "LineRows", "LineTexts", "Predictor", "load_for_lines", "require_writable"]
 
 LineFormat = Literal["text", "json"]
 DIGITS = 6
@@ -74,6 +76,20 @@ class LineRows(NamedTuple):
     padding_mask: Bool[Tensor, "b t"]
     padded: bool
     texts: Sequence[tuple[str, ...]]
+
+
+def load_for_lines(
+    checkpoint: Path, changes: Mapping[str, Plain] | None = None
+) -> tuple[Task, RunConfig, dict[str, Plain]]:
+    """Returns what ``load`` returns. On a CPU the network reads rows without their padding, if it can: lines of one
+    batch differ in length, and their padding costs as much as symbols. Outputs are equal but for rounding."""
+    if not torch.cuda.is_available():
+        try:
+            return load(checkpoint, {"model.unpadded": True, **(changes or {})})
+        except ConfigError as error:
+            if "unpadded" not in f"{error.path} {error.reason}":
+                raise
+    return load(checkpoint, {**(changes or {})})
 
 
 def require_writable(texts: Sequence[str]) -> None:
