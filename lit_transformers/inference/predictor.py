@@ -21,7 +21,7 @@ from lit_transformers.runs import RunConfig, load
 from lit_transformers.tasks import Task
 from lit_transformers.training.arithmetic import arithmetic
 
-__all__ = ["DIGITS", "LineFormat", "LineRows", "LineTexts", "Predictor", "load_for_lines", "require_writable"]
+__all__ = ["DIGITS", "LineFormat", "LineRows", "LineTexts", "Predictor", "load_for_lines", "require_writable", "seed"]
 
 LineFormat = Literal["text", "json"]
 DIGITS = 6
@@ -92,6 +92,14 @@ def load_for_lines(
     return load(checkpoint, {**(changes or {})})
 
 
+def seed(device: torch.device) -> None:
+    """Starts random numbers as an evaluation does, for mixers that draw them. ``torch.manual_seed`` writes down the
+    stack for each kind of device that is absent, which takes as long as some layers read a text."""
+    torch.default_generator.manual_seed(0)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(0)
+
+
 def require_writable(texts: Sequence[str]) -> None:
     """Raises ConfigError for a character that UTF-8 cannot write."""
     try:
@@ -151,7 +159,7 @@ class Predictor(LineWriter):
         padded: bool,
         texts: Sequence[tuple[str, ...]],
     ) -> Sequence[Any]:
-        torch.manual_seed(0)  # as in an evaluation, for mixers that draw random numbers
+        seed(self.device)
         with arithmetic(self.training):
             padding_mask, padded = padding_mask & (rows[..., 2] == 0), padded or bool(rows[..., 2].any())
             symbols, segments, _ = rows.to(self.device).unbind(dim=2)
