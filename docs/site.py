@@ -43,6 +43,7 @@ docs/tutorials/stages
 docs/tutorials/my_cluster
 docs/ray
 docs/translation
+docs/serving
 docs/pretraining
 docs/tutorials/reading_a_report
 docs/tutorials/statistics

@@ -19,8 +19,7 @@ from lit_transformers.heads.pooling import pooled
 from lit_transformers.inference.lines import LineOptions
 from lit_transformers.inference.predict import of_one_source
 from lit_transformers.inference.predict_symbols import row_batch
-from lit_transformers.inference.predictor import LineFormat, LineRows, LineTexts, Predictor
-from lit_transformers.runs import load
+from lit_transformers.inference.predictor import LineFormat, LineRows, LineTexts, Predictor, load_for_lines
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.labelled import LabelledTask
@@ -51,7 +50,7 @@ def embedder_of(checkpoint: Path, options: LineOptions, form: LineFormat = "text
     """Returns what computes vectors of texts by a checkpoint: by a run of retrieval, the vectors that it compares; by a
     run on single texts or a masked_lm, the mean of the last layer over the tokens of a row. Raises ConfigError for
     other runs."""
-    whole, config, extra = load(checkpoint)
+    whole, config, extra = load_for_lines(checkpoint)
     require_numbers(whole, checkpoint)
     task, data, trained = of_one_source(whole, config.data, TrainedSymbols.of(extra), head, str(checkpoint))
     if isinstance(task, Retrieval) and isinstance(data, RetrievalDataConfig) and trained.tokenizer is not None:

@@ -20,7 +20,7 @@ from datamodules.core.tokenizers import key_of
 from lit_transformers.checked_files import CheckedFile, CheckedWriter, Extent, VectorLayout
 from lit_transformers.config import ConfigError, Plain, canonical_hash
 from lit_transformers.inference.lines import LineOptions, batches, padded
-from lit_transformers.inference.predictor import DIGITS, LineFormat, LineRows, LineTexts, Predictor
+from lit_transformers.inference.predictor import DIGITS, LineFormat, LineRows, LineTexts, Predictor, seed
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.records.files import write_json
 from lit_transformers.runs import load
@@ -132,7 +132,7 @@ class PassageFinder(Predictor):
         self, network: RowNetwork, rows: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]
     ) -> Float[Tensor, "b d"]:
         """Returns the vectors (b, d) of texts (b, t), computed by one of the two encoders."""
-        torch.manual_seed(0)
+        seed(self.device)
         rows, padding_mask = rows.to(self.device), padding_mask.to(self.device)
         with arithmetic(self.training):
             return self.task.head.vectors(read_text(network, rows, padding_mask).hidden, padding_mask)

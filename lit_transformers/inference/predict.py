@@ -37,8 +37,14 @@ from lit_transformers.inference.predict_answers import AnswerPredictor
 from lit_transformers.inference.predict_choices import ChoicePredictor
 from lit_transformers.inference.predict_symbols import SymbolPredictor, row_batch
 from lit_transformers.inference.predict_tags import TagPredictor
-from lit_transformers.inference.predictor import DIGITS, LineFormat, LineRows, LineTexts, Predictor
-from lit_transformers.runs import load
+from lit_transformers.inference.predictor import (
+    DIGITS,
+    LineFormat,
+    LineRows,
+    LineTexts,
+    Predictor,
+    load_for_lines,
+)
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.classification import Classification
@@ -178,7 +184,7 @@ def predictor_of(
     threshold: of no answer, in place of the task's threshold. head: for a run of several tasks, the source whose head
     predicts.
     """
-    whole, config, extra = load(checkpoint, None if threshold is None else {"task.threshold": threshold})
+    whole, config, extra = load_for_lines(checkpoint, None if threshold is None else {"task.threshold": threshold})
     require_numbers(whole, checkpoint)
     task, data, trained = of_one_source(whole, config.data, TrainedSymbols.of(extra), head, str(checkpoint))
     source = data.source if isinstance(data, LabelledDataConfig) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,12 +15,13 @@ from torch import Tensor
 
 from datamodules.core.examples import TextRows
 from datamodules.core.tokenizers import Symbols
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, Plain
 from lit_transformers.inference.lines import LineOptions, LineWriter
+from lit_transformers.runs import RunConfig, load
 from lit_transformers.tasks import Task
 from lit_transformers.training.arithmetic import arithmetic
 
-__all__ = ["DIGITS", "LineFormat", "LineRows", "LineTexts", "Predictor", "require_writable"]
+__all__ = ["DIGITS", "LineFormat", "LineRows", "LineTexts", "Predictor", "load_for_lines", "require_writable", "seed"]
 
 LineFormat = Literal["text", "json"]
 DIGITS = 6
@@ -74,6 +76,28 @@ class LineRows(NamedTuple):
     padding_mask: Bool[Tensor, "b t"]
     padded: bool
     texts: Sequence[tuple[str, ...]]
+
+
+def load_for_lines(
+    checkpoint: Path, changes: Mapping[str, Plain] | None = None
+) -> tuple[Task, RunConfig, dict[str, Plain]]:
+    """Returns what ``load`` returns. On a CPU the network reads rows without their padding, if it can: lines of one
+    batch differ in length, and their padding costs as much as symbols. Outputs are equal but for rounding."""
+    if not torch.cuda.is_available():
+        try:
+            return load(checkpoint, {"model.unpadded": True, **(changes or {})})
+        except ConfigError as error:
+            if "unpadded" not in f"{error.path} {error.reason}":
+                raise
+    return load(checkpoint, {**(changes or {})})
+
+
+def seed(device: torch.device) -> None:
+    """Starts random numbers as an evaluation does, for mixers that draw them. ``torch.manual_seed`` writes down the
+    stack for each kind of device that is absent, which takes as long as some layers read a text."""
+    torch.default_generator.manual_seed(0)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(0)
 
 
 def require_writable(texts: Sequence[str]) -> None:
@@ -135,7 +159,7 @@ class Predictor(LineWriter):
         padded: bool,
         texts: Sequence[tuple[str, ...]],
     ) -> Sequence[Any]:
-        torch.manual_seed(0)  # as in an evaluation, for mixers that draw random numbers
+        seed(self.device)
         with arithmetic(self.training):
             padding_mask, padded = padding_mask & (rows[..., 2] == 0), padded or bool(rows[..., 2].any())
             symbols, segments, _ = rows.to(self.device).unbind(dim=2)

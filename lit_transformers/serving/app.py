@@ -185,10 +185,6 @@ async def generate_text(request: Request, dispatcher: Dispatcher, access: Access
     return whole
 
 
-LEFT = HTTPException(499, "the client left")
-"""The end of a request to which nobody listens any more. The measures count it by this status."""
-
-
 CLOSE = {"Connection": "close"}
 """The header of a refusal whose request does not come to its end."""
 
@@ -240,7 +236,7 @@ async def body_of(request: Request, access: Access) -> bytes:
     except TimeoutError:
         raise HTTPException(408, f"the body did not arrive within {access.body_seconds:g} s", CLOSE) from None
     except ClientDisconnect:
-        raise LEFT from None
+        raise gone() from None
     return bytes(body)
 
 
@@ -292,22 +288,27 @@ def prompt_of(body: bytes, access: Access) -> tuple[Prompt, bool]:
 
 def joined(answers: list[LineAnswer]) -> Response:
     """Returns the answers to a list of lines as a list, or the refusal of the first bad one."""
-    for number, answer in enumerate(answers, 1):  # ``place`` counts the lines of all requests of a batch
+    for number, answer in enumerate(answers, start=1):
         if answer.status != 200:
             return error(answer.status, f"text {number}: {json.loads(answer.body)['detail']}")
     return Response(f"[{', '.join(answer.body for answer in answers)}]", media_type=JSON)
 
 
+def gone() -> HTTPException:
+    """Returns the end of a request to which nobody listens any more. The measures count it by this status."""
+    return HTTPException(499, "the client left")
+
+
 async def unless_gone(request: Request, answer: Awaitable[Any]) -> Any:
     """Returns the result of an answer. If the client leaves before, the answer is cancelled."""
-    work, gone = asyncio.ensure_future(answer), asyncio.ensure_future(left(request))
+    work, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(left(request))
     try:
-        await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([work, leaving], return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
-            raise LEFT
+            raise gone()
         return work.result()
     finally:
-        for task in (work, gone):
+        for task in (work, leaving):
             task.cancel()
 
 

@@ -19,6 +19,7 @@ from lit_transformers.inference.lines import LineOptions
 from lit_transformers.inference.passages import passage_finder_of, passages_in
 from lit_transformers.inference.predict import predictor_of
 from lit_transformers.inference.predictor import NOT_CALIBRATED, LineFormat, Predictor
+from lit_transformers.models.encoder import Encoder
 from lit_transformers.runs import RunConfig
 from lit_transformers.runs.train import contents
 from lit_transformers.tasks import Task
@@ -82,6 +83,15 @@ def test_a_line_is_predicted_as_an_example_of_the_data_is(task: str, tmp_path: P
                 assert [*result["probabilities"]] == ["so so", "pos", "neg"]
                 assert [*result["probabilities"].values()] == pytest.approx(list(expected[number]), abs=1e-5)
                 assert result["label"] == max(result["probabilities"], key=result["probabilities"].get)
+
+
+@pytest.mark.parametrize(("mixer", "unpadded"), [("attention", True), ("lsh", False)])
+def test_lines_are_read_without_padding_where_the_network_can(mixer: str, unpadded: bool, tmp_path: Path) -> None:
+    checkpoint, _ = saved(over_texts(tmp_path, "classification").override({"model.mixer": mixer}), tmp_path)
+    predictor = of(checkpoint)
+    [network] = (module for module in predictor.task.modules() if isinstance(module, Encoder))  # type: ignore[attr-defined]
+    assert network.unpadded is (unpadded and not torch.cuda.is_available())
+    assert len(predicted(predictor, *TEXTS)) == 4
 
 
 def test_what_became_of_lines_is_told_and_that_probabilities_are_not_calibrated(tmp_path: Path) -> None:

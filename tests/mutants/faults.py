@@ -9635,4 +9635,12 @@ FAULTS = (
         "        if False:",
         (f"{REQUESTS}connections_beyond_the_most_are_refused_and_those_that_end_make_room",),
     ),
+    Fault(
+        "serving",
+        "predict computes padding",
+        "lit_transformers/inference/predictor.py",
+        'return load(checkpoint, {"model.unpadded": True, **(changes or {})})',
+        "return load(checkpoint, {**(changes or {})})",
+        (f"{PREDICT}lines_are_read_without_padding_where_the_network_can",),
+    ),
 )

@@ -136,15 +136,15 @@ def test_every_request_gets_its_own_answer_and_a_bad_one_spoils_no_other(tmp_pat
         texts = [[f"{number} {place}" for place in range(1 + number % 3)] for number in range(30)]
         lists = [[{"text": text} for text in own] for own in texts]
         waiting = [served.later(("/classify", "/embed")[number % 2], own) for number, own in enumerate(lists)]
-        bad = served.later("/classify", {"text": "bad"})
-        served.until(lambda: served.dispatcher.queued == sum(map(len, texts)) + 1)
+        bad = served.later("/classify", [{"text": "good"}, {"text": "bad"}])
+        served.until(lambda: served.dispatcher.queued == sum(map(len, texts)) + 2)
         served.go()
         for number, (own, reply) in enumerate(zip(texts, waiting, strict=True)):
             answers = reply.result().body
             assert [answer["text"] for answer in answers] == own
             assert {answer["ability"] for answer in answers} == {("classify", "embed")[number % 2]}
             assert min(answer["together"] for answer in answers) > 20, "requests that wait are not read together"
-        assert require_refusal(bad.result(), 422) == "is bad" and held.result().status == 200
+        assert require_refusal(bad.result(), 422) == "text 2: is bad" and held.result().status == 200
 
 
 def test_a_key_is_compared_whole_and_asked_for_wherever_something_is_computed_or_measured(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_the_server_answers_as_predict_does_and_ends_by_a_signal_after_what_it_h
     accepted.sendall(b"POST /classify HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body[:-1]))
     assert ask(port, {"text": "a"})[0] == 200  # the head of the request before has been read
     process.send_signal(signal.SIGTERM)
-    with pytest.raises(ConnectionRefusedError):
+    with pytest.raises(ConnectionError):  # refused, or reset amid the end
         while True:
             socket.create_connection(("127.0.0.1", port), timeout=SECONDS).close()
     accepted.sendall(body[-1:])
@@ -89,7 +89,7 @@ def test_what_keeps_it_from_serving_is_one_line(
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         assert main(["serve", str(checkpoint), "--port", str(port)]) == 2
-    address = f"error: --port: cannot listen at 127.0.0.1, port {port}: ServerAddress already in use; choose another\n"
+    address = f"error: --port: cannot listen at 127.0.0.1, port {port}: Address already in use; choose another\n"
     assert capsys.readouterr().err == address
     for key in ("", "two words ", "é"):
         assert main(["serve", str(checkpoint), "--key", key]) == 2
