@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["autocast_of", "full_precision", "no_autocast", "tf32"]
+__all__ = ["autocast_of", "full_precision", "has_bfloat16_recurrence", "no_autocast", "tf32"]
 
 
 def full_precision(x: Tensor) -> Tensor:
@@ -29,6 +29,11 @@ def autocast_of(device: torch.device) -> Callable[[], AbstractContextManager[Any
 def no_autocast(device: torch.device) -> AbstractContextManager[None]:
     """Returns a context without autocast; the meta device has none to switch off."""
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+
+
+def has_bfloat16_recurrence() -> bool:
+    """Whether this processor runs recurrent networks in bfloat16: torch has no other kernel for them on a CPU."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @contextmanager

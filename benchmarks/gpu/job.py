@@ -38,6 +38,7 @@ TASK_CONTRACTS = (
 CONTRACTS = (
     "tests/contracts/test_promises.py",
     "tests/contracts/test_blocks.py",
+    "tests/contracts/test_unpadded.py",
     CACHED_DECODING,
     *TASK_CONTRACTS,
     "tests/lit_transformers/test_counter_based.py",

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from lit_transformers.config import Positive, Width
 from lit_transformers.host import reads_at_once
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, OutputProjection, Promises, Shape
+from lit_transformers.precision import full_precision, has_bfloat16_recurrence, no_autocast
 
 SHUT = 1e4
 """A number that is added to a gate to shut it: its sigmoid is then zero, and one less is one, in half precision too."""
@@ -112,7 +113,12 @@ def run(
     padding_mask: Bool[Tensor, "b t"] | None,
     initial: tuple[Float[Tensor, "n b w"], Float[Tensor, "n b w"]],
 ) -> tuple[Float[Tensor, "b t w"], tuple[Tensor, ...]]:
-    """Returns outputs, zero at padding, and the state after the last real token; rows of padding alone keep theirs."""
+    """Returns outputs, zero at padding, and the state after the last real token; rows of padding alone keep theirs.
+    Computes in single precision on a processor that has no recurrence in bfloat16."""
+    if x.device.type == "cpu" and torch.is_autocast_enabled("cpu") and not has_bfloat16_recurrence():
+        with no_autocast(x.device):
+            hidden, cell = map(full_precision, initial)
+            return run(lstm, full_precision(x), padding_mask, (hidden, cell))
     if padding_mask is None:
         y, last = lstm(x, initial)
         return y, last

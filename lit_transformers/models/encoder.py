@@ -367,8 +367,8 @@ class DeFormerConfig(EncoderConfig, kind="deformer"):
             yield f"apart: {self.apart} of {self.depth} layers cannot read texts apart; set it to {self.depth} or fewer"
         if self.apart and self.extra_tokens:
             yield "extra_tokens see both texts, which the lower layers read apart; set extra_tokens: 0, or apart: 0"
-        if self.apart and self.unpadded:
-            yield "unpadded: true reads rows whole, and lower layers read two texts apart; set it to false, or apart: 0"
+        if self.unpadded:
+            yield "unpadded: true reads rows whole, and a deformer divides them; set it to false, or kind to encoder"
         if self.apart and self.query_stream != "none":
             yield "query_stream follows an order that spans both texts; set query_stream: none, or apart: 0"
         if self.passage_states != "float32" and not self.apart:

@@ -21,8 +21,6 @@ def require_unpadded(mixer: MixerConfig, positions: PositionsConfig | None, mode
         reason = "rows are read in an order, which is of padded rows"
     elif mixer.promises().of_pass:
         reason = f"a row has other outputs of {mixer.mixer_name} in each pass"
-    elif mixer.remembered:
-        reason = f"the memory of {mixer.mixer_name} is of padded rows"
     elif positions is not None and positions.offset:
         reason = "positions.offset draws a number for each padded row"
     else:

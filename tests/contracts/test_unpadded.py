@@ -27,7 +27,7 @@ from lit_transformers.config import ConfigError
 from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.mixer import Mode, Shape
 from lit_transformers.mixers import AttentionConfig, LSHConfig, WindowConfig
-from lit_transformers.models import DeFormerConfig, EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
+from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.row_groups import RowGroup, Unpadding
 from lit_transformers.stacks import SequentialConfig, Stack, StackConfig, StackInput
@@ -89,7 +89,7 @@ def stack_of(block: BlockConfig, mode: Mode, config: StackConfig | None = None) 
 
 
 def refused(case: Case) -> bool:
-    return case.config.remembered > 0 or (isinstance(case.config, LSHConfig) and case.config.rounds is not None)
+    return isinstance(case.config, LSHConfig) and case.config.rounds is not None
 
 
 @each_mode()
@@ -116,8 +116,8 @@ FAMILIES = (
     EncoderConfig(**SMALL, segments=2, extra_tokens=2, embedding_norm=True),
     EncoderConfig(**SMALL, mixer=WindowConfig(window=2, global_tokens="marked")),
     LanguageModelConfig(**SMALL),
+    LanguageModelConfig(**SMALL, mixer=AttentionConfig(memory=3)),
     EncoderDecoderConfig(**SMALL),
-    DeFormerConfig(**SMALL, apart=0, segments=2),
 )
 
 
@@ -156,7 +156,6 @@ def test_every_family_reads_rows_without_padding(config: ModelConfig) -> None:
         (EncoderConfig(**SMALL, query_stream="learned", unpadded=True), DATA, "rows are read in an order"),
         (EncoderConfig(**SMALL, unpadded=True), replace(DATA, question_width=4), "padding between two texts"),
         (EncoderConfig(**SMALL, mixer=LSHConfig(), unpadded=True), DATA, "other outputs of LSH in each pass"),
-        (LanguageModelConfig(**SMALL, mixer=AttentionConfig(memory=3), unpadded=True), DATA, "memory of Attention"),
         (
             EncoderConfig(**SMALL | {"positions": SinusoidalConfig(restart="document", offset=3)}, unpadded=True),
             DATA,
