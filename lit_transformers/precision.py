@@ -32,8 +32,9 @@ def no_autocast(device: torch.device) -> AbstractContextManager[None]:
 
 
 def has_bfloat16_recurrence() -> bool:
-    """Whether this processor runs recurrent networks in bfloat16: torch has no other kernel for them on a CPU."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    """Whether this processor runs recurrent networks in bfloat16: on an x86 without AVX-512, oneDNN has no kernel for
+    them."""
+    return torch.backends.cpu.get_cpu_capability() not in ("DEFAULT", "AVX2")
 
 
 @contextmanager
