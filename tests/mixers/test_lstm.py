@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Context, Shape
-from lit_transformers.mixers import BiLSTMConfig, LSTMConfig
+from lit_transformers.mixers import BiLSTMConfig, LSTMConfig, lstm
 from lit_transformers.mixers.lstm import LSTM, BiLSTM
 
 DIM, WIDTH = 6, 5
@@ -96,3 +96,17 @@ def test_each_direction_is_refused_with_the_name_of_the_other() -> None:
         LSTMConfig().require("bidirectional")
     with pytest.raises(ConfigError, match=r"BiLSTM cannot be causal: .* the kind lstm does not"):
         BiLSTMConfig().require("causal")
+
+
+def test_a_processor_without_bfloat16_recurrences_computes_them_in_single_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lstm, "has_bfloat16_recurrence", lambda: False)
+    recurrence, x, zeros = nn.LSTM(DIM, WIDTH, batch_first=True), torch.randn(2, 4, DIM), torch.zeros(1, 2, WIDTH)
+    mask = torch.tensor([[True] * 4, [True, True, False, False]])
+    for padding_mask in (None, mask):
+        expected, _ = lstm.run(recurrence, x, padding_mask, (zeros, zeros))
+        with torch.autocast("cpu", torch.bfloat16):
+            found, _ = lstm.run(recurrence, x, padding_mask, (zeros, zeros))
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, expected, atol=0, rtol=0)

@@ -9643,4 +9643,12 @@ FAULTS = (
         "return load(checkpoint, {**(changes or {})})",
         (f"{PREDICT}lines_are_read_without_padding_where_the_network_can",),
     ),
+    Fault(
+        "precision",
+        "a recurrence in bfloat16 on a processor without it",
+        "lit_transformers/mixers/lstm.py",
+        "and not has_bfloat16_recurrence()",
+        "and False",
+        ("tests/mixers/test_lstm.py::test_a_processor_without_bfloat16_recurrences_computes_them_in_single_precision",),
+    ),
 )
