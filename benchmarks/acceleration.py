@@ -25,7 +25,7 @@ from rich.console import Console
 
 from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.reading import shown
-from benchmarks.text_networks import TOGETHER, Forms, OnnxTexts, forms_of, labelled_texts, nats, tiny_checkpoint
+from benchmarks.text_networks import TOGETHER, Forms, OnnxTexts, chosen_texts, forms_of, labelled_texts, nats
 from lit_transformers.inference.lines import LineOptions
 from lit_transformers.inference.predict import predictor_of
 from lit_transformers.models.encoder import Encoder
@@ -115,10 +115,7 @@ def main(
     torch.set_num_threads(1)
     console = Console()
     with tempfile.TemporaryDirectory() as temporary:
-        if quick:
-            checkpoint, texts = tiny_checkpoint(Path(temporary))
-        if checkpoint is None or texts is None:
-            raise typer.BadParameter("name a checkpoint and --texts, or give --quick")
+        checkpoint, texts = chosen_texts(checkpoint, texts, quick, Path(temporary))
         lines, labels = labelled_texts(texts, count)
         names = sorted({*labels})
         ways = ways_of(forms_of(checkpoint, Path(temporary)))

@@ -33,7 +33,7 @@ from rich.console import Console
 
 from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.reading import shown
-from benchmarks.text_networks import Forms, answer_by_onnx, forms_of, labelled_texts, received, tiny_checkpoint
+from benchmarks.text_networks import Forms, answer_by_onnx, chosen_texts, forms_of, labelled_texts, received
 from lit_transformers.serving.messages import Abilities, LineAnswer, ServingOptions
 from lit_transformers.serving.worker import answer_messages
 
@@ -234,10 +234,7 @@ def main(
     """Measure what a request costs, and what a server does under too many."""
     console = Console()
     with tempfile.TemporaryDirectory() as temporary:
-        if quick:
-            checkpoint, texts = tiny_checkpoint(Path(temporary))
-        if checkpoint is None or texts is None:
-            raise typer.BadParameter("name a checkpoint and --texts, or give --quick")
+        checkpoint, texts = chosen_texts(checkpoint, texts, quick, Path(temporary))
         lines, _ = labelled_texts(texts, requests)
         lines = [lines[number % len(lines)] for number in range(requests)]
         rows = measured(forms_of(checkpoint, Path(temporary)), lines, connections or [1, 16, 256], rounds)

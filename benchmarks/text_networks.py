@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import typer
 
 from ablations.fine_tuning import MINILM_NETWORK
 from lit_transformers.exchange.transfer import export_weights
@@ -36,6 +37,16 @@ class Forms(NamedTuple):
     folder: Path
     onnx: Path
     int8: Path
+
+
+def chosen_texts(checkpoint: Path | None, texts: Path | None, quick: bool, folder: Path) -> tuple[Path, Path]:
+    """Returns the checkpoint and the file of texts that a benchmark reads. quick: a small network and its texts, which
+    are written to a folder. Raises BadParameter if one is missing."""
+    if quick:
+        return tiny_checkpoint(folder)
+    if checkpoint is None or texts is None:
+        raise typer.BadParameter("name a checkpoint and --texts, or give --quick")
+    return checkpoint, texts
 
 
 def labelled_texts(file: Path, count: int) -> tuple[list[str], list[str]]:

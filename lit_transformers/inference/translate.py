@@ -22,9 +22,10 @@ from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.seq2seq import Seq2Seq
 from lit_transformers.training.arithmetic import arithmetic
 
-__all__ = ["TranslationOptions", "Translator"]
+__all__ = ["LINE_ENDS", "TranslationOptions", "Translator"]
 
 LINE_ENDS = re.compile(r"\r\n|[\r\n]")
+"""The end of a line within a text, which one line of output cannot hold."""
 Purpose = Literal["translate", "summarize"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -16,8 +15,8 @@ from lit_transformers.inference.lines import Counts, LineOptions, LineWriter, So
 from lit_transformers.inference.passages import passage_finder_of, passages_in
 from lit_transformers.inference.predict import predictor_of
 from lit_transformers.inference.predict_symbols import HIDDEN
-from lit_transformers.inference.predictor import Predictor
-from lit_transformers.inference.translate import TranslationOptions, Translator
+from lit_transformers.inference.predictor import Predictor, require_writable
+from lit_transformers.inference.translate import LINE_ENDS, TranslationOptions, Translator
 from lit_transformers.inference.write import TextWriter
 from lit_transformers.runs import load
 from lit_transformers.serving.messages import BAD, FAULT, LineAnswer, ServingOptions
@@ -29,7 +28,6 @@ from lit_transformers.tasks.strings import Strings
 
 __all__ = ["LineService", "Services", "services_of"]
 
-LINE_ENDS = re.compile(r"\r\n|[\r\n]")
 SENTENCES = (
     "Yes.",
     "The river rises in the north of the country.",
@@ -173,10 +171,8 @@ def text_of(line: bytes) -> bytes:
     text = plain.get("text") if isinstance(plain, Mapping) else plain
     if not isinstance(text, str):
         raise ConfigError('has another form; give {"text": "..."}')
-    try:
-        return LINE_ENDS.sub(" ", text).encode()
-    except UnicodeEncodeError:
-        raise ConfigError("holds a character that UTF-8 cannot write") from None
+    require_writable([text])
+    return LINE_ENDS.sub(" ", text).encode()
 
 
 def symbols_of(line: SourceLine) -> int:
