@@ -35,6 +35,14 @@ Assignments = Annotated[
     list[str] | None, typer.Option("--set", help="Override a path of the run's config, e.g. model.dim=64. Repeatable.")
 ]
 BatchTokens = Annotated[int, typer.Option(min=1, help="Symbols per batch. Fewer take less memory.")]
+UsualBatchTokens = Annotated[
+    int | None,
+    typer.Option(min=1, help="Symbols per batch. Fewer take less memory.", show_default="4096 on a GPU; 1024 on a CPU"),
+]
+InPrecision = Annotated[
+    Literal["float32", "bfloat16", "int8"],
+    typer.Option(help="Compute in this precision. int8 quantises the linear maps of layers; it needs AVX-512 VNNI."),
+]
 LineWindow = Annotated[
     int | None, typer.Option(min=1, help="Lines to read before writing.", show_default="1000; 1 from a terminal")
 ]
@@ -187,6 +195,7 @@ def write_lines(
     ] = "cut",
     source: Annotated[str | None, typer.Option("--from", help="Required language of the input.")] = None,
     target: Annotated[str | None, typer.Option("--to", help="Required language of the output.")] = None,
+    precision: InPrecision = "float32",
     allowed: AllowedModules = None,
 ) -> None:
     """Writes the output of the model for every line of standard input to standard output."""
@@ -197,9 +206,8 @@ def write_lines(
 
     limit_threads()
     purpose: Any = context.command.name  # it is the name of either command
-    options = TranslationOptions(
-        beams, length_penalty, batch_tokens, window or usual_window(), overlong, source, target, purpose
-    )
+    lines = (batch_tokens, window or usual_window(), overlong)
+    options = TranslationOptions(beams, length_penalty, *lines, source, target, purpose, precision)
     write_all(Translator(checkpoint, options))
 
 
@@ -279,7 +287,7 @@ def predict(
         str | None,
         typer.Option(metavar="NAME", help="Predict with the head of this source, for a run of several tasks."),
     ] = None,
-    batch_tokens: BatchTokens = 4096,
+    batch_tokens: UsualBatchTokens = None,
     window: LineWindow = None,
     overlong: Annotated[
         Literal["cut", "refuse"],
@@ -302,6 +310,7 @@ def predict(
     embed: Annotated[
         bool, typer.Option("--embed", help='Write the vector of each text, {"vector": [...]}, not its prediction.')
     ] = False,
+    precision: InPrecision = "float32",
     allowed: AllowedModules = None,
 ) -> None:
     """Predict from every line of standard input, and write one line of JSON for each, in order.
@@ -331,7 +340,7 @@ def predict(
         from lit_transformers.inference.predict import predictor_of
 
     limit_threads()
-    options = LineOptions(batch_tokens, window or usual_window(), overlong)
+    options = LineOptions(batch_tokens, window or usual_window(), overlong, precision)
     if embed:
         write_all(embedder_of(checkpoint, options, lines, head))
     elif passages is None:
@@ -397,7 +406,7 @@ def answer(
         Literal["text", "json"],
         typer.Option(help='Format of a line: a question, or JSON: {"question": ...}, optionally with "passage": LINE.'),
     ] = "text",
-    batch_tokens: BatchTokens = 4096,
+    batch_tokens: UsualBatchTokens = None,
     window: LineWindow = None,
     threshold: Annotated[
         float | None,
@@ -461,7 +470,8 @@ def serve(
     overlong: Annotated[
         Literal["cut", "refuse"], typer.Option(help="Cut texts that are longer than in training, or refuse them.")
     ] = "refuse",
-    batch_tokens: BatchTokens = 4096,
+    batch_tokens: UsualBatchTokens = None,
+    precision: InPrecision = "float32",
     threads: Annotated[
         int | None, typer.Option(min=1, help="Compute on this many threads.", show_default="one per core")
     ] = None,
@@ -496,7 +506,7 @@ def serve(
         raise ConfigError(reason, "serve") from None
     if key is not None and not (key.isascii() and key.isprintable() and key.strip() == key != ""):
         raise ConfigError("holds no characters, or others than a header can hold; choose ASCII letters", "--key")
-    options = ServingOptions(checkpoint, head, passages, retriever, top, overlong, batch_tokens, threads)
+    options = ServingOptions(checkpoint, head, passages, retriever, top, overlong, batch_tokens, precision, threads)
     access = Access(key, largest * 1024, most_lines=min(queue, Access().most_lines), most_symbols=length)
     serve_until_stopped(options, ServerAddress(host, port), QueueLimits(wait, queue, timeout=timeout), access)
 

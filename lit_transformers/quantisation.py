@@ -30,6 +30,9 @@ SCALE_BITS = 12
 """The significant bits of a scale of weights. A product of a scale and a level of up to 8 bits is then exact in
 float32, so that packed weights are read back to the bit."""
 
+BLOCK = 256
+"""The inputs of an int8 product that are computed together: their codes and products then stay in the cache."""
+
 FORM = "quantiser.form"
 """The name of the tensor of an ``InputQuantiser`` in a linear map."""
 
@@ -38,6 +41,13 @@ class Levels(NamedTuple):
     """codes (r, n): the level of each number. scales (r, 1), zeros (r, 1): of each row of numbers with one scale."""
 
     codes: Tensor
+    scales: Tensor
+    zeros: Tensor
+
+
+class Scaling(NamedTuple):
+    """scales, zeros (r, 1) or (): of each row of inputs, or of all."""
+
     scales: Tensor
     zeros: Tensor
 
@@ -107,21 +117,25 @@ class InputQuantiser(nn.Module):
         self.register_buffer("form", form)
         self.execution: Execution = "simulated"
         bits, scale, self.by_row, *zero = form.tolist()
-        self.is_fixed, self.is_symmetric = scale > 0, not zero
-        self.lowest, self.highest = codes_within(int(bits), self.is_symmetric)
+        self.bits, self.is_fixed, self.is_symmetric = int(bits), scale > 0, not zero
+        self.lowest, self.highest = codes_within(self.bits, self.is_symmetric)
         self._weights: tuple[tuple[int, int], Tensor, Tensor, Tensor] | None = None
 
-    def levels(self, x: Float[Tensor, "*n i"]) -> Levels:
-        """Returns the level of each input, and the scales and zero points of vectors or of all inputs."""
-        x = full_precision(x.detach())
+    def scaling(self, x: Float[Tensor, "*n i"]) -> Scaling:
+        """Returns the scales and zero points of vectors or of all inputs."""
         if self.is_fixed:
-            scales, zeros = self.form[1], x.new_zeros(()) if self.is_symmetric else self.form[3]
-        elif self.is_symmetric:
+            return Scaling(self.form[1], x.new_zeros(()) if self.is_symmetric else self.form[3])
+        if self.is_symmetric:
             largest = x.abs().amax(dim=-1, keepdim=True) if self.by_row else x.abs().amax()
-            scales, zeros = torch.where(largest > 0, largest / self.highest, 1.0), x.new_zeros(())
-        else:
-            low, high = (x.amin(dim=-1, keepdim=True), x.amax(dim=-1, keepdim=True)) if self.by_row else x.aminmax()
-            scales, zeros = scales_and_zeros(low, high, self.lowest, self.highest)
+            return Scaling(torch.where(largest > 0, largest / self.highest, 1.0), x.new_zeros(()))
+        low, high = (x.amin(dim=-1, keepdim=True), x.amax(dim=-1, keepdim=True)) if self.by_row else x.aminmax()
+        return Scaling(*scales_and_zeros(low, high, self.lowest, self.highest))
+
+    def levels(self, x: Float[Tensor, "*n i"], scaling: Scaling | None = None) -> Levels:
+        """Returns the level of each input, with its scale and zero point. scaling: those of inputs of which x is a
+        part; None where x is all."""
+        x = full_precision(x.detach())
+        scales, zeros = self.scaling(x) if scaling is None else scaling
         codes = (x / scales).round_()
         codes = codes if self.is_symmetric else codes.add_(zeros)
         may_exceed = self.is_fixed or not self.is_symmetric
@@ -143,12 +157,19 @@ class InputQuantiser(nn.Module):
             codes, scales = int8_levels(weight)
             self._weights = (place, codes, scales, codes.sum(dim=1, dtype=torch.int32))
         _, weights, of_channels, sums_of_codes = self._weights
-        inputs = self.levels(x.flatten(end_dim=-2))
-        products = torch._int_mm(inputs.codes.to(torch.int8), weights.mT)
-        if not self.is_symmetric:
-            products -= inputs.zeros.to(torch.int32) * sums_of_codes
-        y = products.to(inputs.codes.dtype).mul_(inputs.scales)
-        y = y.mul_(of_channels) if bias is None else torch.addcmul(bias, y, of_channels)
+        rows = x.flatten(end_dim=-2)
+        scaling = None if self.by_row or self.is_fixed else self.scaling(full_precision(rows.detach()))
+        y = rows.new_empty(len(rows), len(weight), dtype=full_precision(rows[:0]).dtype)
+        for part, of_part in zip(rows.split(BLOCK), y.split(BLOCK), strict=True):
+            inputs = self.levels(part, scaling)
+            products = torch._int_mm(inputs.codes.to(torch.int8), weights.mT)
+            if not self.is_symmetric:
+                products -= inputs.zeros.to(torch.int32) * sums_of_codes
+            torch.mul(products, inputs.scales, out=of_part)
+            if bias is None:
+                of_part.mul_(of_channels)
+            else:
+                torch.addcmul(bias.detach(), of_part, of_channels, out=of_part)
         return y.to(x.dtype).unflatten(0, x.shape[:-1])
 
 

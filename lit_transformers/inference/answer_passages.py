@@ -144,7 +144,7 @@ class PassageAnswerPredictor(Predictor):
         windows = self.windows_of(texts)
         while some := [*islice(windows, TOGETHER)]:
             sizes = [self.reader.width + window.tokens for _, window in some]
-            for indices in batches(sizes, self.options.batch_tokens):
+            for indices in batches(sizes, self.batch_tokens):
                 numbers = torch.tensor([some[index][0] for index in indices], device=rows.device)
                 taken = [some[index][1] for index in indices]
                 logits = self.logits(questions[numbers], mask[numbers], states[numbers], taken)
@@ -172,7 +172,7 @@ class PassageAnswerPredictor(Predictor):
     def question_states(self, questions: Int[Tensor, "b w"], mask: Bool[Tensor, "b w"]) -> Float[Tensor, "b w d"]:
         """Returns the states (b, w, d) of questions above the lower layers, which read at most ``batch_tokens`` symbols
         at once."""
-        network, together = self.reader.network, max(1, self.options.batch_tokens // self.reader.width)
+        network, together = self.reader.network, max(1, self.batch_tokens // self.reader.width)
         parts = zip(questions.split(together), mask.split(together), strict=True)
         return torch.cat([network.question_states(*part) for part in parts])
 

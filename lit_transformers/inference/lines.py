@@ -17,9 +17,20 @@ from torch.nn.utils.rnn import pad_sequence
 from datamodules import DataError, Tokenizer
 from datamodules.core.reading import without_mark
 from datamodules.core.tokenizers import Symbols
+from lit_transformers.checked_files import Precision
 from lit_transformers.config import ConfigError
 
-__all__ = ["Counts", "LineOptions", "LineWriter", "Overlong", "ReportLines", "batches", "padded", "size_of"]
+__all__ = [
+    "Counts",
+    "LineOptions",
+    "LineWriter",
+    "Overlong",
+    "ReportLines",
+    "batches",
+    "padded",
+    "size_of",
+    "usual_batch_tokens",
+]
 
 NAMED = 10
 """The most cut or refused lines that a message names by their number."""
@@ -32,13 +43,15 @@ ReportLines = Callable[[int, int], None]
 class LineOptions(NamedTuple):
     """How lines are read.
 
-    batch_tokens: symbols of a batch, with padding. window: lines that are read and sorted by length before the first is
-    written. overlong: whether a line longer than those of training is cut, or has an empty output.
+    batch_tokens: symbols of a batch, with padding; None for ``usual_batch_tokens``. window: lines that are read and
+    sorted by length before the first is written. overlong: whether a line longer than those of training is cut, or has
+    an empty output. precision: of the network's passes.
     """
 
-    batch_tokens: int = 4096
+    batch_tokens: int | None = None
     window: int = 1000
     overlong: Overlong = "cut"
+    precision: Precision = "float32"
 
 
 @dataclass
@@ -96,6 +109,7 @@ class LineWriter(ABC):
 
     def __init__(self, options: LineOptions, tokenizer: Tokenizer, longest: int) -> None:
         self.options, self.tokenizer, self.longest, self.counts = options, tokenizer, longest, Counts()
+        self.batch_tokens = options.batch_tokens or usual_batch_tokens()
 
     def row(self, symbols: Sequence[Symbols]) -> Symbols:
         """Hook: returns the row of a line, token by token, given the symbols of its texts. Cuts texts that are too
@@ -198,7 +212,7 @@ class LineWriter(ABC):
         """Returns the outputs of a window of lines; rows of similar length are read together."""
         every = [(number, row) for number, line in enumerate(window) for row in line.rows]
         outputs: list[dict[int, Any]] = [{} for _ in window]
-        for indices in batches([len(row) for _, row in every], self.options.batch_tokens):
+        for indices in batches([len(row) for _, row in every], self.batch_tokens):
             inputs, padding_mask = padded([torch.from_numpy(every[index][1]).long() for index in indices])
             has_padding = not bool(padding_mask.all())
             texts = [window[every[index][0]].texts for index in indices]
@@ -215,6 +229,11 @@ class LineWriter(ABC):
             self.written(line.texts, [own[index] for index in sorted(own)]) if own else self.empty
             for line, own in zip(window, outputs, strict=True)
         ]
+
+
+def usual_batch_tokens() -> int:
+    """Returns the symbols of a batch that are read fastest: more fit a GPU, and exceed the caches of a CPU."""
+    return 4096 if torch.cuda.is_available() else 1024
 
 
 def batches(sizes: Sequence[int], tokens: int) -> Iterator[list[int]]:

@@ -28,7 +28,6 @@ from lit_transformers.runs.code import code_hash
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.features import weights_digest
 from lit_transformers.tasks.retrieval import Retrieval, read_text
-from lit_transformers.training.arithmetic import arithmetic
 
 __all__ = ["PassageFinder", "PassageLine", "passage_finder_of", "passages_in"]
 
@@ -96,8 +95,8 @@ class PassageFinder(Predictor):
             self.task.model_config.to_dict(),
             self.task.config.to_dict(),
             key_of(self.tokenizer),
-            [longest, self.options.batch_tokens, self.training.tf32, self.training.attention_kernel, str(self.device)],
-            [code, texts.hexdigest()],
+            [longest, self.batch_tokens, self.training.tf32, self.training.attention_kernel, str(self.device)],
+            [self.options.precision, code, texts.hexdigest()],
         ]
         folder = cache_folder() / "passage_vectors" / canonical_hash(decisive, 32)
         if not (folder / META).exists():
@@ -121,7 +120,7 @@ class PassageFinder(Predictor):
             some = (self.passages[number] for number in range(first, min(first + TOGETHER, len(self.passages))))
             rows = [torch.from_numpy(self.symbols.row(self.encode(passage.text), longest)) for passage in some]
             vectors: dict[int, Tensor] = {}
-            for indices in batches([len(row) for row in rows], self.options.batch_tokens):
+            for indices in batches([len(row) for row in rows], self.batch_tokens):
                 inputs, padding_mask = padded([rows[index] for index in indices])
                 read = self.vectors_of(self.task.passage_reader, inputs, padding_mask)
                 vectors |= zip(indices, read, strict=True)
@@ -134,7 +133,7 @@ class PassageFinder(Predictor):
         """Returns the vectors (b, d) of texts (b, t), computed by one of the two encoders."""
         seed(self.device)
         rows, padding_mask = rows.to(self.device), padding_mask.to(self.device)
-        with arithmetic(self.training):
+        with self.arithmetic():
             return self.task.head.vectors(read_text(network, rows, padding_mask).hidden, padding_mask)
 
     def predictions(self, read: LineRows) -> Iterator[Mapping[str, Any]]:

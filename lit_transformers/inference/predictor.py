@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,9 +18,9 @@ from datamodules.core.examples import TextRows
 from datamodules.core.tokenizers import Symbols
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.inference.lines import LineOptions, LineWriter
+from lit_transformers.inference.precision import computed_in, quantise_network
 from lit_transformers.runs import RunConfig, load
 from lit_transformers.tasks import Task
-from lit_transformers.training.arithmetic import arithmetic
 
 __all__ = ["DIGITS", "LineFormat", "LineRows", "LineTexts", "Predictor", "load_for_lines", "require_writable", "seed"]
 
@@ -132,6 +133,12 @@ class Predictor(LineWriter):
         self.training = task.training_config
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         task.to(self.device)
+        if options.precision == "int8":
+            quantise_network(task, self.device)
+
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """Returns a context in which passes are computed in the precision of the options."""
+        return computed_in(self.options.precision, self.training, self.device)
 
     @abstractmethod
     def predictions(self, read: LineRows) -> Iterator[Any]:
@@ -160,7 +167,7 @@ class Predictor(LineWriter):
         texts: Sequence[tuple[str, ...]],
     ) -> Sequence[Any]:
         seed(self.device)
-        with arithmetic(self.training):
+        with self.arithmetic():
             padding_mask, padded = padding_mask & (rows[..., 2] == 0), padded or bool(rows[..., 2].any())
             symbols, segments, _ = rows.to(self.device).unbind(dim=2)
             return [*self.predictions(LineRows(symbols, segments, padding_mask.to(self.device), padded, texts))]

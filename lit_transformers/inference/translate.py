@@ -14,13 +14,14 @@ from torch import Tensor
 
 from datamodules import PairsConfig, tokenizers_of
 from datamodules.core.tokenizers import Symbols
+from lit_transformers.checked_files import Precision
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, GreedyConfig
 from lit_transformers.inference.lines import LineOptions, LineWriter, Overlong
+from lit_transformers.inference.precision import computed_in, quantise_network
 from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.seq2seq import Seq2Seq
-from lit_transformers.training.arithmetic import arithmetic
 
 __all__ = ["LINE_ENDS", "TranslationOptions", "Translator"]
 
@@ -34,7 +35,7 @@ class TranslationOptions(NamedTuple):
 
     beams, length_penalty: None for those that the run was measured with; 1 beam takes the likeliest symbol each time.
     batch_tokens, window, overlong: those of ``LineOptions``. source, target: the requested languages; purpose: the
-    requested task, where a checkpoint for the other one is to be refused.
+    requested task, where a checkpoint for the other one is to be refused. precision: of the network's passes.
     """
 
     beams: int | None = None
@@ -45,6 +46,7 @@ class TranslationOptions(NamedTuple):
     source: str | None = None
     target: str | None = None
     purpose: Purpose | None = None
+    precision: Precision = "float32"
 
 
 class Translator(LineWriter):
@@ -62,9 +64,11 @@ class Translator(LineWriter):
         require_languages(wanted, extra["languages"])
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.task: Seq2Seq = task.to(device)
+        if wanted.precision == "int8":
+            quantise_network(task, device)
         self.task.config = task.config.override({"decoding": decoding(task.config.decoding, wanted)})
         tokenizer, _ = tokenizers_of(extra)
-        options = LineOptions(wanted.batch_tokens, wanted.window, wanted.overlong)
+        options = LineOptions(wanted.batch_tokens, wanted.window, wanted.overlong, wanted.precision)
         super().__init__(options, tokenizer, task.data.source_length - 1)
         self.empty, self.ability = "", "summarize" if config.data.get("source").summaries else "translate"
 
@@ -79,7 +83,7 @@ class Translator(LineWriter):
         texts: Sequence[tuple[str, ...]],
     ) -> Sequence[str]:
         device = self.task.device
-        with arithmetic(self.task.training_config):
+        with computed_in(self.options.precision, self.task.training_config, device):
             written = self.task.write(rows.to(device), padding_mask.to(device) if padded else None)
         return [LINE_ENDS.sub(" ", text.rstrip("\r\n")) for text in written]  # one line, whatever a model generates
 

@@ -31,8 +31,8 @@ class ServingOptions:
     checkpoint: a file, as ``predict`` takes it. head: the source whose head predicts, for a run of several tasks.
     passages: for retrieval, a file with one passage in each line; for ``answer``, a folder of ``encode``. retriever:
     a checkpoint that finds the passages that ``answer`` reads. top: passages found for each question. overlong:
-    whether texts longer than in training are cut or refused. batch_tokens: symbols of a batch. threads: of the process;
-    None for those of the machine.
+    whether texts longer than in training are cut or refused. batch_tokens: symbols of a batch; None for those that are
+    read fastest. precision: of the network's passes. threads: of the process; None for those of the machine.
     """
 
     checkpoint: Path
@@ -41,7 +41,8 @@ class ServingOptions:
     retriever: Path | None = None
     top: int = 5
     overlong: Literal["cut", "refuse"] = "refuse"
-    batch_tokens: int = 4096
+    batch_tokens: int | None = None
+    precision: Literal["float32", "bfloat16", "int8"] = "float32"
     threads: int | None = None
 
 

@@ -79,7 +79,7 @@ class LineService:
         """Yields lines of similar length, at most ``batch_tokens`` symbols together, the shortest first."""
         group, size = list[tuple[int, SourceLine]](), 0
         for place, line in sorted(read, key=lambda pair: symbols_of(pair[1])):
-            if group and size + symbols_of(line) > self.writer.options.batch_tokens:
+            if group and size + symbols_of(line) > self.writer.batch_tokens:
                 yield group
                 group, size = [], 0
             group.append((place, line))
@@ -136,14 +136,21 @@ def services_of(options: ServingOptions) -> Services:
     """Returns what the checkpoint of a server can do. Raises ConfigError if it can do nothing with texts, or an option
     does not fit it."""
     task, _, _ = load(options.checkpoint)
-    lines = LineOptions(options.batch_tokens, overlong=options.overlong)
+    lines = LineOptions(options.batch_tokens, overlong=options.overlong, precision=options.precision)
+    if options.precision != "float32" and (
+        isinstance(task, CausalLM | Strings) or (isinstance(task, QuestionAnswering) and options.passages is not None)
+    ):
+        reason = "texts are generated, and answered from encoded passages, in float32"
+        raise ConfigError(f"{reason}; omit {options.precision}", "--precision")
     if options.passages is not None and not isinstance(task, QuestionAnswering | Retrieval):
         raise ConfigError(f"a run of the task {task.config.kind} reads no passages; omit it", "--passages")
     if isinstance(task, CausalLM | Strings):
         return Services({}, TextWriter(options.checkpoint))
     writers = list[LineWriter]()
     if isinstance(task, Seq2Seq):
-        wanted = TranslationOptions(batch_tokens=options.batch_tokens, overlong=options.overlong)
+        wanted = TranslationOptions(overlong=options.overlong, precision=options.precision)
+        if options.batch_tokens is not None:
+            wanted = wanted._replace(batch_tokens=options.batch_tokens)
         writers.append(Translator(options.checkpoint, wanted))
     elif isinstance(task, Retrieval):
         if options.passages is not None:

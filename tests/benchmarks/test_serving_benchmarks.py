@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.acceleration import BASE, measured, ways_of
+from benchmarks.acceleration import BASE, makers_of, measured, rows_of
 from benchmarks.serving import overload
 from benchmarks.text_networks import forms_of, labelled_texts, tiny_checkpoint
 
@@ -15,12 +15,15 @@ from benchmarks.text_networks import forms_of, labelled_texts, tiny_checkpoint
 def test_every_way_computes_the_same_network(tmp_path: Path) -> None:
     checkpoint, file = tiny_checkpoint(tmp_path)
     texts, labels = labelled_texts(file, 24)
-    rows = {row["way"]: row for row in measured(ways_of(forms_of(checkpoint, tmp_path)), texts, [*map(int, labels)], 1)}
-    assert rows.pop("predict, bfloat16")["nats"] == pytest.approx(0, abs=0.02)
-    assert rows.pop("ONNX Runtime, int8")["nats"] == pytest.approx(0, abs=0.05)
+    ways = {name: make() for name, make in makers_of(forms_of(checkpoint, tmp_path)).items()}
+    rows = {row["way"]: row for row in rows_of(measured(ways, texts, 1, 2), [*map(int, labels)])}
+    for name in [*rows]:
+        if name.endswith(("bfloat16", "int8")):
+            assert rows.pop(name)["nats"] == pytest.approx(0, abs=0.05 if "ONNX" in name else 0.02)
     assert len(rows) == 5 and BASE in rows
     for row in rows.values():
-        assert row["nats"] == pytest.approx(0, abs=1e-5) and row["equal_labels"] == 100 and row["texts_a_second"] > 0
+        assert row["nats"] == pytest.approx(0, abs=1e-5) and row["equal_labels"] == 100
+        assert row["texts_a_second"] > 0 and row["p99_ms"] >= row["p50_ms"] > 0
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from lit_transformers.compression.callback import compressions_of
 from lit_transformers.compression.quantise_activations import QuantiseActivations
 from lit_transformers.config import ConfigError
 from lit_transformers.maps import LinearMap
-from lit_transformers.quantisation import InputQuantiser, dequantised, has_int8_product, levels_of
+from lit_transformers.quantisation import BLOCK, InputQuantiser, dequantised, has_int8_product, levels_of
 from lit_transformers.runs import describe, fit
 from lit_transformers.runs.evaluate import evaluate, load
 from lit_transformers.runs.quantised_starts import require_kept_levels
@@ -200,6 +200,19 @@ def test_static_scales_are_of_the_largest_inputs_in_batches_of_training(
         else:
             assert form[1] == pytest.approx(float(own.max() - own.min()) / 255, rel=1e-6)
             assert form[3] == -128 - round(float(own.min()) / form[1])
+
+
+@needs_exact_product
+def test_a_scale_of_all_inputs_is_that_of_every_block() -> None:
+    """The product reads many vectors block by block, of which the last has the largest number."""
+    torch.manual_seed(0)
+    linear, x = LinearMap(8, 4, "up"), torch.randn(3 * BLOCK + 5, 8)
+    x[-1] *= 50
+    linear.weight.data = dequantised(levels_of(torch.randn(4, 8), 8, True))
+    linear.quantiser = InputQuantiser(torch.tensor([8.0, 0.0, 0.0]))
+    simulated = linear(x)
+    linear.quantiser.execution = "int8"
+    torch.testing.assert_close(linear(x), simulated, rtol=1e-5, atol=1e-5)
 
 
 @needs_exact_product

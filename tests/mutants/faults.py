@@ -65,6 +65,7 @@ CHECKPOINTS = "tests/lit_transformers/test_checkpoints.py::test_"
 STAGES = "tests/ablations/test_stages.py::test_"
 START = "tests/lit_transformers/test_start.py::test_"
 SYMBOLS = "tests/lit_transformers/test_trained_symbols.py::test_"
+PRECISION = "tests/lit_transformers/test_precision.py::test_"
 PREDICT = "tests/lit_transformers/test_predict.py::test_"
 STATES = "tests/lit_transformers/test_passage_states.py::test_"
 COUNTS = "tests/lit_transformers/test_token_counts.py::test_"
@@ -4899,6 +4900,30 @@ EXCHANGE_FAULTS = (
     ),
     Fault(
         "predict",
+        "bfloat16 is not computed",
+        "lit_transformers/inference/precision.py",
+        'torch.bfloat16, precision == "bfloat16")',
+        "torch.bfloat16, False)",
+        (f"{PRECISION}bfloat16_is_computed_by_autocast",),
+    ),
+    Fault(
+        "predict",
+        "inputs of int8 have a scale for their batch",
+        "lit_transformers/inference/precision.py",
+        "by_row=True",
+        "by_row=False",
+        (f"{PRECISION}a_text_is_the_same_alone_and_with_others",),
+    ),
+    Fault(
+        "predict",
+        "inputs of few bits are read as int8",
+        "lit_transformers/inference/precision.py",
+        "linear.quantiser.bits != BITS",
+        "linear.quantiser.bits > BITS",
+        (f"{PRECISION}inputs_of_fewer_bits_are_refused",),
+    ),
+    Fault(
+        "predict",
         "the second text is read as the first",
         "lit_transformers/inference/predictor.py",
         "is_second = places > (len(row) if second is None else second)",
@@ -5835,6 +5860,14 @@ COMPRESSION_FAULTS = (
         "            products -= inputs.zeros.to(torch.int32) * sums_of_codes\n",
         "            pass\n",
         (f"{ACTIVATIONS}the_int8_product_is_that_of_quantised_numbers",),
+    ),
+    Fault(
+        "compression",
+        "the int8 product gives each block of inputs a scale",
+        "lit_transformers/quantisation.py",
+        "scaling = None if self.by_row or self.is_fixed else self.scaling(full_precision(rows.detach()))",
+        "scaling = None",
+        (f"{ACTIVATIONS}a_scale_of_all_inputs_is_that_of_every_block",),
     ),
     Fault(
         "compression",

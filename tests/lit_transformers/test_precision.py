@@ -1,0 +1,115 @@
+"""Lines are read in float32, bfloat16 or int8, and a network that cannot be is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_predict import TEXTS, of, over_texts, predicted, saved
+from torch import Tensor
+
+from lit_transformers.checked_files import Precision
+from lit_transformers.config import ConfigError
+from lit_transformers.inference import precision as module
+from lit_transformers.inference.precision import quantise_network
+from lit_transformers.maps import LinearMap
+from lit_transformers.runs import load
+
+LINES = [*TEXTS, *(f"{one} {other} {one}" for one in TEXTS for other in TEXTS)]
+
+
+@pytest.fixture(autouse=True)
+def vnni(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The product is computed on every processor, on some of them slowly."""
+    monkeypatch.setattr(module, "has_int8_product", lambda: True)
+
+
+def probabilities(checkpoint: Path, precision: Precision, *lines: str, **options: Any) -> list[list[float]]:
+    outputs = predicted(of(checkpoint, precision=precision, **options), *lines)
+    return [[*output["probabilities"].values()] for output in outputs]
+
+
+def nearest_levels(rows: Tensor) -> Tensor:
+    """Each number of a row as a multiple of the row's largest magnitude over 127."""
+    scales = rows.abs().amax(dim=-1, keepdim=True) / 127
+    return (rows / scales).round() * scales
+
+
+def test_int8_reads_weights_and_inputs_of_8_bits(tmp_path: Path) -> None:
+    """Next to a network whose linear maps round both themselves. Scales of weights have 12 bits: 1 part in 4,096."""
+    checkpoint, task = saved(over_texts(tmp_path, "classification"), tmp_path)
+    slow = copy.deepcopy(task)
+    for linear in slow.modules():
+        if isinstance(linear, LinearMap):
+            linear.weight.data.copy_(nearest_levels(linear.weight.detach()))
+            linear.register_forward_pre_hook(lambda _, inputs: (nearest_levels(inputs[0]),))
+    predictor = of(checkpoint)
+    predictor.task = slow  # type: ignore[attr-defined]
+    expected = [[*json.loads(line)["probabilities"].values()] for line in predictor.write(map(str.encode, LINES))]
+    read, exact = (torch.tensor(probabilities(checkpoint, one, *LINES)) for one in ("int8", "float32"))
+    error = (torch.tensor(expected) - exact).abs().max()
+    assert (read - torch.tensor(expected)).abs().max() < 0.2 * error
+    assert (read - exact).abs().max() < 3 * error
+
+
+@pytest.mark.parametrize("precision", ["int8", "bfloat16"])
+def test_a_text_is_the_same_alone_and_with_others(precision: Precision, tmp_path: Path) -> None:
+    """Each input has a scale of its own."""
+    checkpoint, _ = saved(over_texts(tmp_path, "classification"), tmp_path)
+    together = probabilities(checkpoint, precision, *LINES)
+    alone = [probabilities(checkpoint, precision, line)[0] for line in LINES]
+    for own, other in zip(together, alone, strict=True):
+        assert own == pytest.approx(other, abs=2e-6)
+
+
+def test_bfloat16_is_computed_by_autocast(tmp_path: Path) -> None:
+    checkpoint, _ = saved(over_texts(tmp_path, "classification"), tmp_path)
+    predictor = of(checkpoint)
+    predictor.arithmetic = lambda: torch.autocast("cpu", torch.bfloat16)  # type: ignore[method-assign]
+    expected = [[*one["probabilities"].values()] for one in predicted(predictor, *LINES)]
+    assert probabilities(checkpoint, "bfloat16", *LINES) == expected != probabilities(checkpoint, "float32", *LINES)
+
+
+def test_a_network_of_quantised_weights_keeps_them(tmp_path: Path) -> None:
+    checkpoint, _ = saved(over_texts(tmp_path, "classification"), tmp_path)
+    task, _, _ = load(checkpoint)
+    quantise_network(task, torch.device("cpu"))
+    before = copy.deepcopy(task.state_dict())
+    for linear in task.modules():
+        if isinstance(linear, LinearMap):
+            assert linear.quantiser is not None
+            linear.quantiser.execution = "simulated"
+    quantise_network(task, torch.device("cpu"))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in task.state_dict().items())
+    assert all(m.quantiser.execution == "int8" for m in task.modules() if isinstance(m, LinearMap) and m.quantiser)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "has_product", "reason"),
+    [
+        ("attention", False, "needs a CPU with AVX-512 VNNI"),
+        ({"kind": "attention", "encoding": "xl"}, True, "no linear map of a sublayer"),
+    ],
+)
+def test_int8_is_refused_where_it_cannot_be(
+    mixer: Any, has_product: bool, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "has_int8_product", lambda: has_product)
+    checkpoint, _ = saved(over_texts(tmp_path, "classification").override({"model.mixer": mixer}), tmp_path)
+    with pytest.raises(ConfigError, match=f"--precision: .*{reason}.*; use .*float32"):
+        of(checkpoint, precision="int8")
+
+
+def test_inputs_of_fewer_bits_are_refused(tmp_path: Path) -> None:
+    checkpoint, _ = saved(over_texts(tmp_path, "classification"), tmp_path)
+    task, _, _ = load(checkpoint)
+    quantise_network(task, torch.device("cpu"))
+    first = next(m for m in task.modules() if isinstance(m, LinearMap))
+    assert first.quantiser is not None
+    first.quantiser.bits = 4
+    with pytest.raises(ConfigError, match="have 4 bits, and those of int8 have 8; use float32"):
+        quantise_network(task, torch.device("cpu"))
