@@ -15,8 +15,10 @@ import torch
 from datamodules import DataError, DocstringsConfig, JsonPairsConfig
 from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
+from lit_transformers.inference import precision
 from lit_transformers.inference.lines import batches
 from lit_transformers.inference.translate import TranslationOptions, Translator, require_purpose
+from lit_transformers.maps import LinearMap
 from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig, fit
 
@@ -80,9 +82,13 @@ pytestmark = pytest.mark.slow
         TranslationOptions(window=3),
         TranslationOptions(batch_tokens=1),
         TranslationOptions(beams=3),
+        TranslationOptions(beams=3, precision="int8"),
     ],
 )
-def test_lines_come_out_translated_and_in_order(checkpoint: Path, wanted: TranslationOptions) -> None:
+def test_lines_come_out_translated_and_in_order(
+    checkpoint: Path, wanted: TranslationOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "has_int8_product", lambda: True)
     lines = lines_of(50, 7)
     outputs, messages = translate(checkpoint, lines, wanted)
     assert len(outputs) == 50 and sum(output == line for output, line in zip(outputs, lines, strict=True)) >= 47
@@ -93,6 +99,22 @@ def test_a_line_says_the_same_whatever_stands_beside_it(checkpoint: Path) -> Non
     lines = lines_of(30, 8)
     batched, _ = translate(checkpoint, lines)
     assert [translate(checkpoint, [line])[0][0] for line in lines] == batched
+
+
+def test_every_map_of_int8_multiplies_codes_and_bfloat16_is_autocast(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "has_int8_product", lambda: True)
+    translator = Translator(checkpoint, TranslationOptions(precision="int8"))
+    maps = [module for module in translator.task.modules() if isinstance(module, LinearMap)]
+    assert len(maps) == 16 and {one.quantiser.execution for one in maps if one.quantiser} == {"int8"}
+    translator = Translator(checkpoint, TranslationOptions(precision="bfloat16"))
+    dtypes = set[torch.dtype]()
+    for module in translator.task.modules():
+        if isinstance(module, LinearMap):
+            module.register_forward_hook(lambda _, __, output: dtypes.add(output.dtype))
+    assert [*translator.write([b"red two"])] == ["red two"]
+    assert dtypes == {torch.bfloat16}
 
 
 def test_empty_lines_stay_empty_and_are_counted(checkpoint: Path) -> None:
