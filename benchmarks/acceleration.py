@@ -1,12 +1,13 @@
-"""Measures how many texts a second one thread classifies, in the ways of this suite and of its peers, in one run.
+"""Measures how many texts a second are classified in the ways of this suite and of its peers, in one run.
 
-    python -m benchmarks.acceleration [CHECKPOINT --texts FILE] [--count 872] [--rounds 3] [--alone 100] [--quick]
-    [--json NAME]
+    python -m benchmarks.acceleration [CHECKPOINT --texts FILE] [--count 872] [--rounds 3] [--alone 100] [--threads 1]
+    [--quick] [--json NAME]
 
 The ways take turns: transformers' pipeline as it is called; the same with texts sorted by length; ``predict`` with
 padded rows, and as it is, which reads rows without padding; both in bfloat16, and in int8 where the processor has its
 product; ONNX Runtime in float32 and in dynamic int8, texts of equal length together. Time is that of the CPU, which
-other processes change less than time by the clock; p50 and p99 are of one text alone. Labels and nats are compared with
+other processes change less than time by the clock; of several threads, time by the clock. p50 and p99 are of one text
+alone. Labels and nats are compared with
 ``predict`` on padded rows in float32, with an interval of 95 % over texts. Memory is the peak of a process of its own.
 FasterTransformer and TurboTransformers (arXiv:2010.05680) measure the same question on GPUs.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import resource
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +37,7 @@ from lit_transformers.inference.lines import LineOptions
 from lit_transformers.inference.predict import predictor_of
 from lit_transformers.models.encoder import Encoder
 from lit_transformers.quantisation import has_int8_product
+from lit_transformers.runs.environment import resident_peak
 from reports.judge.statistics import estimate
 
 BASE = "predict, padded"
@@ -76,12 +77,12 @@ def by_predict(checkpoint: Path, unpadded: bool = True, precision: Precision = "
     return way
 
 
-def by_onnx(file: Path, folder: Path) -> Way:
-    return OnnxTexts(file, folder).probabilities
+def by_onnx(file: Path, folder: Path, threads: int) -> Way:
+    return OnnxTexts(file, folder, threads).probabilities
 
 
-def makers_of(forms: Forms) -> dict[str, Callable[[], Way]]:
-    """Returns a function for each way, which prepares it."""
+def makers_of(forms: Forms, threads: int = 1) -> dict[str, Callable[[], Way]]:
+    """Returns a function for each way, which prepares it. threads: of ONNX Runtime; the other ways have torch's."""
     checkpoint = forms.checkpoint
     makers: dict[str, Callable[[], Way]] = {
         "pipeline": partial(by_pipeline, forms.folder, False),
@@ -94,13 +95,14 @@ def makers_of(forms: Forms) -> dict[str, Callable[[], Way]]:
     if has_int8_product():
         makers["predict, padded, int8"] = partial(by_predict, checkpoint, False, "int8")
         makers["predict, int8"] = partial(by_predict, checkpoint, True, "int8")
-    makers["ONNX Runtime"] = partial(by_onnx, forms.onnx, forms.folder)
-    makers["ONNX Runtime, int8"] = partial(by_onnx, forms.int8, forms.folder)
+    makers["ONNX Runtime"] = partial(by_onnx, forms.onnx, forms.folder, threads)
+    makers["ONNX Runtime, int8"] = partial(by_onnx, forms.int8, forms.folder, threads)
     return makers
 
 
 def peak_megabytes(make: Callable[[], Way], texts: Sequence[str]) -> float:
-    """Returns the most memory of a process that computes texts in one way, torch and transformers included."""
+    """Returns the most memory of a process that computes texts in one way on one thread, torch and transformers
+    included."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(own_peak_megabytes, make, texts).result()
 
@@ -108,11 +110,11 @@ def peak_megabytes(make: Callable[[], Way], texts: Sequence[str]) -> float:
 def own_peak_megabytes(make: Callable[[], Way], texts: Sequence[str]) -> float:
     torch.set_num_threads(1)
     make()(texts)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return resident_peak() / 2**20
 
 
 class Measured(NamedTuple):
-    """What one way took. seconds: of CPU for all texts, in each round. alone: for each text alone, in the last round.
+    """What one way took. seconds: for all texts, in each round. alone: for each text alone, in the last round.
     outputs: the probabilities of each text."""
 
     seconds: list[float]
@@ -121,10 +123,11 @@ class Measured(NamedTuple):
 
 
 def spent(way: Way, texts: Sequence[str]) -> float:
-    """Returns the seconds of CPU that a way takes for texts."""
-    begin = time.process_time()
+    """Returns the seconds that a way takes for texts: of CPU on one thread, by the clock on several."""
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    begin = clock()
     way(texts)
-    return time.process_time() - begin
+    return clock() - begin
 
 
 def measured(ways: Mapping[str, Way], texts: Sequence[str], rounds: int, alone: int) -> dict[str, Measured]:
@@ -140,7 +143,7 @@ def measured(ways: Mapping[str, Way], texts: Sequence[str], rounds: int, alone: 
 
 
 def rows_of(results: Mapping[str, Measured], labels: Sequence[int]) -> list[dict[str, Any]]:
-    """Returns a row for each way: texts a second of CPU, the ratio to the first way, milliseconds of one text, and
+    """Returns a row for each way: texts a second, the ratio to the first way, milliseconds of one text, and
     equality with ``BASE``."""
     losses = {name: nats(own.outputs, labels) for name, own in results.items()}
     speeds = {name: len(labels) / median(own.seconds) for name, own in results.items()}
@@ -167,23 +170,25 @@ def main(
     count: Annotated[int, typer.Option(min=2, help="Classify this many texts.")] = 872,
     rounds: Annotated[int, typer.Option(min=1, help="Measure each way this many times.")] = 3,
     alone: Annotated[int, typer.Option(min=2, help="Read this many texts one at a time.")] = 100,
+    threads: Annotated[int, typer.Option(min=1, help="Compute on this many threads.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="Take a small network, to check this script.")] = False,
     json_name: Annotated[str | None, typer.Option("--json", help=JSON_HELP)] = None,
 ) -> None:
     """Measure the texts a second of several ways to run one classifier."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     console = Console()
     with tempfile.TemporaryDirectory() as temporary:
         checkpoint, texts = chosen_texts(checkpoint, texts, quick, Path(temporary))
         lines, labels = labelled_texts(texts, count)
         names = sorted({*labels})
-        makers = makers_of(forms_of(checkpoint, Path(temporary)))
+        makers = makers_of(forms_of(checkpoint, Path(temporary)), threads)
         results = measured({name: make() for name, make in makers.items()}, lines, rounds, alone)
         rows = rows_of(results, [names.index(label) for label in labels])
         for row, make in zip(rows, makers.values(), strict=True):
             row["peak_mb"] = peak_megabytes(make, lines)
-    saved = {"machine": describe(("transformers", "onnxruntime")), "quick": quick, "texts": len(lines), "rows": rows}
-    console.print(shown("Texts a second of one thread", [chosen(row, SPEED) for row in rows]))
+    saved = {"machine": describe(("transformers", "onnxruntime")), "quick": quick, "threads": threads}
+    saved |= {"texts": len(lines), "rows": rows}
+    console.print(shown(f"Texts a second, threads: {threads}", [chosen(row, SPEED) for row in rows]))
     console.print(shown(f"Next to {BASE}", [chosen(row, EQUALITY) for row in rows]))
     if json_name is not None:
         console.print(f"wrote {save(json_name, saved)}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import subprocess
 import sys
 import tempfile
@@ -89,15 +88,25 @@ def _write_rows(path: Path, header: tuple[str, ...], lines: list[Any]) -> None:
         rows.writerows(lines)
 
 
+PEAK = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+print(usage.ru_maxrss)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+"""Runs a command in a process that is small itself: the peak of a process includes that of the one that starts it."""
+
+
 def measure(runs: Path) -> tuple[float, int]:
     """Seconds and peak memory in bytes of a report's process. Raises SystemExit where it fails."""
     started = time.monotonic()
     command = [sys.executable, "-m", "ablations", "report", STUDY, "--runs", str(runs)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"the report ended with status {status}")
-    return time.monotonic() - started, usage.ru_maxrss * 1024
+    process = subprocess.Popen([sys.executable, "-S", "-c", PEAK, *command], stdout=subprocess.PIPE, text=True)
+    output, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"the report ended with status {process.returncode}")
+    return time.monotonic() - started, int(output) * 1024
 
 
 def main(

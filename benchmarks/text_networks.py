@@ -102,15 +102,15 @@ def forms_of(checkpoint: Path, folder: Path) -> Forms:
 
 
 class OnnxTexts:
-    """Computes the probabilities of texts by a file of ONNX Runtime on one thread, texts of equal length together: no
-    padding, which is its best, and outputs of int8 do not depend on it."""
+    """Computes the probabilities of texts by a file of ONNX Runtime, texts of equal length together: no padding, which
+    is its best, and outputs of int8 do not depend on it."""
 
-    def __init__(self, file: Path, folder: Path) -> None:
+    def __init__(self, file: Path, folder: Path, threads: int = 1) -> None:
         import onnxruntime
         from transformers import AutoTokenizer
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
 
