@@ -57,6 +57,7 @@ REQUESTS = "tests/serving/test_requests.py::test_"
 SERVING_PROCESS = "tests/serving/test_serving_process.py::test_"
 ABILITIES = "tests/serving/test_abilities.py::test_"
 TASKS = "tests/lit_transformers/test_"
+SPECULATIVE = "tests/contracts/test_speculative.py::test_"
 MASKED = "tests/contracts/test_"
 PROBES = "tests/lit_transformers/test_probes.py::test_"
 GROUPS = "tests/lit_transformers/test_groups.py::test_"
@@ -1979,6 +1980,102 @@ DECODING_FAULTS = (
         "self.state = take_rows(self.state, hypotheses)",
         "self.state = self.state",
         (f"{TASKS}generate.py::test_with_beams_enough_it_finds_the_likeliest_text_of_all[None-0]",),
+    ),
+    Fault(
+        "speculative decoding",
+        "drafted symbols are accepted by the large model's probability alone",
+        "lit_transformers/decoding/speculative.py",
+        "return p / q",
+        "return p",
+        (f"{SPECULATIVE}every_text_has_exactly_the_probability_that_the_large_model_gives_it[all]",),
+    ),
+    Fault(
+        "speculative decoding",
+        "every drafted symbol is accepted",
+        "lit_transformers/decoding/speculative.py",
+        "return p / q",
+        "return torch.ones_like(p)",
+        (f"{SPECULATIVE}every_text_has_exactly_the_probability_that_the_large_model_gives_it[all]",),
+    ),
+    Fault(
+        "speculative decoding",
+        "a replaced symbol has the distribution of the large model",
+        "lit_transformers/decoding/speculative.py",
+        "(expected - drafted).clamp(min=0)",
+        "expected",
+        (f"{SPECULATIVE}every_text_has_exactly_the_probability_that_the_large_model_gives_it[all]",),
+    ),
+    Fault(
+        "speculative decoding",
+        "the residual is that of the draft",
+        "lit_transformers/decoding/speculative.py",
+        "(expected - drafted).clamp",
+        "(drafted - expected).clamp",
+        (f"{SPECULATIVE}every_text_has_exactly_the_probability_that_the_large_model_gives_it[all]",),
+    ),
+    Fault(
+        "speculative decoding",
+        "a symbol is accepted behind one that was not",
+        "lit_transformers/decoding/speculative.py",
+        "(uniform < chances).cumprod(dim=0)",
+        "(uniform < chances)",
+        (f"{SPECULATIVE}a_draft_is_accepted_as_often_as_its_chance_and_nothing_after_one_that_is_not",),
+    ),
+    Fault(
+        "speculative decoding",
+        "the state of the draft keeps symbols that were not accepted",
+        "lit_transformers/decoding/speculative.py",
+        "drafter.keep(end + accepted)",
+        "drafter.keep(end + len(places))",
+        (f"{SPECULATIVE}it_writes_what_it_writes_when_it_reads_all_again[attention()]",),
+    ),
+    Fault(
+        "speculative decoding",
+        "the state of the large model keeps symbols that were not accepted",
+        "lit_transformers/decoding/speculative.py",
+        "target.keep(end + accepted)",
+        "target.keep(end + len(places))",
+        (f"{SPECULATIVE}it_writes_what_it_writes_when_it_reads_all_again[attention()]",),
+    ),
+    Fault(
+        "speculative decoding",
+        "a state goes back one symbol too far",
+        "lit_transformers/decoding/speculative.py",
+        "else (length, cut)",
+        "else (length - 1, cut)",
+        (f"{SPECULATIVE}it_writes_what_it_writes_when_it_reads_all_again[attention()]",),
+    ),
+    Fault(
+        "speculative decoding",
+        "keys are cut one symbol too far",
+        "lit_transformers/mixers/memory.py",
+        "0, tokens) for name, part",
+        "0, tokens - 1) for name, part",
+        (f"{SPECULATIVE}it_writes_what_it_writes_when_it_reads_all_again[attention()]",),
+    ),
+    Fault(
+        "speculative decoding",
+        "a state that forgot keys is cut",
+        "lit_transformers/mixers/memory.py",
+        '["key_mask"].size(1) == tokens)',
+        '["key_mask"].size(1) <= tokens)',
+        (f"{SPECULATIVE}what_memory_has_forgotten_is_read_again",),
+    ),
+    Fault(
+        "speculative decoding",
+        "a recurrent state is not taken back",
+        "lit_transformers/models/language_model.py",
+        'if not holds_each_token(state["layers"], read):\n            return None',
+        'if not holds_each_token(state["layers"], read):\n            return state',
+        (f"{SPECULATIVE}it_writes_what_it_writes_when_it_reads_all_again[lstm()]",),
+    ),
+    Fault(
+        "speculative decoding",
+        "the symbol behind accepted ones comes from another place",
+        "lit_transformers/decoding/speculative.py",
+        "rest = expected[accepted] if is_whole",
+        "rest = expected[0] if is_whole",
+        (f"{SPECULATIVE}every_text_has_exactly_the_probability_that_the_large_model_gives_it[all]",),
     ),
     Fault(
         "decoding",
