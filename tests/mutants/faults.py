@@ -2071,6 +2071,14 @@ DECODING_FAULTS = (
     ),
     Fault(
         "speculative decoding",
+        "a pass that accepts all adds no symbol of its own",
+        "lit_transformers/decoding/speculative.py",
+        "        yield from text[end : end + accepted + 1].tolist()\n        end += accepted + 1",
+        "        n = accepted + (not is_whole)\n        yield from text[end : end + n].tolist()\n        end += n",
+        (f"{SPECULATIVE}it_writes_what_it_writes_when_it_reads_all_again[attention()]",),
+    ),
+    Fault(
+        "speculative decoding",
         "the symbol behind accepted ones comes from another place",
         "lit_transformers/decoding/speculative.py",
         "rest = expected[accepted] if is_whole",
