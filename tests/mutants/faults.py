@@ -2078,6 +2078,14 @@ DECODING_FAULTS = (
         (f"{SPECULATIVE}it_writes_what_it_writes_when_it_reads_all_again[attention()]",),
     ),
     Fault(
+        "decoding",
+        "linear attention to a single symbol leaves the symbol out",
+        "lit_transformers/mixers/linear.py",
+        "y = (q @ k.mT) @ v + q @ start",
+        "y = q @ start",
+        (f"{SPECULATIVE}it_writes_what_it_writes_when_it_reads_all_again[linear()]",),
+    ),
+    Fault(
         "speculative decoding",
         "the symbol behind accepted ones comes from another place",
         "lit_transformers/decoding/speculative.py",
