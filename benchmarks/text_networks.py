@@ -18,13 +18,14 @@ import torch
 import typer
 
 from ablations.fine_tuning import MINILM_NETWORK
+from datamodules import Data
 from lit_transformers.exchange.transfer import export_weights
 from lit_transformers.runs import RunConfig
 from lit_transformers.runs.train import contents
 from lit_transformers.serving.messages import Abilities, LineAnswer, LineWork, ServingOptions
-from lit_transformers.tasks.task import DESCRIPTION
+from lit_transformers.tasks.task import DESCRIPTION, Task
 
-__all__ = ["Forms", "OnnxTexts", "answer_by_onnx", "forms_of", "labelled_texts", "tiny_checkpoint"]
+__all__ = ["Forms", "OnnxTexts", "answer_by_onnx", "forms_of", "labelled_texts", "tiny_checkpoint", "write_checkpoint"]
 
 TOGETHER = 32
 """Texts of a batch of other libraries, which gain nothing from more on a CPU."""
@@ -77,9 +78,14 @@ def tiny_checkpoint(folder: Path) -> tuple[Path, Path]:
     torch.manual_seed(0)
     data = config.build_data()
     task = config.build_task(data)
+    return write_checkpoint(config, data, task, folder / "checkpoint.ckpt"), file
+
+
+def write_checkpoint(config: RunConfig, data: Data, task: Task, file: Path) -> Path:
+    """Writes the checkpoint of a task that was not trained by a run. Returns its place."""
     saved: dict[str, Any] = {"lit_transformers": contents(config, data, "its own"), "state_dict": task.state_dict()}
-    torch.save(saved | {DESCRIPTION: task.data.to_dict()}, checkpoint := folder / "checkpoint.ckpt")
-    return checkpoint, file
+    torch.save(saved | {DESCRIPTION: task.data.to_dict()}, file)
+    return file
 
 
 def forms_of(checkpoint: Path, folder: Path) -> Forms:

@@ -104,9 +104,21 @@ def trainer_of(network: nn.Module, batch: TranslationBatch) -> Callable[[], obje
     return step
 
 
+def without_ends(sizes: Sizes, device: torch.device) -> tuple[MarianMTModel, EncoderDecoder]:
+    """A Marian model and our network with its weights, of which neither ends an output."""
+    model = theirs(sizes)
+    network = copied(model, sizes).to(device)
+    model.to(device)
+    assert isinstance(network.tokens, FullTokenEmbedding)
+    with torch.no_grad():
+        model.final_logits_bias[:, BOUNDARY] = UNLIKELY
+        network.tokens.logits.bias[BOUNDARY] = UNLIKELY
+    return model, network
+
+
 def speakers_of(
     model: MarianMTModel, network: EncoderDecoder, batch: TranslationBatch, config: DecodingConfig, longest: int
-) -> tuple[Callable[[], object], Callable[[], object]]:
+) -> tuple[Callable[[], list[list[int]]], Callable[[], list[list[int]]]]:
     """Returns our function and theirs that decode a batch up to ``longest`` symbols. Raises RuntimeError where a row is
     shorter."""
     config = config.override({"ratio": 0.0, "extra": longest})
@@ -167,13 +179,7 @@ def measure(sizes: Sizes, rows: int, longest: int, repeats: int, device: torch.d
     speeds = {}
     training = (trainer_of(network, batch), trainer_of(model, batch))
     speeds["training"] = compare(*training, batch.tokens, repeats)
-    model = theirs(sizes)
-    network = copied(model, sizes).to(device)
-    model.to(device)
-    assert isinstance(network.tokens, FullTokenEmbedding)
-    with torch.no_grad():
-        model.final_logits_bias[:, BOUNDARY] = UNLIKELY
-        network.tokens.logits.bias[BOUNDARY] = UNLIKELY
+    model, network = without_ends(sizes, device)
     for name, config in (("greedy", GreedyConfig()), (f"{BEAMS} beams", BeamConfig(beams=BEAMS))):
         speeds[name] = compare(*speakers_of(model, network, batch, config, longest), rows * longest, repeats)
     return speeds

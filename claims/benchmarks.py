@@ -49,6 +49,8 @@ def benchmark_tables() -> dict[str, Plain]:
         "speed.xl": _xl(_read("xl_layer_cpu_2_threads")["rows"]),
         "speed.long_rows": _long_rows(_read("long_documents_cpu")["powers"]),
         "speed.evaluation": _evaluation(_read("evaluation_speed_cpu")["rows"]),
+        "speed.decoding": _decoding(tables := _read("decoding_cpu")["tables"]),
+        "speed.prefixes": _prefixes(tables["A symbol after a prefix"]),
         "speed.gpu_goals": _gpu_goals(gpu := _read("nvidia_h100_80gb_hbm3")),
         "speed.gpu_training": _gpu_training(results := {job["name"]: job["result"] for job in gpu["attempts"]}),
         "speed.gpu_rows": _gpu_rows([*results["rows of 4k and 16k"]["rows"], *results["rows of 64k"]["rows"]]),
@@ -140,6 +142,32 @@ def _evaluation(results: list[dict[str, Any]]) -> str:
         for row in results
     )
     return _table(("Attention", "State reused", "Sliding by one", "Faster by", "The paper's"), rows, left=())
+
+
+def _decoding(tables: dict[str, list[dict[str, Any]]]) -> str:
+    rows = (
+        (
+            title.removeprefix("A ").capitalize(),
+            row["way"],
+            f"{row['ms_a_symbol']:.2f}",
+            f"{row['ratio']:.2f}",
+            f"{row['equal_symbols']:.0f} %",
+            f"{row['accepted']:.0f} %, {row['symbols_a_pass']:.2f}" if "accepted" in row else "-",
+        )
+        for title, table in tables.items()
+        for row in table
+        if "way" in row
+    )
+    headings = ("Output", "Way", "ms a symbol", "Faster by", "Equal symbols", "Accepted, symbols a pass")
+    return _table(headings, rows, left=(0, 1))
+
+
+def _prefixes(results: list[dict[str, Any]]) -> str:
+    rows = (
+        (f"{row['prefix']:,}", f"{row['attention_ms']:.2f}", f"{row['linear_ms']:.2f}", f"{row['ratio']:.2f}")
+        for row in results
+    )
+    return _table(("Prefix", "Attention, ms", "Linear attention, ms", "Ratio"), rows, left=())
 
 
 def _gpu_goals(kit: dict[str, Any]) -> str:

@@ -150,9 +150,14 @@ def generate(
         int | None, typer.Option(min=0, help="Tokens of memory.", show_default="memory and segment")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of sampling.")] = 0,
+    draft: Annotated[Path | None, typer.Option(help="Draft symbols with the checkpoint.ckpt of a smaller run.")] = None,
+    draft_symbols: Annotated[int, typer.Option(min=1, help="Symbols to draft for a pass of the model.")] = 4,
     allowed: AllowedModules = None,
 ) -> None:
     """Continue a prompt; by a run of the task strings on prompts, write the answer to it.
+
+    With --draft, a smaller run drafts symbols, and the model accepts or replaces several in one pass. Texts have the
+    distribution that they have without it, and at temperature 0 they are the same.
 
     Example: python -m lit_transformers generate runs/KEY/checkpoint.ckpt --prompt "def "
     """
@@ -160,14 +165,17 @@ def generate(
 
     with quick_imports():
         from lit_transformers.decoding.sampling import SamplingConfig
-        from lit_transformers.inference.write import write
+        from lit_transformers.inference.write import TextWriter
 
     limit_threads()
     sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    for text in write(checkpoint, prompt, length, sampling, beams, memory):
+    writer = TextWriter(checkpoint, memory, draft)
+    for text in writer.write(prompt, length, sampling, beams, draft_symbols):
         sys.stdout.write(text)
         sys.stdout.flush()
     print()
+    if draft is not None:
+        print(writer.acceptance.message(), file=sys.stderr)
 
 
 def write_lines(

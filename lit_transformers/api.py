@@ -76,13 +76,16 @@ def generate(
     beams: int = 1,
     memory: int | None = None,
     seed: int = 0,
+    draft: str | Path | None = None,
+    draft_symbols: int = 4,
 ) -> str:
     """Returns the prompt and ``length`` symbols after it. The options are those of the command of this name.
 
     Raises ConfigError where the checkpoint is not that of a causal_lm.
     """
     sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    return "".join(write(Path(checkpoint), prompt, length, sampling, beams, memory))
+    drafting = None if draft is None else Path(draft)
+    return "".join(write(Path(checkpoint), prompt, length, sampling, beams, memory, drafting, draft_symbols))
 
 
 def fit(run: Run, directory: str | Path) -> dict[str, Plain]:

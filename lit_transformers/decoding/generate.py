@@ -25,15 +25,16 @@ def sample(
 ) -> Iterator[int]:
     """Yields ``length`` symbols after the prompt. ``forbidden`` is never generated (the boundary of documents)."""
     generator = config.generator(prompt.device)
-    output = model(prompt[None])
+    symbols, state = prompt, None
     for read in range(len(prompt), len(prompt) + length):
-        logits = _allowed(model.tokens.log_probabilities(output.hidden[:, -1]), forbidden)
-        symbol = choose(logits, config, generator)
-        yield int(symbol)
-        output = model(symbol.view(1, 1), output.state, unbroken=read)
+        output = model(symbols[None], state, unbroken=read - len(symbols))
+        logits = allowed(model.tokens.log_probabilities(output.hidden[:, -1]), forbidden)
+        symbols, state = choose(logits, config, generator), output.state
+        yield int(symbols)
 
 
-def _allowed(logits: Float[Tensor, "*n v"], forbidden: int | None) -> Float[Tensor, "*n v"]:
+def allowed(logits: Float[Tensor, "*n v"], forbidden: int | None) -> Float[Tensor, "*n v"]:
+    """Returns log-probabilities with minus infinity for the forbidden symbol."""
     if forbidden is None:
         return logits
     return logits.index_fill(-1, torch.tensor([forbidden], device=logits.device), float("-inf"))
@@ -64,7 +65,7 @@ class TextReader(Reader):
 
     def log_probabilities(self, hidden: Float[Tensor, "n t d"]) -> Float[Tensor, "n v"]:
         """Returns log-probabilities of the next symbol, minus infinity for the forbidden one."""
-        return _allowed(self.model.tokens.log_probabilities(hidden[:, -1]), self.forbidden)
+        return allowed(self.model.tokens.log_probabilities(hidden[:, -1]), self.forbidden)
 
     def take(self, hypotheses: Int[Tensor, " n"], rows: Int[Tensor, " m"] | None = None) -> None:
         self.state = take_rows(self.state, hypotheses)

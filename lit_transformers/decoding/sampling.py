@@ -30,10 +30,24 @@ def choose(
     log_probabilities: Float[Tensor, "n v"], config: SamplingConfig, generator: torch.Generator
 ) -> Int[Tensor, " n"]:
     """Chooses a symbol for each row. Raises ConfigError where the probabilities are not numbers."""
+    if config.temperature == 0:
+        require_numbers(log_probabilities)
+        return log_probabilities.argmax(dim=-1)
+    return torch.multinomial(distribution(log_probabilities, config), 1, generator=generator).squeeze(1)
+
+
+def require_numbers(log_probabilities: Float[Tensor, "n v"]) -> None:
+    """Raises ConfigError where the probabilities are not numbers."""
     if log_probabilities.isnan().any():
         raise ConfigError("the network's probabilities are not numbers, so that it writes nothing; train it anew")
+
+
+def distribution(log_probabilities: Float[Tensor, "n v"], config: SamplingConfig) -> Float[Tensor, "n v"]:
+    """Returns the probabilities by which symbols are chosen; at temperature 0 the likeliest has all. Raises ConfigError
+    where the network's are not numbers."""
+    require_numbers(log_probabilities)
     if config.temperature == 0:
-        return log_probabilities.argmax(dim=-1)
+        return torch.zeros_like(log_probabilities).scatter(-1, log_probabilities.argmax(dim=-1, keepdim=True), 1.0)
     logits = log_probabilities / config.temperature
     if config.top_k:
         threshold = logits.topk(min(config.top_k, logits.size(-1)), dim=-1).values[:, -1:]
@@ -43,7 +57,7 @@ def choose(
         probabilities = sorted_logits.softmax(dim=-1)
         is_outside = probabilities.cumsum(dim=-1) - probabilities >= config.top_p
         logits = logits.masked_fill(torch.zeros_like(is_outside).scatter(1, order, is_outside), float("-inf"))
-    return torch.multinomial(logits.softmax(dim=-1), 1, generator=generator).squeeze(1)
+    return logits.softmax(dim=-1)
 
 
 class Best(NamedTuple):

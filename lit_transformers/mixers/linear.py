@@ -156,7 +156,10 @@ def causal(
     with t (length + f k / length) and not with the t f k of a sum for every position. Chunks are computed in pieces,
     and again by the backward pass, so that features, products and sums of a long row are never held at once.
     """
+    start = torch.cat([past["products"], past["features"][..., None]], dim=-1)
     rows, heads, t, channels = q.shape
+    if t == 1:
+        return of_one_token(features(phi, q), features(phi, k, mask), with_ones(full_precision(v)), start, eps)
     places = pieces_of(t, rows * heads * channels, q.device, unit=length)
     tensors = {"q": (q,), "k": (k,), "v": (v,), "mask": () if mask is None else (mask,)}
     cuts = [{name: TensorSlice(name, rows=place) for name in tensors} for place in places]
@@ -169,10 +172,22 @@ def causal(
         y = (q @ k.mT).tril() @ v + q @ sums[:, :, :-1]
         return (y[..., :-1] / (y[..., -1:] + eps)).flatten(2, 3)[:, :, :t], sums[:, :, -1]
 
-    start = torch.cat([past["products"], past["features"][..., None]], dim=-1)
     y, last = carried(read, cuts, places, tensors, start)
     last = last.clone()  # a view would keep the sums of all chunks alive
     return y, Sums(products=last[..., :-1], features=last[..., -1])
+
+
+def of_one_token(
+    q: Float[Tensor, "b h 1 f"],
+    k: Float[Tensor, "b h 1 f"],
+    v: Float[Tensor, "b h 1 v+1"],
+    start: Float[Tensor, "b h f v+1"],
+    eps: float,
+) -> tuple[Float[Tensor, "b h 1 v"], Sums]:
+    """Returns what ``causal`` returns for a single token, to the bit, without its chunks and pieces."""
+    y = (q @ k.mT) @ v + q @ start
+    sums = start + k.mT @ v
+    return y[..., :-1] / (y[..., -1:] + eps), Sums(products=sums[..., :-1], features=sums[..., -1])
 
 
 def with_ones(v: Float[Tensor, "b h s k"]) -> Float[Tensor, "b h s k+1"]:

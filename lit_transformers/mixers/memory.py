@@ -94,3 +94,37 @@ def remember(
     new_state |= {name: flag[:, kept] for name, flag in flags.items()}
     # Laid out as ``empty_rows`` does: code is compiled for a layout, and what was cut off is not kept.
     return MemoryOutput(k, v, flags, hidden, {name: part.contiguous() for name, part in new_state.items()})
+
+
+def holds_each_token(state: Any, tokens: int) -> bool:
+    """Whether a state is made of nothing but keys and values of each of the ``tokens`` tokens that were read."""
+    match state:
+        case None:
+            return True
+        case Mapping() if is_of_keys(state):
+            return bool(state["key_mask"].size(1) == tokens)
+        case Mapping():
+            return all(holds_each_token(part, tokens) for part in state.values())
+        case tuple() | list():
+            return all(holds_each_token(part, tokens) for part in state)
+    return False
+
+
+def first_tokens(state: Any, tokens: int) -> Any:
+    """Returns the state after the first ``tokens`` tokens, given one that holds each (``holds_each_token``)."""
+    match state:
+        case Mapping() if is_of_keys(state):
+            return {name: part.narrow(2 if part.dim() > 2 else 1, 0, tokens) for name, part in state.items()}
+        case Mapping():
+            return {name: first_tokens(part, tokens) for name, part in state.items()}
+        case tuple() | list():
+            return type(state)(first_tokens(part, tokens) for part in state)
+    return None
+
+
+def is_of_keys(state: Mapping[str, Any]) -> bool:
+    """Whether a part of a state holds keys, values and flags of tokens, as ``remember`` returns it, and no more."""
+    flags = [part for name, part in state.items() if name not in ("keys", "values")]
+    return {"keys", "values", "key_mask"} <= state.keys() and all(
+        isinstance(flag, Tensor) and flag.dtype == torch.bool for flag in flags
+    )

@@ -49,6 +49,11 @@ class CausalNetwork(Network):
         all layers' outputs. unbroken: the number of latest symbols in ``state`` that are known to be real and
         of the row's own text, in every row (``TextBatch.unbroken``). Attention to these alone needs no mask."""
 
+    def first_symbols(self, state: Any, read: int, kept: int) -> Any:
+        """Hook: returns the state after the first ``kept`` of the ``read`` symbols that were read without padding, or
+        None if the state does not hold what it was then, which is the default."""
+        return None
+
     @abstractmethod
     def read_layer(self, hidden: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         """Prepares an intermediate layer's output for the softmax that all layers share."""

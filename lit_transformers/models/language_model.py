@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
 from lit_transformers.mixer import Context
+from lit_transformers.mixers.memory import first_tokens, holds_each_token
 from lit_transformers.models.capabilities import (
     CausalModelConfig,
     CausalNetwork,
@@ -71,6 +72,11 @@ class LanguageModel(CausalNetwork, RowNetwork):
         hidden = self.dropout(self.norm(output.y))
         states = {"length": length, "layers": output.state}
         return ModelOutput(hidden, states, dict(output.aux), output.hidden, embedded=output.entered)
+
+    def first_symbols(self, state: Any, read: int, kept: int) -> Any:
+        if not holds_each_token(state["layers"], read):
+            return None
+        return {"length": state["length"] - (read - kept), "layers": first_tokens(state["layers"], kept)}
 
     def read_layer(self, hidden: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         y: Tensor = self.dropout(self.norm(hidden))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -150,34 +152,43 @@ def test_one_beam_is_greedy_and_more_are_no_worse() -> None:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that has read a few lines with letters of two and three bytes."""
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few lines with letters of two and three bytes."""
     folder = tmp_path_factory.mktemp("corpus")
     generator = random.Random(0)
     for index in range(24):
         lines = [" ".join(generator.choices(["grün", "blå", "für", "日本", "été"], k=6)) for _ in range(12)]
         (folder / f"{index}.txt").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+def trained(corpus: Path, directory: Path, mixer: Mapping[str, object], **tokenizer: object) -> Path:
+    """Returns the checkpoint of a run that has read the corpus."""
     config = RunConfig.from_dict(
         {
-            "model": {
-                "kind": "language_model",
-                "dim": 32,
-                "heads": 2,
-                "depth": 1,
-                "mixer": {"kind": "attention", "memory": 16, "encoding": "xl"},
-            },
+            "model": {"kind": "language_model", "dim": 32, "heads": 2, "depth": 1, "mixer": mixer},
             "data": {
-                "source": {"kind": "files", "path": str(folder)},
+                "source": {"kind": "files", "path": str(corpus)},
                 "segment_length": 16,
                 "batch_size": 8,
                 "evaluation": {"documents": 1},
+                **tokenizer,
             },
             "training": {"steps": 30, "device": "cpu", "optimizer": {"kind": "adamw", "learning_rate": 0.02}},
         }
     )
-    directory = tmp_path_factory.mktemp("run")
     assert fit(config, directory)["outcome"] == "finished"
     return directory / CHECKPOINT
+
+
+@pytest.fixture(scope="module")
+def checkpoint(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(corpus, tmp_path_factory.mktemp("run"), {"kind": "attention", "memory": 16, "encoding": "xl"})
+
+
+@pytest.fixture(scope="module")
+def draft(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(corpus, tmp_path_factory.mktemp("draft"), {"kind": "linear"})
 
 
 @pytest.mark.slow
@@ -217,6 +228,34 @@ def test_the_command_writes_on_from_a_prompt(checkpoint: Path, capsys: pytest.Ca
     expected = "".join(write(checkpoint, "grün ", 20, GREEDY))
     output = capsys.readouterr().out
     assert output == expected + "\n" and output.startswith("grün ")
+
+
+def test_a_draft_changes_no_likeliest_text_and_is_counted(
+    checkpoint: Path, draft: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--prompt", "grün ", "--length", "40", "--temperature", "0", "--memory", "47")
+    assert not command(str(checkpoint), *options)
+    expected = capsys.readouterr().out
+    assert not command(str(checkpoint), *options, "--draft", str(draft), "--draft-symbols", "3")
+    output = capsys.readouterr()
+    assert output.out == expected
+    numbers = re.fullmatch(r"accepted (\d+) of (\d+) drafted symbols \(\d+ %\), (\d\.\d\d) a pass\n", output.err)
+    assert numbers is not None and 0 < int(numbers[1]) <= int(numbers[2]) <= 3 * 39
+    assert float(numbers[3]) == pytest.approx(40 / (40 - int(numbers[1])), abs=0.01)
+
+
+def test_a_draft_that_cannot_serve_is_refused_in_one_line(
+    checkpoint: Path, draft: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def line_of(*options: str) -> str:
+        assert command(str(checkpoint), "--prompt", "blå", "--draft", *options) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    assert "memory: drafts need a memory of all 45 symbols" in line_of(str(draft), "--length", "40")
+    assert "without beams" in line_of(str(draft), "--beams", "2")
+    other = trained(corpus, tmp_path, {"kind": "linear"}, tokenizer={"kind": "characters"})
+    assert "draft: this run has other symbols" in line_of(str(other))
 
 
 @pytest.mark.parametrize("options", [[], ["--temperature", "0"], ["--beams", "2"]], ids=" ".join)

@@ -1,0 +1,154 @@
+"""Speculative decoding: a small language model drafts symbols, and a large one reads them in one pass and accepts or
+replaces them, so that texts have the distribution of the large one (Leviathan et al. 2023, arXiv:2211.17192, algorithm
+1; Chen et al. 2023, arXiv:2302.01318)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lit_transformers.config import Positive
+from lit_transformers.decoding.generate import allowed
+from lit_transformers.decoding.sampling import SamplingConfig, distribution
+from lit_transformers.models.capabilities import CausalNetwork
+
+AGAIN = 16
+"""The most symbols of a text that are read again together with new drafts, where a state cannot be cut."""
+
+
+@dataclass
+class Acceptance:
+    """Counts of the passes of the large model, and of the symbols that were drafted and accepted. Each pass adds one
+    symbol of its own to those that it accepts."""
+
+    passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def message(self) -> str:
+        """Returns a sentence with the share of accepted symbols and the symbols of a pass."""
+        share = 100 * self.accepted / max(1, self.drafted)
+        a_pass = (self.accepted + self.passes) / max(1, self.passes)
+        return f"accepted {self.accepted:,} of {self.drafted:,} drafted symbols ({share:.0f} %), {a_pass:.2f} a pass"
+
+
+class Draws:
+    """The random choices of speculative decoding."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+
+    def symbol(self, probabilities: Float[Tensor, " v"]) -> Int[Tensor, " 1"]:
+        """Draws a symbol."""
+        return torch.multinomial(probabilities, 1, generator=self.generator)
+
+    def accepted(self, chances: Float[Tensor, " k"]) -> int:
+        """Returns how many drafted symbols are accepted before the first one that is not, each by its chance; a chance
+        of 1 or more is certain."""
+        uniform = torch.rand(chances.shape, generator=self.generator, dtype=chances.dtype, device=chances.device)
+        return int((uniform < chances).cumprod(dim=0).sum())
+
+
+class TextStates:
+    """Reads a text with a language model as it grows, and goes back where the text changes.
+
+    ``states`` holds states by the number of symbols that were read. ``keep`` cuts a state of keys and values, and
+    returns from any other to the last one before, so that later symbols are read again.
+    """
+
+    def __init__(self, model: CausalNetwork, forbidden: int | None = None) -> None:
+        self.model, self.forbidden = model, forbidden
+        self.states: dict[int, Any] = {0: None}
+
+    def log_probabilities(self, text: Int[Tensor, " t"], count: int) -> Float[Tensor, "n v"]:
+        """Returns log-probabilities of the symbols after the last ``count`` symbols of a text."""
+        if len(text) - count - self.last() > AGAIN:
+            self.read(text[:-count])
+        hidden = self.read(text)[0, -count:]
+        return allowed(self.model.tokens.log_probabilities(hidden), self.forbidden)
+
+    def read(self, text: Int[Tensor, " t"]) -> Float[Tensor, "1 n d"]:
+        """Reads the symbols of a text after those that were read, and returns the vectors of these."""
+        start = self.last()
+        output = self.model(text[None, start:], self.states[start], unbroken=start)
+        self.states[len(text)] = output.state
+        return output.hidden
+
+    def last(self) -> int:
+        """Returns how many symbols the last state has read."""
+        return max(self.states)
+
+    def keep(self, length: int) -> None:
+        """Forgets all but the first ``length`` symbols, as far as they were read."""
+        after, before = self.last(), max(read for read in self.states if read <= length)
+        kept = self.states[before]
+        if before < length < after:
+            cut = self.model.first_symbols(self.states[after], after, length)
+            before, kept = (before, kept) if cut is None else (length, cut)
+        self.states = {before: kept}
+
+
+@torch.no_grad()
+def speculate(
+    model: CausalNetwork,
+    draft: CausalNetwork,
+    prompt: Int[Tensor, " t"],
+    length: int,
+    config: SamplingConfig,
+    draft_symbols: Positive = 4,
+    forbidden: int | None = None,
+    acceptance: Acceptance | None = None,
+    draws: Draws | None = None,
+) -> Iterator[int]:
+    """Yields ``length`` symbols after the prompt, with the distribution of ``sample`` for ``model``, whatever the draft
+    is. Both networks have the same vocabulary, and all settings of ``config`` apply to both.
+
+    At temperature 0 these are the symbols of ``sample``, unless the two likeliest differ by less than rounding: a
+    network that reads several symbols at once sums in another order. The model must stream, and its memory must hold
+    all symbols before each.
+    draft_symbols: the most symbols that are drafted for a pass. forbidden: never generated. acceptance: counts to add
+    to. draws: the random choices; by default of the seed.
+    """
+    acceptance, draws = acceptance or Acceptance(), draws or Draws(config.generator(prompt.device))
+    text = torch.cat([prompt, prompt.new_zeros(length)])
+    target, drafter = TextStates(model, forbidden), TextStates(draft, forbidden)
+    end = len(prompt)
+    while end < len(text):
+        places = range(end, min(end + draft_symbols, len(text) - 1))
+        drafted = []
+        for place in places:
+            drafted.append(distribution(drafter.log_probabilities(text[:place], 1), config)[0])
+            text[place : place + 1] = draws.symbol(drafted[-1])
+        expected = distribution(target.log_probabilities(text[: end + len(places)], len(places) + 1), config)
+        symbols = text[end : end + len(places)]
+        accepted = draws.accepted(chances(expected, torch.stack(drafted), symbols)) if drafted else 0
+        is_whole = accepted == len(places)
+        rest = expected[accepted] if is_whole else residual(expected[accepted], drafted[accepted])
+        text[end + accepted : end + accepted + 1] = draws.symbol(rest)
+        acceptance.passes, acceptance.drafted = acceptance.passes + 1, acceptance.drafted + len(places)
+        acceptance.accepted += accepted
+        target.keep(end + accepted)
+        drafter.keep(end + accepted)
+        yield from text[end : end + accepted + 1].tolist()
+        end += accepted + 1
+
+
+def chances(
+    expected: Float[Tensor, "n v"], drafted: Float[Tensor, "k v"], symbols: Int[Tensor, " k"]
+) -> Float[Tensor, " k"]:
+    """Returns the chance p(x) / q(x) of each drafted symbol x, certain above 1 (arXiv:2211.17192, section 2.3).
+    ``expected`` has further rows, which no drafted symbol belongs to."""
+    p, q = (probabilities.gather(1, symbols[:, None]).squeeze(1) for probabilities in (expected[:-1], drafted))
+    return p / q
+
+
+def residual(expected: Float[Tensor, " v"], drafted: Float[Tensor, " v"]) -> Float[Tensor, " v"]:
+    """Returns the distribution of the symbol that replaces one that is not accepted: max(0, p - q), normalised."""
+    difference = (expected - drafted).clamp(min=0)
+    rest = torch.where(difference.sum() > 0, difference, expected)  # equal but for rounding
+    return rest / rest.sum()
