@@ -152,6 +152,7 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of sampling.")] = 0,
     draft: Annotated[Path | None, typer.Option(help="Draft symbols with the checkpoint.ckpt of a smaller run.")] = None,
     draft_symbols: Annotated[int, typer.Option(min=1, help="Symbols to draft for a pass of the model.")] = 4,
+    precision: InPrecision = "float32",
     allowed: AllowedModules = None,
 ) -> None:
     """Continue a prompt; by a run of the task strings on prompts, write the answer to it.
@@ -169,7 +170,7 @@ def generate(
 
     limit_threads()
     sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    writer = TextWriter(checkpoint, memory, draft)
+    writer = TextWriter(checkpoint, memory, draft, precision)
     for text in writer.write(prompt, length, sampling, beams, draft_symbols):
         sys.stdout.write(text)
         sys.stdout.flush()

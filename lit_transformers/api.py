@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from lit_transformers.checked_files import Precision
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.decoding.sampling import SamplingConfig
 from lit_transformers.inference.write import write
@@ -78,6 +79,7 @@ def generate(
     seed: int = 0,
     draft: str | Path | None = None,
     draft_symbols: int = 4,
+    precision: Precision = "float32",
 ) -> str:
     """Returns the prompt and ``length`` symbols after it. The options are those of the command of this name.
 
@@ -85,7 +87,7 @@ def generate(
     """
     sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     drafting = None if draft is None else Path(draft)
-    return "".join(write(Path(checkpoint), prompt, length, sampling, beams, memory, drafting, draft_symbols))
+    return "".join(write(Path(checkpoint), prompt, length, sampling, beams, memory, drafting, draft_symbols, precision))
 
 
 def fit(run: Run, directory: str | Path) -> dict[str, Plain]:

@@ -12,17 +12,18 @@ from torch import Tensor
 
 from datamodules import PromptDataConfig, Tokenizer, tokenizer_from_dict
 from datamodules.pairs.prompts import prompt_shape
+from lit_transformers.checked_files import Precision
 from lit_transformers.config import ConfigError, Memory
 from lit_transformers.decoding.generate import beam_search, sample
 from lit_transformers.decoding.sampling import SamplingConfig
 from lit_transformers.decoding.speculative import Acceptance, speculate
+from lit_transformers.inference.precision import computed_in, quantise_network
 from lit_transformers.models.capabilities import CausalNetwork
 from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.causal_lm import CausalLM
 from lit_transformers.tasks.seq2seq import Seq2Seq
 from lit_transformers.tasks.strings import Strings
-from lit_transformers.training.arithmetic import arithmetic
 
 
 class TextWriter:
@@ -31,11 +32,17 @@ class TextWriter:
     ``repeats``: whether a text begins with its prompt; answers do not.
     """
 
-    def __init__(self, checkpoint: Path, memory: int | None = None, draft: Path | None = None) -> None:
+    def __init__(
+        self,
+        checkpoint: Path,
+        memory: int | None = None,
+        draft: Path | None = None,
+        precision: Precision = "float32",
+    ) -> None:
         """memory: the number of tokens that stay visible; None for memory and segment of training together. draft: the
         checkpoint of a smaller run that drafts symbols. Raises ConfigError if a checkpoint belongs to another task, if
         the mixer has no memory to set or cannot read several drafted symbols at once, or if the runs have different
-        symbols."""
+        symbols. precision: of the passes of both networks."""
         task, config, extra = load(checkpoint)
         if isinstance(task, Seq2Seq):
             raise ConfigError("a seq2seq writes from a source; give it lines with: translate, or summarize", "task")
@@ -55,8 +62,10 @@ class TextWriter:
             raise ConfigError(f"a {config.model.get('mixer.kind')} mixer has no memory to set", "memory")
         self.task, self.tokenizer = task, tokenizer_from_dict(extra["tokenizer"])
         self.shape = prompt_shape(config.data, extra) if isinstance(config.data, PromptDataConfig) else None
-        self.model, self.acceptance = config.model, Acceptance()
-        self.draft = None if draft is None else TextWriter(draft)
+        self.model, self.acceptance, self.precision = config.model, Acceptance(), precision
+        if precision == "int8":
+            quantise_network(task, task.device)
+        self.draft = None if draft is None else TextWriter(draft, precision=precision)
         if self.draft is not None:
             self.require_draft(self.draft)
 
@@ -90,7 +99,7 @@ class TextWriter:
         except UnicodeEncodeError as error:
             raise ConfigError(f"UTF-8 cannot write character {error.start + 1}; type another", "prompt") from None
         evaluator, boundary = self.task.evaluator(), self.task.data.vocabulary.boundary
-        with arithmetic(self.task.training_config):
+        with computed_in(self.precision, self.task.training_config, self.task.device):
             if self.shape is not None:
                 row = torch.from_numpy(self.shape.prompt(encoded, 0))
                 symbols = self.symbols(evaluator, row, length, sampling, draft_symbols, None)
@@ -135,9 +144,10 @@ def write(
     memory: int | None = None,
     draft: Path | None = None,
     draft_symbols: int = 4,
+    precision: Precision = "float32",
 ) -> Iterator[str]:
     """Yields a text as ``TextWriter`` writes it."""
-    yield from TextWriter(checkpoint, memory, draft).write(prompt, length, sampling, beams, draft_symbols)
+    yield from TextWriter(checkpoint, memory, draft, precision).write(prompt, length, sampling, beams, draft_symbols)
 
 
 def pieces(symbols: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:

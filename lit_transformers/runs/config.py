@@ -131,8 +131,6 @@ class RunConfig(Config):
             yield "compression changes the last weights, and training.stop selects others; set training.stop to null"
         if self.training.strategy == "fsdp":
             yield "compression needs whole matrices, of which fsdp leaves each rank a part; set training.strategy: ddp"
-        if self.task.evaluation and any(compression.changes_passes for compression in self.compression):
-            yield "task.evaluation measures another network, whose passes compression does not change; empty it"
         if self.training.cache_features:
             yield "compression changes the network whose features are cached; set training.cache_features: false"
         if self.training.cached_layers:

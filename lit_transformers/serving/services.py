@@ -137,15 +137,14 @@ def services_of(options: ServingOptions) -> Services:
     does not fit it."""
     task, _, _ = load(options.checkpoint)
     lines = LineOptions(options.batch_tokens, overlong=options.overlong, precision=options.precision)
-    if options.precision != "float32" and (
-        isinstance(task, CausalLM | Strings) or (isinstance(task, QuestionAnswering) and options.passages is not None)
-    ):
-        reason = "texts are generated, and answered from encoded passages, in float32"
-        raise ConfigError(f"{reason}; omit {options.precision}", "--precision")
+    if isinstance(task, QuestionAnswering) and options.passages is not None and options.precision != "float32":
+        raise ConfigError(
+            f"answers from encoded passages are computed in float32; omit {options.precision}", "--precision"
+        )
     if options.passages is not None and not isinstance(task, QuestionAnswering | Retrieval):
         raise ConfigError(f"a run of the task {task.config.kind} reads no passages; omit it", "--passages")
     if isinstance(task, CausalLM | Strings):
-        return Services({}, TextWriter(options.checkpoint))
+        return Services({}, TextWriter(options.checkpoint, precision=options.precision))
     writers = list[LineWriter]()
     if isinstance(task, Seq2Seq):
         wanted = TranslationOptions(overlong=options.overlong, precision=options.precision)

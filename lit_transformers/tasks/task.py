@@ -25,7 +25,7 @@ from lit_transformers.heads.metric import HeadsMetric
 from lit_transformers.mixer import Mixer
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig, Network
-from lit_transformers.quantisation import restore_quantisers
+from lit_transformers.quantisation import restore_quantisers, share_quantisers
 from lit_transformers.records.measure import Measure
 from lit_transformers.stacks.block import add_losses
 from lit_transformers.stacks.carried import Carried
@@ -474,8 +474,10 @@ class Task(L.LightningModule, ABC):
         if self._evaluator is None or self._evaluator[1] != self.device:  # buffers do not move with the task
             with torch.random.fork_rng(devices=[]), self.device:
                 network = self.model_config.override(self.config.evaluation).build(self.data)
+            share_quantisers(self.network, network)
             network.load_state_dict(self.network.state_dict(keep_vars=True), assign=True)
             self._evaluator = (network.eval(), self.device)
+        share_quantisers(self.network, self._evaluator[0])  # compressions add them at the end of training
         return self._evaluator[0]
 
     def begin_evaluation(self) -> None:

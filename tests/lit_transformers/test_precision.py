@@ -14,10 +14,12 @@ from torch import Tensor
 
 from lit_transformers.checked_files import Precision
 from lit_transformers.config import ConfigError
+from lit_transformers.decoding.sampling import SamplingConfig
 from lit_transformers.inference import precision as module
 from lit_transformers.inference.precision import quantise_network
+from lit_transformers.inference.write import TextWriter
 from lit_transformers.maps import LinearMap
-from lit_transformers.runs import load
+from lit_transformers.runs import RunConfig, load
 
 LINES = [*TEXTS, *(f"{one} {other} {one}" for one in TEXTS for other in TEXTS)]
 
@@ -113,3 +115,27 @@ def test_inputs_of_fewer_bits_are_refused(tmp_path: Path) -> None:
     first.quantiser.bits = 4
     with pytest.raises(ConfigError, match="have 4 bits, and those of int8 have 8; use float32"):
         quantise_network(task, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("precision", ["int8", "bfloat16"])
+def test_a_text_is_written_in_a_precision(precision: Precision, tmp_path: Path) -> None:
+    """With the network of its evaluation, whose memory is longer than that of training."""
+    model = {"kind": "language_model", "dim": 8, "heads": 2, "depth": 1, "mixer": {"kind": "attention", "memory": 8}}
+    (tmp_path / "texts").mkdir()
+    for number in range(4):
+        (tmp_path / "texts" / f"{number}.txt").write_text(f"a text of few words, of which there are {number}. " * 20)
+    source = {"kind": "files", "path": str(tmp_path / "texts"), "piece": 64}
+    data = {"source": source, "segment_length": 8, "batch_size": 2}
+    training = {"steps": 1, "device": "cpu"}
+    checkpoint, _ = saved(RunConfig.from_dict({"model": model, "data": data, "training": training}), tmp_path)
+    writer = TextWriter(checkpoint, precision=precision)
+    dtypes, products = set[torch.dtype](), list[int]()
+    network = writer.task.evaluator()
+    assert network is not writer.task.network
+    for linear in network.modules():
+        if isinstance(linear, LinearMap):
+            linear.register_forward_hook(lambda _, __, output: dtypes.add(output.dtype))
+            products.append(linear.quantiser is not None and linear.quantiser.execution == "int8")
+    assert len("".join(writer.write("a", 4, SamplingConfig(temperature=0.0)))) >= 1
+    assert dtypes == {torch.bfloat16 if precision == "bfloat16" else torch.float32}
+    assert products == [precision == "int8"] * 6

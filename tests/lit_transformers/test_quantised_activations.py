@@ -249,6 +249,24 @@ def test_a_checkpoint_with_quantised_inputs_is_read_everywhere(dense: Path, simu
     assert all(linear.quantiser is not None for linear in maps_of(Task.load_from_checkpoint(checkpoint)).values())
 
 
+def test_the_network_of_an_evaluation_has_the_quantised_inputs(simulated: tuple[Path, float]) -> None:
+    """Also one that was built before compression added them, as in a validation amid training."""
+    checkpoint, nats = simulated
+    evaluation = {"task.evaluation": {"mixer.dropout": 0.0}}
+    assert evaluate(checkpoint, evaluation)["val/nats"] == pytest.approx(nats, abs=1e-6)
+    task, *_ = load(checkpoint, evaluation)
+    quantisers = {name: linear.quantiser for name, linear in maps_of(task).items()}
+    for linear in maps_of(task).values():
+        linear.quantiser = None
+    assert not any(linear.quantiser for linear in maps_of(task.evaluator()).values())
+    for name, linear in maps_of(task).items():
+        linear.quantiser = quantisers[name]
+    shared = {name.removeprefix("network."): own for name, own in quantisers.items()}
+    assert {name: linear.quantiser for name, linear in maps_of(task.evaluator()).items()} == shared and all(
+        shared.values()
+    )
+
+
 @needs_exact_product
 @pytest.mark.usefixtures("without_vnni")
 def test_a_run_is_measured_alike_however_it_is_executed(
@@ -327,7 +345,6 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
         {},
         "compression.1: follows compression.0 on network.stack.blocks.0.feedforward",
     ),
-    "evaluation": ([DYNAMIC], {"task.evaluation": {"mixer.dropout": 0.0}}, "whose passes compression does not change"),
 }
 
 

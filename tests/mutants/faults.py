@@ -5984,6 +5984,14 @@ COMPRESSION_FAULTS = (
     ),
     Fault(
         "compression",
+        "the network of an evaluation keeps the quantisers that it was built with",
+        "lit_transformers/tasks/task.py",
+        "        share_quantisers(self.network, self._evaluator[0])  # compressions add them at the end of training\n",
+        "",
+        (f"{ACTIVATIONS}the_network_of_an_evaluation_has_the_quantised_inputs",),
+    ),
+    Fault(
+        "compression",
         "rounded inputs have no gradient",
         "lit_transformers/quantisation.py",
         "return quantised + (x - x.detach()) if x.requires_grad and torch.is_grad_enabled() else quantised",
