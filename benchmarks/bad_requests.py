@@ -10,7 +10,7 @@ checkpoint, a small classifier is served.
 A fault is a status of 5xx, a refusal that is not one line of JSON, a sound request that is not answered, and a
 connection that hangs. Before and after, the server answers the same texts, which must have the same answers. Memory is
 measured every tenth of the requests. The command exits with status 1 where there is a fault, where an answer has
-changed, or where memory has grown by more than 16 MiB from 20 % of the requests to the end.
+changed, or where memory has grown by more than 32 MiB from 20 % of the requests to the end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from lit_transformers.serving.worker import answer_messages
 
 PATIENCE = 40.0
 """Seconds after which a connection hangs. The server gives up a request after 30 s."""
-GROWTH = 16.0
+GROWTH = 32.0
 """Mebibytes by which the memory of a server may grow."""
 ALLOWED = frozenset({200, 400, 401, 404, 405, 408, 413, 422, 429, 431})
 """The statuses of answers and of refusals for which the client is the cause."""

@@ -14,7 +14,7 @@ from served import serving_network
 from tiny_runs import tiny_run
 
 from benchmarks import bad_requests
-from benchmarks.bad_requests import BadRequest, RequestCounts, Reply, abused, attempted, fault_of
+from benchmarks.bad_requests import BadRequest, Reply, RequestCounts, abused, attempted, fault_of
 from benchmarks.serving import RunningServer
 
 
