@@ -175,8 +175,11 @@ def test_slow_and_half_sent_requests_end(tmp_path: Path, monkeypatch: pytest.Mon
         assert reply.headers["connection"] == "close"
 
 
-def test_the_rest_of_a_body_whose_request_is_refused_is_no_head(served: Served) -> None:
-    body = b" " * 100_000
+def test_the_rest_of_a_body_whose_request_is_refused_is_no_head(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.BoundedProtocol, "longest_head", 1000)
+    body = b" " * 5000
     with served.connect(request_of(b"", "/nothing", f"Content-Length: {len(body)}")) as connection:
         assert reply_from(connection).status == 404
         connection.sendall(body)
