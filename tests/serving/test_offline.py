@@ -102,8 +102,8 @@ def test_answers_over_http_are_the_lines_of_the_command(
         abilities = served.dispatcher.abilities
         assert abilities.checked == len(SENTENCES) * len(abilities.examples), "the gate has left out texts"
         lines = requests_of(case.ability, served)
-        expected = [written(case, folder, [line], monkeypatch) for line in lines]
         alone = [served.bytes_of(f"/{case.ability}", line.encode()) for line in lines]
+        expected = [written(case, folder, [line], monkeypatch) for line in lines]
         assert len({*alone}) > 1
         assert [[body] for body in alone] == expected
         together = [json.loads(line) for line in written(case, folder, lines, monkeypatch)]
@@ -120,7 +120,8 @@ def test_a_text_over_http_is_the_one_that_generate_writes(
     folder = folders["generate"]
     options = {"length": 20, "temperature": 0.7, "top_k": 5, "seed": 3}
     with serving_network(folder / "checkpoint.ckpt") as served:
-        capsysbinary.readouterr()
+        assert served.ask("/health", method="GET").status == 200
+        capsysbinary.readouterr()  # where it listens, which it has printed before it answers
         for prompt in ("The river", "blå"):
             arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
             assert main(["generate", str(folder / "checkpoint.ckpt"), "--prompt", prompt, *arguments]) == 0
