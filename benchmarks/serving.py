@@ -42,6 +42,8 @@ SLOW_SECONDS = 0.02
 TIMES_TOO_MANY = 10
 SLOW_QUEUE = 64
 """Texts that wait for the slow process, at most."""
+KEPT_SECONDS = 3.0
+"""Seconds after which an idle connection is not used again. A server closes it after 5."""
 Target = Callable[[Connection, ServingOptions], None]
 
 
@@ -165,15 +167,17 @@ async def loaded(port: int, texts: Sequence[str], connections: int) -> Load:
 
 async def overloaded(port: int, rate: float, length: float) -> Load:
     """Sends so many texts a second, each over a connection that waits for no answer, for ``length`` seconds."""
-    idle = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]()
+    idle = list[tuple[float, tuple[asyncio.StreamReader, asyncio.StreamWriter]]]()
     seconds, statuses = list[float](), Counter[int]()
 
     async def send_one() -> None:
-        streams = idle.pop() if idle else await connected(port)
         begin = time.perf_counter()
+        since, streams = idle.pop() if idle else (-KEPT_SECONDS, None)
+        if streams is None or begin - since > KEPT_SECONDS:
+            streams = await connected(port)
         statuses[await request(*streams, "a")] += 1
         seconds.append(time.perf_counter() - begin)
-        idle.append(streams)
+        idle.append((time.perf_counter(), streams))
 
     begin, tasks = time.perf_counter(), list[asyncio.Task[None]]()
     while (passed := time.perf_counter() - begin) < length:

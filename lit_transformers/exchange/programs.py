@@ -136,6 +136,7 @@ def reader(file: Path, form: ProgramForm) -> Run:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 4  # an error is raised too
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     names = [own.name for own in session.get_inputs()]
 

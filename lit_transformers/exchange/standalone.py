@@ -26,6 +26,7 @@ from lit_transformers.exchange.fine_tuned import head_of_import, head_of_task
 from lit_transformers.exchange.transfer import family_of, positions_of, symbols_of_weights, without_adapters
 from lit_transformers.heads.answer_span import AnswerSpan
 from lit_transformers.heads.head import Head, Representation
+from lit_transformers.heads.hidden_symbols import HiddenSymbols
 from lit_transformers.heads.pooled import PooledHead
 from lit_transformers.heads.tag_label import TagLabel
 from lit_transformers.models.capabilities import CausalNetwork, RowNetwork
@@ -34,7 +35,9 @@ from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.evaluate import load, require_numbers
 from lit_transformers.runs.starting_weights import StartingWeights, start_from
 from lit_transformers.tasks import Task, TaskConfig
+from lit_transformers.tasks.causal_lm import CausalLM
 from lit_transformers.tasks.labelled import LabelledTask, marks
+from lit_transformers.tasks.masked_lm import MaskedLM
 from lit_transformers.training.config import TrainingConfig
 
 __all__ = ["ProgramInputs", "Standalone", "standalone_of"]
@@ -59,20 +62,25 @@ class ProgramInputs(NamedTuple):
 
 
 class Standalone(nn.Module):
-    """A network with its head, in evaluation. Without a head of labels it returns the last vectors of its network.
+    """A network with its head, in evaluation. A network that predicts symbols returns the logits of the symbol at each
+    token, or after it where it is causal, and the last vectors; without a head of labels any other one returns these
+    alone. A row is read without what a network could remember of others.
 
     inputs, outputs: their names. longest: symbols of the longest row. symbols: size of the vocabulary. per_token:
     whether outputs belong to tokens, so that those at padding mean nothing.
     """
 
-    def __init__(self, task: Task, longest: int) -> None:
+    def __init__(self, task: Task, longest: int, predicts: bool = True) -> None:
+        """predicts: whether the part that predicts symbols, if there is one, is trained."""
         super().__init__()
         self.network, self.longest, self.symbols = task.network, longest, task.data.vocabulary.size
         self.combination = task.combination if isinstance(task, LabelledTask) else None
         self.read: Callable[..., Representation] | None = task.read if isinstance(task, LabelledTask) else None
         self.head = head_of(task)
         self.per_token = not isinstance(self.head, PooledHead)
-        self.outputs = {AnswerSpan: ("start_logits", "end_logits"), type(None): ("last_hidden_state",)}.get(
+        self.predicts = predicts and predicts_symbols(task)
+        of_symbols = ("logits", "last_hidden_state") if self.predicts else ("last_hidden_state",)
+        self.outputs = {AnswerSpan: ("start_logits", "end_logits"), type(None): of_symbols}.get(
             type(self.head), ("logits",)
         )
         self.eval().float().requires_grad_(False)
@@ -87,7 +95,8 @@ class Standalone(nn.Module):
         """Returns the tensors that ``outputs`` names: of rows (b, o), or of their tokens (b, t, ...)."""
         batch = labelled(ProgramInputs(input_ids, attention_mask, token_type_ids))
         if self.read is None:
-            return (self.hidden(batch),)
+            hidden = self.hidden(batch)
+            return (self.symbol_logits(hidden), hidden) if self.predicts else (hidden,)
         reading = self.read(self.network, batch)
         match self.head:
             case PooledHead():
@@ -105,6 +114,11 @@ class Standalone(nn.Module):
             return network.read_row(batch.inputs, mask, marks(batch), batch.segments).hidden
         assert isinstance(network, CausalNetwork)
         return network(batch.inputs, None, mask).hidden
+
+    def symbol_logits(self, hidden: Float[Tensor, "b t d"]) -> Float[Tensor, "b t v"]:
+        """Returns the logits of all symbols, given the last vectors; of an adaptive softmax log probabilities."""
+        vectors = self.network.predict(hidden) if isinstance(self.network, RowNetwork) else hidden
+        return self.network.tokens.scores(vectors)
 
     @torch.no_grad()
     def reads_segments(self) -> bool:
@@ -127,6 +141,11 @@ def labelled(rows: ProgramInputs) -> LabelledBatch:
     """Returns rows as a batch without labels."""
     nothing = torch.zeros_like(rows.symbols[:, 0])
     return LabelledBatch(rows.symbols, rows.real.bool(), nothing, None, nothing, None, segments=rows.segments)
+
+
+def predicts_symbols(task: Task) -> bool:
+    """Whether a task predicts the symbol at each token of a row, or the one after it, from the last vectors."""
+    return type(task) is CausalLM or (type(task) is MaskedLM and type(task.symbols) is HiddenSymbols)
 
 
 def head_of(task: Task) -> Head | None:
@@ -153,7 +172,8 @@ def standalone_of(source: Path, weights: StartingWeights) -> tuple[Standalone, l
         return Standalone(task, task.data.length), notes
     weights, notes = without_adapters(weights)
     require_exportable(weights.model)
-    return Standalone(task_of_import(weights), longest_of(weights)), notes
+    task, predicts = task_of_import(weights)
+    return Standalone(task, longest_of(weights), predicts), notes
 
 
 def task_of_run(source: Path) -> tuple[Task, list[str]]:
@@ -176,9 +196,9 @@ def plain_model(model: ModelConfig) -> ModelConfig:
     return model.override({"adapter": None, "unpadded": False})
 
 
-def task_of_import(weights: StartingWeights) -> Task:
-    """Returns the task of imported weights: with their fine-tuned head, or else that of pretraining. Raises ConfigError
-    for a head without weights."""
+def task_of_import(weights: StartingWeights) -> tuple[Task, bool]:
+    """Returns the task of imported weights, with their fine-tuned head, or else that of pretraining, and whether they
+    hold the part that predicts symbols. Raises ConfigError for a head without weights."""
     vocabulary = Vocabulary(size=symbols_of_weights(weights), boundary=0, unit="piece", byte_lengths=None)
     head, length = head_of_import(weights), longest_of(weights)
     config = family_of(weights.model).task if head is None else TaskConfig.from_dict(weights.task)
@@ -188,7 +208,7 @@ def task_of_import(weights: StartingWeights) -> Task:
     lines = start_from(task, {"network": weights} | ({} if head is None else {"heads": weights}))
     if head is not None and (anew := [line for line in lines if line.startswith("heads.") and "starts anew" in line]):
         raise ConfigError(f"lacks the weights of its head: {anew[0]}", weights.place)
-    return task
+    return task, not any(line.startswith("network.") and "starts anew" in line for line in lines)
 
 
 def with_labels(data: DataDescription, names: list[str] | None, weights: StartingWeights) -> DataDescription:

@@ -58,6 +58,11 @@ class TokenEmbedding(nn.Module, ABC):
     def log_probabilities(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
         """Returns the log probability of every symbol in the vocabulary, in float32."""
 
+    def scores(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
+        """Hook: returns numbers in float32 whose softmax is the probability of every symbol. By default these are log
+        probabilities."""
+        return self.log_probabilities(hidden)
+
     @abstractmethod
     def nll(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """Returns -log p of each target, in float32; 0 where the target is IGNORED."""
@@ -139,12 +144,14 @@ class FullTokenEmbedding(TokenEmbedding):
         return vectors
 
     def log_probabilities(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
-        return full_precision(self.logits(hidden)).log_softmax(dim=-1)
+        return self.scores(hidden).log_softmax(dim=-1)
+
+    def scores(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
+        return full_precision(self.logits(hidden))
 
     def nll(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         def cross_entropy(hidden: Float[Tensor, "n d"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-            logits = full_precision(self.logits(hidden))
-            return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
+            return F.cross_entropy(self.scores(hidden), targets, ignore_index=IGNORED, reduction="none")
 
         return of_targets(cross_entropy, hidden, targets)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import lightning as L
@@ -25,8 +27,9 @@ from lit_transformers.training.callbacks import measured
 from lit_transformers.training.checkpoints import CODE, TRAINING, read
 from lit_transformers.trust import require_allowed
 
-__all__ = ["evaluate", "load", "open_data", "require_numbers"]
+__all__ = ["evaluate", "load", "open_data", "require_numbers", "shared_networks"]
 
+Loaded = tuple[Task, RunConfig, dict[str, Plain]]
 
 REMEDY = "read it with the code that has trained it, that of its plug-ins too, and without changes to the network"
 """The way out where code builds another network than that of a checkpoint."""
@@ -60,9 +63,21 @@ def open_data(checkpoint: Path, task: Task, config: RunConfig, extra: dict[str, 
     return data
 
 
-def load(
-    checkpoint: Path, changes: dict[str, Plain] | None = None, *, is_own: bool = False
-) -> tuple[Task, RunConfig, dict[str, Plain]]:
+NETWORKS: ContextVar[dict[tuple[Path, str], Loaded] | None] = ContextVar("NETWORKS", default=None)
+"""The networks of ``shared_networks``, by their checkpoint and changes; None outside of its block."""
+
+
+@contextmanager
+def shared_networks() -> Iterator[None]:
+    """Within the block, ``load`` reads a checkpoint once for the same changes, and then returns the same network."""
+    token = NETWORKS.set({})
+    try:
+        yield
+    finally:
+        NETWORKS.reset(token)
+
+
+def load(checkpoint: Path, changes: dict[str, Plain] | None = None, *, is_own: bool = False) -> Loaded:
     """Returns a trained task, its run's config, and the metadata of its data. Plug-ins are imported, for it may have
     parts of theirs; a line names those whose files have changed since. Nothing in the checkpoint is executed.
 
@@ -70,6 +85,16 @@ def load(
     is no checkpoint of this suite, where its run has parts that are not known in this process, or names a class that a
     file may not.
     """
+    kept, key = NETWORKS.get(), (checkpoint, repr(sorted((changes or {}).items())))
+    if kept is None:
+        return loaded(checkpoint, changes or {}, is_own)
+    if key not in kept:
+        kept[key] = loaded(checkpoint, changes or {}, is_own)
+    return kept[key]
+
+
+def loaded(checkpoint: Path, changes: Mapping[str, Plain], is_own: bool) -> Loaded:
+    """Reads what ``load`` returns from the file."""
     load_plugins()
     checkpoint_data = read(checkpoint)
     extra = checkpoint_data["lit_transformers"]
@@ -86,7 +111,7 @@ def load(
     if (warning := changed_since(extra.get(CODE, {}), checkpoint.name)) is not None:
         print(warning, file=sys.stderr, flush=True)
     symbols = symbols_of_checkpoint(checkpoint_data, str(checkpoint))
-    trained, config = config.data, changed(config, changes or {})
+    trained, config = config.data, changed(config, changes)
     extra |= with_errors_of(config.data, symbols).to_dict()
     with paths_within(config):
         description = config.data.description_from(extra)

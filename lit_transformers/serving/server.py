@@ -28,6 +28,8 @@ CONNECTIONS = 4096
 """The most connections at once."""
 OTHER_FILES = 64
 """The files that a server opens besides connections."""
+REFUSED = 32
+"""The most connections beyond the most at once that have the time to read why they are refused."""
 
 
 class ServerAddress(NamedTuple):
@@ -59,24 +61,28 @@ class BoundedProtocol(HttpToolsProtocol):
     """Refuses connections beyond the most at once, and requests whose head is too slow, too long or malformed. uvicorn
     waits for the first bytes without end, and reads heads of any length."""
 
-    seconds = 10.0
+    seconds, refused_seconds = 10.0, 1.0
     longest_head = 1 << 16
     most = CONNECTIONS
     timer: asyncio.TimerHandle | None = None
-    head, in_body = 0, False
+    head, in_body, is_refused = 0, False, False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         if len(self.connections) > self.most:
             self.refuse(503, "the server has too many connections; try again after 1 s", b"retry-after: 1\r\n")
-        self.watch()
+        else:
+            self.watch()
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.is_refused or self.transport.is_closing():
             return
+        is_of_body = self.in_body
         super().data_received(data)
+        if self.is_refused:
+            return
         self.watch()
-        self.head = 0 if self.in_body or self.timer is None else self.head + len(data)
+        self.head = 0 if is_of_body or self.in_body or self.timer is None else self.head + len(data)
         if self.head > self.longest_head and not self.transport.is_closing():
             self.refuse(431, f"a head has at most {self.longest_head} bytes")
 
@@ -106,11 +112,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self.refuse(400, "the request is no HTTP")
 
     def refuse(self, status: int, detail: str, header: bytes = b"") -> None:
-        """Answers without a request, and closes the connection."""
+        """Answers without a request, and closes the connection as soon as the client has, or after a second. A client
+        that still sends would otherwise get a broken connection in place of the answer."""
         body = json.dumps({"detail": detail}).encode()
         headers = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + header + headers + b"\r\n" + body)
-        self.transport.close()
+        self.is_refused = True
+        if self.timer is not None:
+            self.timer.cancel()
+        is_computed = self.cycle is not None and not self.cycle.response_complete
+        if is_computed or len(self.connections) > self.most + REFUSED:
+            self.transport.close()
+        else:
+            self.transport.write_eof()
+            self.timer = self.loop.call_later(self.refused_seconds, self.transport.close)
 
 
 def serve(options: ServingOptions, address: ServerAddress, limits: QueueLimits, access: Access) -> None:
@@ -142,7 +157,7 @@ def server_of(dispatcher: Dispatcher, address: ServerAddress, access: Access) ->
         app,
         http=type("Protocol", (BoundedProtocol,), {"most": most}),
         ws="none",
-        log_level="warning",
+        log_level="error",  # not a line for each bad request
         access_log=False,
         timeout_graceful_shutdown=address.grace,
     )

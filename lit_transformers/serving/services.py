@@ -15,10 +15,10 @@ from lit_transformers.inference.lines import Counts, LineOptions, LineWriter, So
 from lit_transformers.inference.passages import passage_finder_of, passages_in
 from lit_transformers.inference.predict import predictor_of
 from lit_transformers.inference.predict_symbols import HIDDEN
-from lit_transformers.inference.predictor import Predictor, require_writable
+from lit_transformers.inference.predictor import Predictor, load_for_lines, require_writable
 from lit_transformers.inference.translate import LINE_ENDS, TranslationOptions, Translator
 from lit_transformers.inference.write import TextWriter
-from lit_transformers.runs import load
+from lit_transformers.runs.evaluate import shared_networks
 from lit_transformers.serving.messages import BAD, FAULT, LineAnswer, ServingOptions
 from lit_transformers.tasks.causal_lm import CausalLM
 from lit_transformers.tasks.question_answering import QuestionAnswering
@@ -133,14 +133,19 @@ class Services(NamedTuple):
 
 
 def services_of(options: ServingOptions) -> Services:
-    """Returns what the checkpoint of a server can do. Raises ConfigError if it can do nothing with texts, or an option
-    does not fit it."""
-    task, _, _ = load(options.checkpoint)
+    """Returns what the checkpoint of a server can do. Its abilities share a network. Raises ConfigError if it can do
+    nothing with texts, or an option does not fit it."""
+    with shared_networks():
+        return services_of_one(options)
+
+
+def services_of_one(options: ServingOptions) -> Services:
+    """Returns what ``services_of`` returns, with a network for each ability unless they are shared."""
+    task, _, _ = load_for_lines(options.checkpoint)
     lines = LineOptions(options.batch_tokens, overlong=options.overlong, precision=options.precision)
     if isinstance(task, QuestionAnswering) and options.passages is not None and options.precision != "float32":
-        raise ConfigError(
-            f"answers from encoded passages are computed in float32; omit {options.precision}", "--precision"
-        )
+        reason = f"answers from encoded passages are computed in float32; omit {options.precision}"
+        raise ConfigError(reason, "--precision")
     if options.passages is not None and not isinstance(task, QuestionAnswering | Retrieval):
         raise ConfigError(f"a run of the task {task.config.kind} reads no passages; omit it", "--passages")
     if isinstance(task, CausalLM | Strings):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 import lit_transformers.__main__ as command
 from lit_transformers.adapters import BottleneckConfig
-from lit_transformers.batch import LabelledDescription, SpanLabels, Vocabulary, WordTagLabels
+from lit_transformers.batch import DataDescription, LabelledDescription, SpanLabels, Vocabulary, WordTagLabels
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings.positions import LearnedConfig
 from lit_transformers.exchange import programs
@@ -24,12 +25,30 @@ from lit_transformers.exchange.fine_tuned import head_of_import
 from lit_transformers.exchange.programs import check, export_program, random_rows, reader, trace, write_program
 from lit_transformers.exchange.standalone import Standalone, require_readable, standalone_of
 from lit_transformers.exchange.transfer import export_start, weights_of
-from lit_transformers.mixers import AttentionConfig, BigBirdConfig, LSHConfig
-from lit_transformers.models import EncoderConfig
+from lit_transformers.mixers import (
+    AttentionConfig,
+    BigBirdConfig,
+    BiLSTMConfig,
+    ConvolutionConfig,
+    EntmaxConfig,
+    LinearConfig,
+    LinformerConfig,
+    LocalConfig,
+    LSHConfig,
+    LSRAConfig,
+    MixerConfig,
+    SynthesizerConfig,
+    TopKConfig,
+    WindowConfig,
+)
+from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, ModelConfig
 from lit_transformers.runs import RunConfig, fit, load
 from lit_transformers.runs.starting_weights import read_weights
-from lit_transformers.tasks import TaskConfig
+from lit_transformers.tasks import Task, TaskConfig
+from lit_transformers.tasks.causal_lm import CausalLMConfig
+from lit_transformers.tasks.masked_lm import MaskedLM, MaskedLMConfig
 from lit_transformers.tasks.question_answering import QuestionAnsweringConfig
+from lit_transformers.tasks.seq2seq import Seq2SeqConfig
 from lit_transformers.tasks.tagging import TaggingConfig
 from lit_transformers.training.config import TrainingConfig
 
@@ -74,12 +93,16 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run" / "checkpoint.ckpt"
 
 
-def standalone(config: TaskConfig, model: EncoderConfig = ENCODER, data: LabelledDescription = DATA) -> Standalone:
-    task = config.build(model, data, TrainingConfig())
+def random_task(config: TaskConfig, model: ModelConfig, data: DataDescription) -> Task:
+    task = config.build(model, data, TrainingConfig()).eval()
     torch.manual_seed(0)
     for parameter in task.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    return Standalone(task, LONGEST)
+    return task
+
+
+def standalone(config: TaskConfig, model: EncoderConfig = ENCODER, data: LabelledDescription = DATA) -> Standalone:
+    return Standalone(random_task(config, model, data), LONGEST)
 
 
 def require_equal(network: Standalone, run: Callable[..., tuple[Tensor, ...]]) -> None:
@@ -133,6 +156,120 @@ def test_heads_of_tokens_give_their_logits_in_onnx_runtime(
     assert (network.inputs, network.outputs) == (("input_ids", "attention_mask", "token_type_ids"), outputs)
     write_program(trace(network), network, tmp_path / "model.onnx", "onnx")
     require_equal(network, reader(tmp_path / "model.onnx", "onnx"))
+
+
+LONG = 512
+LABELS = replace(DATA, length=LONG)
+MIXERS: dict[str, MixerConfig] = {
+    "attention": AttentionConfig(),
+    "linear": LinearConfig(),
+    "window": WindowConfig(window=4),
+    "local": LocalConfig(),
+    "convolution": ConvolutionConfig(),
+    "entmax": EntmaxConfig(),
+    "linformer": LinformerConfig(),
+    "lsra": LSRAConfig(),
+    "synthesizer": SynthesizerConfig(),
+}
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+def test_mixers_give_their_numbers_in_onnx_runtime_from_the_shortest_to_the_longest_rows(
+    kind: str, tmp_path: Path
+) -> None:
+    require_onnx()
+    model = EncoderConfig(**SMALL, positions=LearnedConfig(), mixer=MIXERS[kind])
+    network = Standalone(random_task(TaggingConfig(), model, LABELS), LONG)
+    require_equal_norms(network, tmp_path)
+
+
+def require_equal_norms(network: Standalone, folder: Path) -> None:
+    """A file of ONNX gives the outputs of its network at real symbols, within 1e-5 of their norm."""
+    write_program(trace(network), network, folder / "model.onnx", "onnx")
+    run = reader(folder / "model.onnx", "onnx")
+    for shape in ((1, 2), (3, 65), (32, LONG)):
+        rows = random_rows(network, *shape)
+        with torch.no_grad():
+            expected, outputs = network(*rows.given()), run(*rows.given())
+        for one, other in zip(expected, outputs, strict=True):
+            own, written = one[rows.real.bool()], other[rows.real.bool()]
+            assert own.norm() > 0 and (own - written).norm() <= 1e-5 * own.norm()
+
+
+def test_a_masked_lm_gives_the_logits_by_which_it_fills_and_its_states(tmp_path: Path) -> None:
+    require_onnx()
+    model = EncoderConfig(**SMALL, positions=LearnedConfig(), transform="gelu")
+    config = MaskedLMConfig()
+    task = random_task(config, model, config.probe_data(DATA.vocabulary, LONG))
+    assert isinstance(task, MaskedLM)
+    network = Standalone(task, LONG)
+    assert network.outputs == ("logits", "last_hidden_state")
+    require_equal_norms(network, tmp_path)
+    rows = random_rows(network, 3, 9)
+    logits, hidden = reader(tmp_path / "model.onnx", "onnx")(*rows.given())
+    with torch.no_grad():
+        states = task.network.read_row(rows.symbols, rows.real.bool(), torch.zeros(3, 9, dtype=torch.bool)).hidden
+        vectors = task.network.predict(states)
+        expected = vectors @ task.network.tokens.logits.weight.T + task.network.tokens.logits.bias
+    at = rows.real.bool()
+    torch.testing.assert_close(hidden[at], states[at], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits[at], expected[at], atol=1e-5, rtol=1e-5)
+
+
+def test_a_causal_lm_gives_the_logits_of_the_next_symbol(tmp_path: Path) -> None:
+    require_onnx()
+    config, model = CausalLMConfig(), LanguageModelConfig(**SMALL, mixer=AttentionConfig(encoding="rotary"))
+    task = random_task(config, model, config.probe_data(DATA.vocabulary, LONG))
+    network = Standalone(task, LONG)
+    assert (network.inputs, network.outputs) == (("input_ids", "attention_mask"), ("logits", "last_hidden_state"))
+    require_equal_norms(network, tmp_path)
+    run, rows = reader(tmp_path / "model.onnx", "onnx"), random_rows(network, 1, 12)
+    logits, hidden = run(*rows.given())
+    with torch.no_grad():
+        output = task.network(rows.symbols, None, None).hidden
+    torch.testing.assert_close(hidden, output, atol=1e-5, rtol=1e-5)
+    expected = output @ task.network.tokens.logits.weight.T + task.network.tokens.logits.bias
+    torch.testing.assert_close(logits, expected.detach(), atol=1e-5, rtol=1e-5)
+    changed = rows.symbols.clone()
+    changed[0, 7] = (changed[0, 7] + 1) % network.symbols
+    others, _ = run(changed, rows.real)
+    assert torch.equal(others[0, :7], logits[0, :7]) and not torch.allclose(others[0, 7], logits[0, 7])
+
+
+def test_an_import_without_the_part_that_predicts_symbols_gives_states_alone(checkpoint: Path) -> None:
+    weights = weights_of(checkpoint)
+    bare = {
+        name: own for name, own in weights.tensors.items() if not name.startswith(("heads.", "network.tokens.logi"))
+    }
+    for tensors, outputs in ((bare, ("last_hidden_state",)), (weights.tensors, ("logits", "last_hidden_state"))):
+        network, _ = standalone_of(checkpoint.parent, weights._replace(tensors=tensors, task=None))
+        assert network.outputs == outputs
+
+
+@pytest.mark.parametrize(
+    ("mixer", "reason"),
+    [
+        (BiLSTMConfig(), r"its computation follows from the length of rows"),
+        (TopKConfig(), r"its file does not run at the shape \(1, 2\)"),
+    ],
+)
+def test_mixers_that_no_program_computes_at_every_shape_are_refused(
+    mixer: MixerConfig, reason: str, tmp_path: Path
+) -> None:
+    require_onnx()
+    network = standalone(TaggingConfig(), EncoderConfig(**SMALL, positions=LearnedConfig(), mixer=mixer))
+    with pytest.raises(ConfigError, match=reason):
+        write_program(trace(network), network, tmp_path / "model.onnx", "onnx")
+        check(network, reader(tmp_path / "model.onnx", "onnx"))
+
+
+def test_a_network_that_reads_pairs_is_refused(checkpoint: Path) -> None:
+    _, config, _ = load(checkpoint)
+    seq2seq = Seq2SeqConfig()
+    model = EncoderDecoderConfig(**SMALL)
+    task = seq2seq.build(model, seq2seq.probe_data(DATA.vocabulary, LONGEST), TrainingConfig())
+    with pytest.raises(ConfigError, match="reads pairs of a source and a target"):
+        require_readable(task, config)
 
 
 def test_a_program_of_torch_gives_the_outputs_of_its_network(checkpoint: Path, tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ UNPADDED = "tests/contracts/test_unpadded.py::test_"
 PROGRAMS = "tests/lit_transformers/test_programs.py::test_"
 REQUESTS = "tests/serving/test_requests.py::test_"
 SERVING_PROCESS = "tests/serving/test_serving_process.py::test_"
+OFFLINE = "tests/serving/test_offline.py::test_answers_over_http_are_the_lines_of_the_command"
+BAD_REQUESTS = "tests/serving/test_bad_requests.py::test_"
 ABILITIES = "tests/serving/test_abilities.py::test_"
 TASKS = "tests/lit_transformers/test_"
 SPECULATIVE = "tests/contracts/test_speculative.py::test_"
@@ -9607,6 +9609,30 @@ FAULTS = (
     ),
     Fault(
         "programs",
+        "a program's logits of hidden symbols leave out the transform",
+        "lit_transformers/exchange/standalone.py",
+        "vectors = self.network.predict(hidden) if isinstance(self.network, RowNetwork) else hidden",
+        "vectors = hidden",
+        (f"{PROGRAMS}a_masked_lm_gives_the_logits_by_which_it_fills_and_its_states",),
+    ),
+    Fault(
+        "programs",
+        "a program gives logits by weights that were never trained",
+        "lit_transformers/exchange/standalone.py",
+        'return task, not any(line.startswith("network.") and "starts anew" in line for line in lines)',
+        "return task, True",
+        (f"{PROGRAMS}an_import_without_the_part_that_predicts_symbols_gives_states_alone",),
+    ),
+    Fault(
+        "programs",
+        "a program of a language model gives states alone",
+        "lit_transformers/exchange/standalone.py",
+        "self.predicts = predicts and predicts_symbols(task)",
+        "self.predicts = False",
+        (f"{PROGRAMS}a_causal_lm_gives_the_logits_of_the_next_symbol",),
+    ),
+    Fault(
+        "programs",
         "the batch of a file is fixed",
         "lit_transformers/exchange/programs.py",
         "dict.fromkeys(AXES, Dim.DYNAMIC)",
@@ -9668,6 +9694,54 @@ FAULTS = (
         "job, place = self.running.places[message.place]",
         "job, place = self.running.places[len(self.running.places) - 1 - message.place]",
         (f"{REQUESTS}every_request_gets_its_own_answer_and_a_bad_one_spoils_no_other",),
+    ),
+    Fault(
+        "serving",
+        "the rest of a refused body counts as a head",
+        "lit_transformers/serving/server.py",
+        "self.head = 0 if is_of_body or self.in_body",
+        "self.head = 0 if self.in_body",
+        (f"{REQUESTS}the_rest_of_a_body_whose_request_is_refused_is_no_head",),
+    ),
+    Fault(
+        "serving",
+        "a refused client that still sends gets no reason",
+        "lit_transformers/serving/server.py",
+        "            self.transport.write_eof()\n",
+        "            self.transport.close()\n",
+        (f"{REQUESTS}connections_beyond_the_most_are_refused_and_those_that_end_make_room",),
+    ),
+    Fault(
+        "serving",
+        "the predictions of a server read a checkpoint each",
+        "lit_transformers/runs/evaluate.py",
+        "    if key not in kept:\n",
+        "    if True:\n",
+        (f"{ABILITIES}all_that_a_server_predicts_shares_a_network",),
+    ),
+    Fault(
+        "serving",
+        "networks remain shared after the start of a server",
+        "lit_transformers/runs/evaluate.py",
+        "        NETWORKS.reset(token)",
+        "        pass",
+        (f"{ABILITIES}all_that_a_server_predicts_shares_a_network",),
+    ),
+    Fault(
+        "serving",
+        "every ability gives the answers of the first",
+        "lit_transformers/serving/worker.py",
+        "services.lines[message.ability].answers(message.lines)",
+        "next(iter(services.lines.values())).answers(message.lines)",
+        (f"{OFFLINE}[embed of classify]",),
+    ),
+    Fault(
+        "serving",
+        "a body that is nested too deeply fails the server",
+        "lit_transformers/serving/app.py",
+        '        raise HTTPException(422, f"the body is no JSON: {fault}") from None\n    except RecursionError:',
+        '        raise HTTPException(422, f"the body is no JSON: {fault}") from None\n    except ZeroDivisionError:',
+        (f"{BAD_REQUESTS}a_server_stays_as_it_was_under_bad_requests",),
     ),
     Fault(
         "serving",

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import multiprocessing
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import uvloop
 from stand_in_process import answer_as_told
 from waiting import SECONDS, wait_for
@@ -22,8 +25,9 @@ from lit_transformers.serving.dispatcher import Dispatcher, QueueLimits
 from lit_transformers.serving.messages import ServingOptions
 from lit_transformers.serving.metrics import Metrics
 from lit_transformers.serving.server import AnnouncedServer, ServerAddress, server_of
+from lit_transformers.serving.worker import answer_messages
 
-__all__ = ["Reply", "Served", "serving"]
+__all__ = ["Reply", "Served", "reply_from", "serving", "serving_network"]
 
 
 class Reply(NamedTuple):
@@ -71,6 +75,14 @@ class Served:
         finally:
             connection.close()
 
+    def bytes_of(self, path: str, body: bytes) -> bytes:
+        """Sends a request, and returns the body of the answer as it came."""
+        head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+        with self.connect(head.encode() + body) as connection:
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            return response.read()
+
     def later(self, path: str, body: Any) -> Future[Reply]:
         """Sends a request in another thread."""
         return self.pool.submit(self.ask, path, body)
@@ -84,9 +96,7 @@ class Served:
     def raw(self, content: bytes) -> Reply:
         """Sends bytes, and returns the answer to them."""
         with self.connect(content) as connection:
-            response = http.client.HTTPResponse(connection)
-            response.begin()
-            return reply_of(response)
+            return reply_from(connection)
 
     def computed(self) -> list[str]:
         """The texts that the process of the stand-in has begun."""
@@ -101,6 +111,13 @@ class Served:
         (self.folder / "go").touch()
 
 
+def reply_from(connection: socket.socket) -> Reply:
+    """Reads an answer from a connection."""
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    return reply_of(response)
+
+
 def reply_of(response: http.client.HTTPResponse) -> Reply:
     content = response.read()
     is_json = response.headers.get_content_type() == "application/json"
@@ -109,9 +126,16 @@ def reply_of(response: http.client.HTTPResponse) -> Reply:
 
 
 @contextmanager
-def serving(folder: Path, limits: QueueLimits | None = None, access: Access | None = None) -> Iterator[Served]:
-    """Runs a server of the stand-in as long as the block lasts."""
-    dispatcher = Dispatcher(ServingOptions(folder), limits or QueueLimits(timeout=60.0), Metrics(), answer_as_told)
+def serving(
+    folder: Path,
+    limits: QueueLimits | None = None,
+    access: Access | None = None,
+    options: ServingOptions | None = None,
+    target: Callable[[Connection, ServingOptions], None] = answer_as_told,
+) -> Iterator[Served]:
+    """Runs a server as long as the block lasts, by default one of the stand-in."""
+    limits = limits or QueueLimits(timeout=60.0)
+    dispatcher = Dispatcher(options or ServingOptions(folder), limits, Metrics(), target)
     served = Served(folder, dispatcher, ServerAddress(port=0), access or Access())
     thread = threading.Thread(target=served.run)
     thread.start()
@@ -126,3 +150,15 @@ def serving(folder: Path, limits: QueueLimits | None = None, access: Access | No
             served.server.should_exit = True
         thread.join()
         served.pool.shutdown()
+
+
+@contextmanager
+def serving_network(checkpoint: Path, **options: Any) -> Iterator[Served]:
+    """Runs a server of a checkpoint as long as the block lasts. The process that computes is forked from the one of the
+    tests, which has imported torch."""
+    context = multiprocessing.get_context("fork")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiprocessing, "get_context", lambda method: context)
+        own = ServingOptions(checkpoint, **options)
+        with serving(checkpoint.parent, options=own, target=answer_messages) as served:
+            yield served

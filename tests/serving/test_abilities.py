@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from lit_transformers.inference.passages import passage_finder_of, passages_in
 from lit_transformers.inference.predict import predictor_of
 from lit_transformers.inference.translate import TranslationOptions, Translator
 from lit_transformers.inference.write import TextWriter
+from lit_transformers.runs import load
 from lit_transformers.serving.messages import LineAnswer, Prompt, ServingOptions, TextPiece
 from lit_transformers.serving.services import LineService, Services, services_of
 from lit_transformers.serving.worker import check, pieces
@@ -99,6 +101,19 @@ def test_served_answers_are_those_of_the_commands(kind: Kind, folders: dict[Kind
                 assert answer.status == 422 and [*json.loads(answer.body)] == ["detail"], answer
             else:
                 assert answer.status == 200 and json.loads(answer.body) == rounded(next(expected))
+
+
+@pytest.mark.parametrize("kind", ["classify", "tag", "fill"])
+def test_all_that_a_server_predicts_shares_a_network(
+    kind: Kind, folders: dict[Kind, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules[load.__module__]
+    files, read = list[Path](), vars(module)["read"]
+    monkeypatch.setattr(module, "read", lambda file: (files.append(file), read(file))[1])
+    services(folders[kind])
+    assert files == [folders[kind] / "checkpoint.ckpt"]
+    tasks = [load(files[0])[0] for _ in range(2)]
+    assert tasks[0] is not tasks[1], "a network is shared after the server has started"
 
 
 def test_a_text_that_is_longer_than_in_training_is_refused_or_cut(folders: dict[Kind, Path]) -> None:

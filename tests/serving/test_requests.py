@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from served import Reply, Served, serving
+from served import Reply, Served, reply_from, serving
 
 from lit_transformers.serving import server
 from lit_transformers.serving.app import Access, joined
@@ -173,6 +175,19 @@ def test_slow_and_half_sent_requests_end(tmp_path: Path, monkeypatch: pytest.Mon
         assert reply.headers["connection"] == "close"
 
 
+def test_the_rest_of_a_body_whose_request_is_refused_is_no_head(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.BoundedProtocol, "longest_head", 1000)
+    body = b" " * 5000
+    with served.connect(request_of(b"", "/nothing", f"Content-Length: {len(body)}")) as connection:
+        assert reply_from(connection).status == 404
+        connection.sendall(body)
+        time.sleep(0.02)
+        connection.sendall(request_of(b'{"text": "a"}'))
+        assert reply_from(connection).status == 200
+
+
 def test_connections_beyond_the_most_are_refused_and_those_that_end_make_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +195,12 @@ def test_connections_beyond_the_most_are_refused_and_those_that_end_make_room(
     with serving(tmp_path) as served:
         idle = [served.connect() for _ in range(3)]
         served.until(lambda: served.server is not None and len(served.server.server_state.connections) == 3)
-        reply = served.raw(b"")
+        with served.connect() as refused:
+            refused.recv(1, socket.MSG_PEEK)
+            for part in (request_of(b"", head="A: b"), b" " * 1000):  # it sends before it reads
+                refused.sendall(part)
+                time.sleep(0.02)
+            reply = reply_from(refused)
         assert require_refusal(reply, 503) and reply.headers["retry-after"] == "1"
         for connection in idle:
             connection.close()

@@ -7,12 +7,13 @@ import json
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from served import Served, serving
+from served import Reply, Served, serving
 
 from lit_transformers.serving import dispatcher
 from lit_transformers.serving.dispatcher import QueueLimits, StartError
@@ -61,6 +62,43 @@ def test_a_killed_process_fails_only_what_it_computed_and_another_one_answers_th
         assert reply.result().body == {"detail": "the process that computes ended; try again"}
     assert [reply.result().body["text"] for reply in waiting] == [str(number) for number in range(20)]
     assert "lit_worker_restarts_total 1.0" in served.ask("/metrics", method="GET").body
+
+
+def test_every_request_is_answered_or_refused_while_the_process_is_killed_again_and_again(served: Served) -> None:
+    enough = threading.Event()
+
+    def ask_on(client: int) -> list[tuple[list[str], Reply]]:
+        replies = list[tuple[list[str], Reply]]()
+        while not enough.is_set():
+            texts = [f"{client} {len(replies)} {place}" * (1 + place) for place in range(1 + len(replies) % 5)]
+            replies.append((texts, served.ask("/classify", [{"text": text} for text in texts])))
+        return replies
+
+    clients = [served.pool.submit(ask_on, client) for client in range(8)]
+    for restarts in range(1, 4):
+        begun = len(served.computed())
+        served.until(lambda begun=begun: len(served.computed()) > begun + 100)
+        kill(served)
+        served.until(lambda restarts=restarts: restarts_of(served) == restarts and served.dispatcher.is_ready)
+    enough.set()
+    every = [reply for client in clients for reply in client.result()]
+    for texts, reply in every:
+        if reply.status == 200:
+            assert [answer["text"] for answer in reply.body] == texts
+        else:
+            assert reply.status == 503 and reply.headers["retry-after"] == "1"
+    assert sum(reply.status == 200 for _, reply in every) > 100
+    counted = served.ask("/metrics", method="GET").body
+    for status in (200, 503):
+        count = sum(reply.status == status for _, reply in every)
+        assert f'lit_requests_total{{ability="classify",status="{status}"}} {count:.1f}' in counted or not count
+    assert served.dispatcher.queued == 0 and not served.dispatcher.waiting
+
+
+def restarts_of(served: Served) -> int:
+    """The number of times that the process has been started again."""
+    counted: float = served.dispatcher.metrics.registry.get_sample_value("lit_worker_restarts_total") or 0
+    return int(counted)
 
 
 def test_a_process_that_cannot_start_again_is_tried_until_it_can(served: Served) -> None:

@@ -15,7 +15,9 @@ from lit_transformers.runs.train import contents
 
 __all__ = ["ENCODER", "PASSAGES", "Kind", "tiny_run"]
 
-Kind = Literal["classify", "tag", "answer", "choose", "search", "fill", "translate", "generate"]
+Kind = Literal[
+    "classify", "score", "tag", "answer", "apart", "choose", "search", "fill", "translate", "summarize", "generate"
+]
 TEXTS = ["The river rises in the north.", "No one answered, and nobody left.", "It was not a good film.", "Yes."]
 PASSAGES = [f"{text} {other}" for text in TEXTS for other in TEXTS]
 ENCODER = {"kind": "encoder", "dim": 16, "heads": 2, "depth": 1, "initial_std": 0.3, "positions": "learned"}
@@ -46,6 +48,11 @@ def of_texts(folder: Path) -> dict[str, Any]:
     return labelled(source, "classification")
 
 
+def of_numbers(folder: Path) -> dict[str, Any]:
+    plain = of_texts(folder)
+    return plain | {"task": "regression"}
+
+
 def of_words(folder: Path) -> dict[str, Any]:
     for split in ("train", "validation"):
         lines = (f"{word} {'B-LOC' if word == 'river' else 'O'}" for text in TEXTS for word in [*text.split(), ""])
@@ -61,6 +68,12 @@ def of_questions(folder: Path) -> dict[str, Any]:
     (folder / "questions.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     source = {"kind": "questions", "path": str(folder / "questions.jsonl"), "language": None, "length": 600}
     return labelled(source | {"stride": 24, "validation": 0.3, "question_width": 200}, "question_answering", segments=2)
+
+
+def apart_from_passages(folder: Path) -> dict[str, Any]:
+    """A reader whose lower layers read a passage apart from its question."""
+    model = {"kind": "deformer", "depth": 2, "apart": 1, "segments": 2}
+    return of_questions(folder) | {"model": ENCODER | model}
 
 
 def of_choices(folder: Path) -> dict[str, Any]:
@@ -98,6 +111,15 @@ def of_languages(folder: Path) -> dict[str, Any]:
     return {"model": model, "task": task, "data": data | {"longest_source": 64, "longest_target": 64}}
 
 
+def of_summaries(folder: Path) -> dict[str, Any]:
+    (folder / "papers").mkdir()
+    rows = [{"source": [text, other], "target": [text]} for text in TEXTS for other in TEXTS]
+    for split in ("train", "dev"):
+        (folder / "papers" / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    plain = of_languages(folder)
+    return plain | {"data": plain["data"] | {"source": {"kind": "scitldr", "path": str(folder / "papers")}}}
+
+
 def of_corpus(folder: Path) -> dict[str, Any]:
     for number in range(8):
         (folder / f"{number}.txt").write_text("\n".join(["grün und blå", *TEXTS] * 4), encoding="utf-8")
@@ -109,11 +131,14 @@ def of_corpus(folder: Path) -> dict[str, Any]:
 
 MAKERS = {
     "classify": of_texts,
+    "score": of_numbers,
     "tag": of_words,
     "answer": of_questions,
+    "apart": apart_from_passages,
     "choose": of_choices,
     "search": of_pairs,
     "fill": of_rows,
     "translate": of_languages,
+    "summarize": of_summaries,
     "generate": of_corpus,
 }
