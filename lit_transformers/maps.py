@@ -7,16 +7,17 @@ plain ``nn.Linear`` has no role and gets no adapter.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_transformers import onednn
 from lit_transformers.quantisation import InputQuantiser
 
-__all__ = ["Adapter", "AdapterWeights", "LinearMap", "MapAdapter", "MapRole"]
+__all__ = ["Adapter", "AdapterWeights", "LinearMap", "MapAdapter", "MapRole", "share_quantisers"]
 
 MapRole = Literal["query", "key", "value", "output", "up", "gate", "down"]
 """What a map computes: the queries, keys, values and output of a mixer; in a feed-forward, the hidden layer, the map
@@ -63,13 +64,15 @@ class MapAdapter(AdapterWeights):
 
 class LinearMap(nn.Linear):
     """Computes W x + b, changed by its adapter if it has one. role: the use of the map in its sublayer. quantiser: of
-    its inputs; None for inputs as they are."""
+    its inputs; None for inputs as they are. packed: its weights in the layout of oneDNN, which computes no gradient;
+    None for torch's product."""
 
     def __init__(self, inputs: int, outputs: int, role: MapRole, bias: bool = True) -> None:
         super().__init__(inputs, outputs, bias=bias)
         self.role = role
         self.adapter: Adapter | MapAdapter | None = None
         self.quantiser: InputQuantiser | None = None
+        self.packed: Any = None
 
     def forward(self, x: Float[Tensor, "*n i"]) -> Float[Tensor, "*n o"]:
         if self.quantiser is not None:
@@ -79,7 +82,7 @@ class LinearMap(nn.Linear):
         if isinstance(self.adapter, MapAdapter):
             adapted: Tensor = self.adapter(x, self.weight, self.bias)
             return adapted
-        y = F.linear(x, self.weight, self.bias)
+        y = F.linear(x, self.weight, self.bias) if self.packed is None else onednn.product(x, self.packed, self.bias)
         return y if self.adapter is None else y + self.adapter(x)
 
     def frozen(self, x: Float[Tensor, "*n i"]) -> Float[Tensor, "*n o"]:
@@ -92,3 +95,11 @@ class LinearMap(nn.Linear):
         """Forward FLOPs for so many vectors, those of its adapter included."""
         own = 2 * vectors * self.in_features * self.out_features
         return own if self.adapter is None else own + self.adapter.flops(vectors)
+
+
+def share_quantisers(module: nn.Module, other: nn.Module) -> None:
+    """Gives the linear maps of another module of the same structure the quantisers of a module."""
+    quantisers = {name: m.quantiser for name, m in module.named_modules() if isinstance(m, LinearMap)}
+    for name, linear in other.named_modules():
+        if isinstance(linear, LinearMap):
+            linear.quantiser = quantisers[name]

@@ -23,7 +23,6 @@ __all__ = [
     "int8_levels",
     "levels_of",
     "restore_quantisers",
-    "share_quantisers",
 ]
 
 Execution = Literal["simulated", "int8"]
@@ -198,14 +197,6 @@ def form_of(bits: int, by_row: bool, symmetric: bool, reach: tuple[float, float]
         scale, zero = scales_and_zeros(torch.tensor(-reach[0]), torch.tensor(reach[1]), lowest, highest)
     form = torch.stack([torch.tensor(float(bits)), scale, torch.tensor(float(by_row)), zero])
     return form[:3] if symmetric else form
-
-
-def share_quantisers(module: nn.Module, other: nn.Module) -> None:
-    """Gives the linear maps of another module of the same structure the quantisers of a module."""
-    quantisers = {name: getattr(m, "quantiser", None) for name, m in module.named_modules(remove_duplicate=False)}
-    for name, linear in other.named_modules(remove_duplicate=False):
-        if hasattr(linear, "quantiser"):
-            linear.quantiser = quantisers[name]
 
 
 def restore_quantisers(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:

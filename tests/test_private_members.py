@@ -13,9 +13,12 @@ from importlib.metadata import version
 import optuna
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 from typer._completion_shared import get_completion_script
 
 import lit_transformers.cli.program  # noqa: F401
+from lit_transformers import onednn
 from lit_transformers.attention import flash, kernels
 from sweeps.launchers.slurm import parameter_names
 from sweeps.ledger.storage import trial_id
@@ -81,6 +84,16 @@ def test_a_kernel_of_attention_is_seen_where_it_runs_and_where_it_is_compiled() 
         with installed("torch", "lit_transformers.attention.kernels"), kernels.used_kernels() as used:
             call(x, x, x, None, 0.0, False, 1.0)
             assert used == {"flash"}
+
+
+def test_the_product_of_onednn_is_that_of_every_vector_alone() -> None:
+    torch.manual_seed(0)
+    x, linear = torch.randn(3, 50, 33), nn.Linear(33, 65)
+    with installed("torch", "lit_transformers.onednn"), torch.no_grad():
+        for bias in (linear.bias, None):
+            read = onednn.product(x, onednn.packed(linear.weight), bias)
+            torch.testing.assert_close(read, F.linear(x, linear.weight, bias), rtol=1e-5, atol=1e-6)
+            assert torch.equal(read[:1, :7], onednn.product(x[:1, :7], onednn.packed(linear.weight), bias))
 
 
 def test_the_product_of_integers_is_exact_and_changed_weights_are_known() -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 import torch
 from torch import nn
 
+from lit_transformers import onednn
 from lit_transformers.checked_files import Precision
 from lit_transformers.compression.quantise_activations import QuantiseActivationsConfig
 from lit_transformers.config import ConfigError
+from lit_transformers.maps import LinearMap
 from lit_transformers.quantisation import InputQuantiser, dequantised, form_of, has_int8_product, levels_of
+from lit_transformers.tasks import Task
 from lit_transformers.training.arithmetic import ArithmeticConfig, arithmetic
 
-__all__ = ["computed_in", "quantise_network"]
+__all__ = ["computed_in", "prepare", "quantise_network"]
 
 BITS = 8
 
@@ -44,6 +48,18 @@ def quantise_network(task: nn.Module, device: torch.device) -> None:
             )
             raise ConfigError(reason, "--precision")
         linear.quantiser.execution = "int8"
+
+
+def prepare(task: Task, precision: Precision, device: torch.device) -> None:
+    """Makes the networks of a task ready for passes without gradients in a precision: int8 by ``quantise_network``;
+    float32 by the products of oneDNN on a CPU where they are faster, equal but for rounding. Raises ConfigError where
+    int8 cannot be computed."""
+    if precision == "int8":
+        quantise_network(task, device)
+    elif precision == "float32" and device.type == "cpu" and onednn.is_faster():
+        for module in chain(task.modules(), task.evaluator().modules()):
+            if isinstance(module, LinearMap) and module.weight.dtype == torch.float32:
+                module.packed = onednn.packed(module.weight)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from datamodules.core.examples import TextRows
 from datamodules.core.tokenizers import Symbols
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.inference.lines import LineOptions, LineWriter
-from lit_transformers.inference.precision import computed_in, quantise_network
+from lit_transformers.inference.precision import computed_in, prepare
 from lit_transformers.runs import RunConfig, load
 from lit_transformers.tasks import Task
 
@@ -133,8 +133,7 @@ class Predictor(LineWriter):
         self.training = task.training_config
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         task.to(self.device)
-        if options.precision == "int8":
-            quantise_network(task, self.device)
+        prepare(task, options.precision, self.device)
 
     def arithmetic(self) -> AbstractContextManager[None]:
         """Returns a context in which passes are computed in the precision of the options."""

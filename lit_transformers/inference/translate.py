@@ -18,7 +18,7 @@ from lit_transformers.checked_files import Precision
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, GreedyConfig
 from lit_transformers.inference.lines import LineOptions, LineWriter, Overlong
-from lit_transformers.inference.precision import computed_in, quantise_network
+from lit_transformers.inference.precision import computed_in, prepare
 from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.seq2seq import Seq2Seq
@@ -64,8 +64,7 @@ class Translator(LineWriter):
         require_languages(wanted, extra["languages"])
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.task: Seq2Seq = task.to(device)
-        if wanted.precision == "int8":
-            quantise_network(task, device)
+        prepare(task, wanted.precision, device)
         self.task.config = task.config.override({"decoding": decoding(task.config.decoding, wanted)})
         tokenizer, _ = tokenizers_of(extra)
         options = LineOptions(wanted.batch_tokens, wanted.window, wanted.overlong, wanted.precision)

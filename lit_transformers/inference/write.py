@@ -17,7 +17,7 @@ from lit_transformers.config import ConfigError, Memory
 from lit_transformers.decoding.generate import beam_search, sample
 from lit_transformers.decoding.sampling import SamplingConfig
 from lit_transformers.decoding.speculative import Acceptance, speculate
-from lit_transformers.inference.precision import computed_in, quantise_network
+from lit_transformers.inference.precision import computed_in, prepare
 from lit_transformers.models.capabilities import CausalNetwork
 from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
@@ -63,8 +63,7 @@ class TextWriter:
         self.task, self.tokenizer = task, tokenizer_from_dict(extra["tokenizer"])
         self.shape = prompt_shape(config.data, extra) if isinstance(config.data, PromptDataConfig) else None
         self.model, self.acceptance, self.precision = config.model, Acceptance(), precision
-        if precision == "int8":
-            quantise_network(task, task.device)
+        prepare(task, precision, task.device)
         self.draft = None if draft is None else TextWriter(draft, precision=precision)
         if self.draft is not None:
             self.require_draft(self.draft)

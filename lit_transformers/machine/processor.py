@@ -8,7 +8,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-__all__ = ["processor", "processor_model"]
+__all__ = ["processor", "processor_model", "vendor"]
 
 DISTINGUISHING = ("model name", "cpu family", "model", "CPU implementer", "CPU part", "cpu", "machine")
 """The entries of /proc/cpuinfo that tell models of processors apart, on one architecture or another. The first may be
@@ -21,17 +21,30 @@ def processor() -> str:
     return ", ".join(name for name in names if name)
 
 
-@cache
 def processor_model() -> tuple[str, ...]:
     """Returns the name of the CPU's model, which may be empty, and whatever else tells it from others."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0].splitlines()
-    except OSError:
+    entries = _entries()
+    if not entries:
         return (_name_by_system(),)
-    entries = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return (entries.get("model name", ""), *(entries.get(name, "") for name in DISTINGUISHING[1:]))
 
 
+def vendor() -> str:
+    """Returns the vendor of the CPU as it names itself, such as AuthenticAMD; empty where the system does not say."""
+    return _entries().get("vendor_id", "")
+
+
+@cache
+def _entries() -> dict[str, str]:
+    """Returns the entries of /proc/cpuinfo for the first core; none where there is no such file."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0].splitlines()
+    except OSError:
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+@cache
 def _name_by_system() -> str:
     """Returns the name of the CPU's model where there is no /proc: by sysctl on macOS, else by Python."""
     try:

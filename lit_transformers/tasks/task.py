@@ -22,10 +22,11 @@ from lit_transformers.batch import GROUP, DataDescription, Vocabulary
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.heads.head import Head, HeadConfig, HeadDict, HeadLoss, Representation
 from lit_transformers.heads.metric import HeadsMetric
+from lit_transformers.maps import share_quantisers
 from lit_transformers.mixer import Mixer
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig, Network
-from lit_transformers.quantisation import restore_quantisers, share_quantisers
+from lit_transformers.quantisation import restore_quantisers
 from lit_transformers.records.measure import Measure
 from lit_transformers.stacks.block import add_losses
 from lit_transformers.stacks.carried import Carried

@@ -12,6 +12,7 @@ import torch
 from test_predict import TEXTS, of, over_texts, predicted, saved
 from torch import Tensor
 
+from lit_transformers import onednn
 from lit_transformers.checked_files import Precision
 from lit_transformers.config import ConfigError
 from lit_transformers.decoding.sampling import SamplingConfig
@@ -68,12 +69,28 @@ def test_a_text_is_the_same_alone_and_with_others(precision: Precision, tmp_path
         assert own == pytest.approx(other, abs=2e-6)
 
 
-def test_bfloat16_is_computed_by_autocast(tmp_path: Path) -> None:
+def test_bfloat16_is_computed_by_autocast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn, "is_faster", lambda: False)
     checkpoint, _ = saved(over_texts(tmp_path, "classification"), tmp_path)
     predictor = of(checkpoint)
     predictor.arithmetic = lambda: torch.autocast("cpu", torch.bfloat16)  # type: ignore[method-assign]
     expected = [[*one["probabilities"].values()] for one in predicted(predictor, *LINES)]
     assert probabilities(checkpoint, "bfloat16", *LINES) == expected != probabilities(checkpoint, "float32", *LINES)
+
+
+@pytest.mark.parametrize("mixer", ["attention", "linear"])
+def test_products_of_onednn_are_those_of_torch(mixer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They differ in nothing but rounding, and every linear map of a layer is one."""
+    checkpoint, _ = saved(over_texts(tmp_path, "classification").override({"model.mixer": mixer}), tmp_path)
+    results, packed = [], []
+    for is_faster in (True, False):
+        monkeypatch.setattr(onednn, "is_faster", lambda is_faster=is_faster: is_faster)
+        predictor = of(checkpoint)
+        results.append(torch.tensor([[*one["probabilities"].values()] for one in predicted(predictor, *LINES)]))
+        maps = [m for m in predictor.task.modules() if isinstance(m, LinearMap)]  # type: ignore[attr-defined]
+        packed.append([one.packed is not None for one in maps])
+    torch.testing.assert_close(*results, rtol=0, atol=2e-6)
+    assert all(packed[0]) and len(packed[0]) == 6 and not any(packed[1])
 
 
 def test_a_network_of_quantised_weights_keeps_them(tmp_path: Path) -> None:

@@ -5023,6 +5023,14 @@ EXCHANGE_FAULTS = (
     ),
     Fault(
         "predict",
+        "a product of oneDNN has no bias",
+        "lit_transformers/onednn.py",
+        "_linear_pointwise(x, weight, bias, ",
+        "_linear_pointwise(x, weight, None, ",
+        (f"{PRECISION}products_of_onednn_are_those_of_torch",),
+    ),
+    Fault(
+        "predict",
         "inputs of int8 have a scale for their batch",
         "lit_transformers/inference/precision.py",
         "by_row=True",
