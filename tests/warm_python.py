@@ -6,8 +6,10 @@ A program runs in it as in a process of its own, but for the imports. What is te
 from __future__ import annotations
 
 import atexit
+import fcntl
 import importlib
 import json
+import multiprocessing
 import os
 import runpy
 import socket
@@ -25,12 +27,18 @@ IMPORTED = ("lit_transformers.runs", "lit_transformers.gates", "pandas", "scipy.
 """The modules that take long to import, and nothing that reads its environment while it is imported."""
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
+from itertools import takewhile
 
+files = [file for file in range(64) if os.path.exists(f"/dev/fd/{{file}}")]
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
-    request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
-    socket.send_fds(server, [len(request).to_bytes(4, "big")], [0, 1, 2])
+    flags = [*takewhile(lambda word: word[0] == "-" and word not in ("-m", "-c"), sys.argv[1:])]
+    words = sys.argv[1 + len(flags) :]
+    request = json.dumps([sys.argv[0], words, os.getcwd(), dict(os.environ), files]).encode()
+    socket.send_fds(server, [len(request).to_bytes(4, "big")], files)
     server.sendall(request)
+    for file in files[3:]:
+        os.close(file)
     sys.exit(int(server.recv(8) or 1))
 """
 
@@ -78,9 +86,9 @@ def serve(address: str, ready: int) -> None:
 
 def answer(client: socket.socket, base: list[str]) -> NoReturn:
     """Reads a request, runs its program in a fork, and sends the program's exit status."""
-    size, files, _, _ = socket.recv_fds(client, 4, 3)
+    size, files, _, _ = socket.recv_fds(client, 4, 64)
     with client.makefile("rb") as stream:
-        words, folder, environment = json.loads(stream.read(int.from_bytes(size, "big")))
+        program, words, folder, environment, numbers = json.loads(stream.read(int.from_bytes(size, "big")))
     process = os.fork()
     if process:
         for file in files:
@@ -89,9 +97,13 @@ def answer(client: socket.socket, base: list[str]) -> NoReturn:
         client.sendall(str(status if status >= 0 else 128 - status).encode())
         os._exit(0)
     client.close()
-    for number, file in enumerate(files):
+    apart = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 256) for file in files]
+    for file in files:
+        os.close(file)
+    for number, file in zip(numbers, apart, strict=True):
         os.dup2(file, number)
         os.close(file)
+    multiprocessing.set_executable(program)  # its own servers of processes are forked too
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
     os.chdir(folder)
     os.environ.clear()
@@ -110,8 +122,9 @@ def answer(client: socket.socket, base: list[str]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if not stream.closed:
+            stream.flush()
     os._exit(status)
 
 
