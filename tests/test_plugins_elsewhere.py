@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def python() -> Iterator[Path]:
-    """A ``python`` that starts in no time; what torchrun starts is started by the real one."""
+    """A ``python`` that starts in no time, and so does what it starts."""
     with warm_python() as folder:
         yield folder / "python"
 

@@ -103,7 +103,8 @@ def answer(client: socket.socket, base: list[str]) -> NoReturn:
     for number, file in zip(numbers, apart, strict=True):
         os.dup2(file, number)
         os.close(file)
-    multiprocessing.set_executable(program)  # its own servers of processes are forked too
+    sys.executable = program  # what it starts is forked too
+    multiprocessing.set_executable(program)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
     os.chdir(folder)
     os.environ.clear()
