@@ -5,14 +5,12 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from warm_python import warm_python
 
 from docs.blocks import LANGUAGES, Block, BlockError, blocks_of, differs, run_page, with_output
 from lit_transformers.cli.plugin_option import with_plugins
@@ -88,22 +86,14 @@ def test_every_setting_that_a_sentence_names_can_be_set() -> None:
             assert not re.match(rf"{path}[.:]", str(error)), f"{page}: {setting}: {error}"
 
 
-@pytest.fixture(scope="module")
-def python() -> Iterator[Path]:
-    """The folder of a ``python`` that starts in no time."""
-    with warm_python() as folder:
-        yield folder
-
-
 @pytest.mark.slow
-@pytest.mark.first
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run_and_print_what_it_says(
     page: Path, python: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     for variable in ("LIT_DATA", "LIT_WEIGHTS", "LIT_TRANSFORMERS_STORAGE"):
         monkeypatch.delenv(variable, raising=False)
-    for block, printed in run_page(blocks(page), tmp_path, python):
+    for block, printed in run_page(blocks(page), tmp_path, python.parent):
         if block.output is not None:
             line = differs(block.output, printed)
             assert line is None, f"{block.place}: {line!r}; put it there by: python -m docs outputs {page}\n{printed}"

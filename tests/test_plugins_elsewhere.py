@@ -7,14 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from small_project import SMALL, write_small_project
-from warm_python import warm_python
 
 from lit_transformers.startup.search_path import SUITE
 
@@ -33,13 +31,6 @@ py-modules = ["decaying_parts"]
 """
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def python() -> Iterator[Path]:
-    """A ``python`` that starts in no time, and so does what it starts."""
-    with warm_python() as folder:
-        yield folder / "python"
 
 
 def run(python: object, folder: Path, *words: object, path: str = "") -> subprocess.CompletedProcess[str]:
