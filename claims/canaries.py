@@ -41,7 +41,7 @@ LEVEL = 0.01
 
 @dataclass(frozen=True)
 class Canary:
-    """A run that takes some seconds of one core, and the metric of its record that is its score."""
+    """A run that takes about ten seconds of one core, and the metric of its record that is its score."""
 
     config: RunConfig
     metric: str
@@ -52,7 +52,7 @@ assert isinstance(STRINGS, RunConfig)
 CANARIES = {
     "language model": Canary(
         TRANSFORMER_XL.override(
-            {"training.steps": 125, "training.validate_every": None, "data.evaluation.bytes": 32_768}
+            {"training.steps": 250, "training.validate_every": None, "data.evaluation.bytes": 32_768}
         ),
         "val/bpb",
     ),
@@ -75,7 +75,7 @@ CANARIES = {
         "val/nats",
     ),
     "regression": Canary(
-        SUMS.override({"data.source.length": 63, "data.evaluation.examples": 256, "training.steps": 100}), "val/mse"
+        SUMS.override({"data.source.length": 63, "data.evaluation.examples": 256, "training.steps": 200}), "val/mse"
     ),
     "translation": Canary(
         TRANSLATION.override(
@@ -122,14 +122,14 @@ CANARIES = {
                 "task": ContrastiveConfig(),
                 "data.noise": MaskSpansConfig(unchanged=0.0, replaced=0.0),
                 "data.evaluation.noise": None,
-                "training.steps": 175,
+                "training.steps": 350,
                 "data.evaluation.examples": 256,
             }
         ),
         "val/nats",
     ),
     "corrupted spans": Canary(
-        DENOISING.override({"data.noise": SpanCorruptionConfig(), "training.steps": 200}), "val/nats"
+        DENOISING.override({"data.noise": SpanCorruptionConfig(), "training.steps": 400}), "val/nats"
     ),
 }
 """Canaries by kind of task. Their corpora are those of this Python and of installed packages, so that other versions
