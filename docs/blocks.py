@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,8 @@ from pathlib import Path
 __all__ = ["LANGUAGES", "Block", "BlockError", "blocks_of", "differs", "run_page", "with_output"]
 
 LANGUAGES = {"sh", "python", "yaml", "toml", "text"}
-RUN = {"sh": ["bash", "-e", "-o", "pipefail", "-c"], "python": [sys.executable, "-c"]}
+RUN = {"sh": ["bash", "-e", "-o", "pipefail", "-c"], "python": ["python", "-c"]}
+PROGRAMS = Path(sys.executable).parent
 LEFT_OUT = "..."
 RELATIVE, ABSOLUTE = 0.2, 0.05
 """How far a number that a block prints may lie off the page's: other machines round otherwise."""
@@ -65,8 +67,11 @@ def blocks_of(text: str, name: str) -> list[Block]:
     return blocks
 
 
-def run_page(blocks: Sequence[Block], folder: Path) -> Iterator[tuple[Block, str]]:
-    """Runs the blocks of a page in a folder and yields each with what it printed. Raises BlockError where one fails."""
+def run_page(blocks: Sequence[Block], folder: Path, programs: Path = PROGRAMS) -> Iterator[tuple[Block, str]]:
+    """Runs the blocks of a page in a folder and yields each with what it printed. Raises BlockError where one fails.
+
+    programs: the folder of the ``python`` that runs them.
+    """
     for block in blocks:
         if block.reason is not None:
             continue
@@ -75,13 +80,14 @@ def run_page(blocks: Sequence[Block], folder: Path) -> Iterator[tuple[Block, str
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
         elif block.language in RUN:
-            yield block, _run(block, folder)
+            yield block, _run(block, folder, programs)
 
 
-def _run(block: Block, folder: Path) -> str:
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+def _run(block: Block, folder: Path, programs: Path) -> str:
+    path = os.pathsep.join([str(programs), str(PROGRAMS), os.environ["PATH"]])
     environment = os.environ | {"PATH": path, "COLUMNS": "80", "PYTHONWARNINGS": "ignore"}
     command = [*RUN[block.language], block.text]
+    command[0] = shutil.which(command[0], path=path) or command[0]
     completed = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if completed.returncode:
         raise BlockError(f"{block.place}: status {completed.returncode}\n{completed.stdout}\n{completed.stderr}")

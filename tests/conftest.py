@@ -27,6 +27,7 @@ for folder in (str(TESTS.parent), str(TESTS)):
 os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
 import numerics
 import sitecustomize  # noqa: F401
+from warm_python import warm_python
 
 from lit_transformers import plugins, trust
 
@@ -76,6 +77,13 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _nothing_remembered(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # and nothing of tests, later
+
+
+@pytest.fixture(scope="session")
+def python() -> Iterator[Path]:
+    """A ``python`` whose processes, and what they start with it, have imported torch and Lightning."""
+    with warm_python() as folder:
+        yield folder / "python"
 
 
 @pytest.fixture(autouse=True)

@@ -88,10 +88,12 @@ def test_every_setting_that_a_sentence_names_can_be_set() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
-def test_the_blocks_of_a_page_run_and_print_what_it_says(page: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_the_blocks_of_a_page_run_and_print_what_it_says(
+    page: Path, python: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
     for variable in ("LIT_DATA", "LIT_WEIGHTS", "LIT_TRANSFORMERS_STORAGE"):
         monkeypatch.delenv(variable, raising=False)
-    for block, printed in run_page(blocks(page), tmp_path):
+    for block, printed in run_page(blocks(page), tmp_path, python.parent):
         if block.output is not None:
             line = differs(block.output, printed)
             assert line is None, f"{block.place}: {line!r}; put it there by: python -m docs outputs {page}\n{printed}"

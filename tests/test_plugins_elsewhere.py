@@ -33,11 +33,11 @@ py-modules = ["decaying_parts"]
 pytestmark = pytest.mark.slow
 
 
-def run(folder: Path, *words: object, path: str = "") -> subprocess.CompletedProcess[str]:
+def run(python: object, folder: Path, *words: object, path: str = "") -> subprocess.CompletedProcess[str]:
     paths = filter(None, [str(ROOT / "tests"), path, str(ROOT)])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "120"}
     environment.pop("LIT_TRANSFORMERS_PLUGINS", None)
-    command = [sys.executable, "-m", *map(str, words)]
+    command = [str(python), "-m", *map(str, words)]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1800)
 
 
@@ -46,7 +46,7 @@ def records(runs: Path) -> dict[str, dict[str, Any]]:
     return {path.parent.name: json.loads(path.read_text()) for path in sorted(runs.glob("*/record.json"))}
 
 
-def test_a_plugin_of_an_installed_package_reaches_the_ranks_of_torchrun(tmp_path: Path) -> None:
+def test_a_plugin_of_an_installed_package_reaches_the_ranks_of_torchrun(python: Path, tmp_path: Path) -> None:
     source, installed, work = (tmp_path / name for name in ("source", "installed", "work"))
     study = write_small_project(source).read_text()
     shutil.move(source / "my_parts.py", source / "decaying_parts.py")
@@ -54,15 +54,15 @@ def test_a_plugin_of_an_installed_package_reaches_the_ranks_of_torchrun(tmp_path
     work.mkdir()
     (work / "decays.py").write_text(study.replace("my_parts", "decaying_parts"))
     pip = ["pip", "--disable-pip-version-check", "-q", "install", "--no-deps", "--no-index", "--no-build-isolation"]
-    placed = run(tmp_path, *pip, "--target", installed, source)
+    placed = run(sys.executable, tmp_path, *pip, "--target", installed, source)
     assert placed.returncode == 0, placed.stderr
-    done = run(work, "ablations", "run", "decays.py", "--devices", "2", *SMALL, path=str(installed))
+    done = run(python, work, "ablations", "run", "decays.py", "--devices", "2", *SMALL, path=str(installed))
     assert done.returncode == 0, done.stdout + done.stderr
     ends = records(work / "runs")
     assert {record["outcome"] for record in ends.values()} == {"finished"}
     mixers = [record["config"]["model"]["mixer"]["kind"] for record in ends.values()]
     assert sorted(mixers) == ["attention", "decay"]
-    missing = run(work, "ablations", "plan", "decays.py")
+    missing = run(python, work, "ablations", "plan", "decays.py")
     assert missing.returncode == 2 and "No module named 'decaying_parts'" in missing.stderr
 
 
@@ -77,30 +77,30 @@ def test_folders_without_modules_named_as_packages_of_the_suite_shadow_none_of_t
     assert planned.stderr.endswith("mine.py has to define ABLATION = Ablation(...)\n"), planned.stderr
 
 
-def test_a_worker_in_another_folder_does_runs_of_a_project_with_a_plugin(tmp_path: Path) -> None:
+def test_a_worker_in_another_folder_does_runs_of_a_project_with_a_plugin(python: Path, tmp_path: Path) -> None:
     project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     study = write_small_project(project)
     elsewhere.mkdir()
     words = (study, "--runs", project / "runs", *SMALL)
-    without = run(elsewhere, "ablations", "worker", *words)
+    without = run(python, elsewhere, "ablations", "worker", *words)
     assert without.returncode == 2 and "No module named 'my_parts'" in without.stderr
-    worker = run(elsewhere, "ablations", "worker", *words, "--plugin", project / "my_parts.py")
+    worker = run(python, elsewhere, "ablations", "worker", *words, "--plugin", project / "my_parts.py")
     assert worker.returncode == 0, worker.stdout + worker.stderr
     by_worker = records(project / "runs")
     assert len(by_worker) == 2 and {record["outcome"] for record in by_worker.values()} == {"finished"}
-    status = run(project, "ablations", "status", "decay_or_attention", *SMALL)
+    status = run(python, project, "ablations", "status", "decay_or_attention", *SMALL)
     assert status.returncode == 0, status.stdout + status.stderr
     assert "2 finished" in status.stdout, "the project names the same plug-in, and its runs are the worker's"
     assert not list(elsewhere.iterdir())
 
 
-def test_an_agent_of_wandb_gets_the_plugin_from_the_sweep(tmp_path: Path) -> None:
+def test_an_agent_of_wandb_gets_the_plugin_from_the_sweep(python: Path, tmp_path: Path) -> None:
     """The sweep's command is what W&B's agent runs, with a word for every parameter in place of its own."""
     project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     study, runs = write_small_project(project), project / "runs"
     elsewhere.mkdir()
     words = ("--runs", runs, *SMALL, "--plugin", project / "my_parts.py")
-    written = run(elsewhere, "ablations", "wandb", study, *words)
+    written = run(python, elsewhere, "ablations", "wandb", study, *words)
     assert written.returncode == 0, written.stdout + written.stderr
     (path,) = runs.glob("studies/*/wandb/grid.yaml")
     sweep = yaml.safe_load(path.read_text())
@@ -108,7 +108,7 @@ def test_an_agent_of_wandb_gets_the_plugin_from_the_sweep(tmp_path: Path) -> Non
     arm = next(name for name in sweep["parameters"]["arm"]["values"] if "decay" in name)
     start = sweep["command"].index("-m") + 1
     typed = [*sweep["command"][start:-1], f"--arm={arm}", f"--seed={seed}", "--wandb", "disabled"]
-    done = run(elsewhere, *typed)
+    done = run(python, elsewhere, *typed)
     assert done.returncode == 0, done.stdout + done.stderr
     (record,) = records(runs).values()
     assert (record["outcome"], record["config"]["model"]["mixer"]["kind"]) == ("finished", "decay")

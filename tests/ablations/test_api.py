@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import prepare
 from standin.run import RunConfig
 
 import ablations
@@ -144,6 +145,7 @@ def test_options_of_a_cluster_reach_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_example_compares_its_arms(tmp_path: Path) -> None:
+    prepare()
     ablation = runpy.run_path(str(EXAMPLE))["STUDY"]
     measured = {"data.evaluation.bytes": 256, "data.evaluation.last": "cut"}
     small = {"training.steps": 2, "data.source.documents": 60, **measured}

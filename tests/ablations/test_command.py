@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from standin.run import RunConfig, fit
-from waiting import wait_for
+from waiting import wait_for, when
 
 from ablations import catalog
 from ablations.__main__ import main
@@ -282,7 +282,7 @@ def test_a_run_that_never_begins_or_finishes_nothing_leaves_the_report_as_it_was
 
 @pytest.mark.slow
 def test_a_run_that_is_stopped_says_how_to_go_on(study: Path, tmp_path: Path) -> None:
-    """From a terminal; SIGTERM alone is in ``test_real_runs.py``."""
+    """From a terminal."""
     shares = ["--workers", "3", "--threads", "1", "--seeds", "1"]
     words = command("run", study, "--runs", tmp_path / "runs", "--set", "training.fault=wait", *shares)
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -293,6 +293,26 @@ def test_a_run_that_is_stopped_says_how_to_go_on(study: Path, tmp_path: Path) ->
     assert "stopped; run the same command to resume" in output
     assert main(words[3:]) == 0
     assert finishes(tmp_path / "runs") == [1] * 3
+
+
+def test_a_run_that_is_terminated_ends_with_the_status_of_the_signal_and_goes_on(study: Path, tmp_path: Path) -> None:
+    words = [
+        "run",
+        str(study),
+        "--runs",
+        str(tmp_path),
+        "--set",
+        "training.fault=wait",
+        "--workers",
+        "3",
+        "--seeds",
+        "1",
+    ]
+    with when(lambda: len(list(tmp_path.glob("*/checkpoint.ckpt"))) == 3, lambda: os.kill(os.getpid(), signal.SIGTERM)):
+        assert main([*words, "--threads", "1"]) == 128 + signal.SIGTERM
+    assert not finishes(tmp_path)
+    assert main([*words, "--threads", "1"]) == 0
+    assert finishes(tmp_path) == [1] * 3
 
 
 SEEDS = "study memory_helps: seed: cannot be set, for a study plans its seeds: give their number by --seeds N"

@@ -348,7 +348,7 @@ def test_a_compiled_network_computes_the_same(config: RunConfig, tmp_path: Path)
     config = config.override({"training.steps": 4, "training.validate_every": None, "model.dropout": 0.0})
     one_segment = {"bytes": 8, "last": "cut"}  # what is compiled for training has read segments with and without memory
     config = config.override({"model.mixer": {"kind": "attention", "memory": 8}, "model.depth": 1})
-    config = config.override({"data.evaluation": one_segment})
+    config = config.override({"data.evaluation": one_segment, "data.batch_size": 2})  # as many rows as a probe has
     uncompiled = fit(config, tmp_path / "plain")
     compiled = fit(config.override({"training.compile": True}), tmp_path / "compiled")
     assert compiled["reason"] is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -229,9 +228,9 @@ print("trained")
 
 
 @pytest.mark.slow
-def test_two_processes_train_and_both_see_what_is_monitored(small_run: RunConfig, tmp_path: Path) -> None:
+def test_two_processes_train_and_both_see_what_is_monitored(python: Path, small_run: RunConfig, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(small_run.to_yaml())
     (tmp_path / "ddp.py").write_text(DDP)
-    command = [sys.executable, str(tmp_path / "ddp.py"), str(tmp_path / "run.yaml")]
+    command = [str(python), str(tmp_path / "ddp.py"), str(tmp_path / "run.yaml")]
     completed = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert completed.returncode == 0 and completed.stdout.count("trained") == 2, completed.stderr

@@ -5874,7 +5874,7 @@ COMPRESSION_FAULTS = (
         "lit_transformers/runs/starting_weights.py",
         "int(match[2]) == layer - 1",
         "int(match[2]) == layer % depth",
-        (f"{COMPRESSION}a_network_starts_from_chosen_layers",),
+        (f"{COMPRESSION}a_network_starts_from_chosen_layers_and_is_timed_next_to_all",),
     ),
     Fault(
         "compression",

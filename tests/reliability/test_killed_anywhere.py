@@ -2,7 +2,7 @@
 
 The runs are those of the stand-in, which imports no torch: what is proven is the command, its server and its ledger.
 That the library's own runs go on bit for bit after a kill is proven in ``tests/lit_transformers/test_run.py`` and
-``tests/ablations/test_real_runs.py``.
+``tests/sweeps/test_torchrun.py``.
 """
 
 from __future__ import annotations

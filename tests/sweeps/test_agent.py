@@ -29,10 +29,10 @@ from sweeps.wandb.sweep import agent_command, grid, search, write_sweep
 METRIC = {"name": "val/bpb", "goal": "minimize"}
 
 
-def rendered(command: list[str], values: dict[str, Any]) -> list[str]:
-    """The command line that W&B's agent makes of a sweep's command."""
+def rendered(command: list[str], values: dict[str, Any], python: str = sys.executable) -> list[str]:
+    """The command line that W&B's agent makes of a sweep's command, with its interpreter."""
     arguments = [f"--{name}={value}" for name, value in values.items()]
-    replacements = {"${env}": ["/usr/bin/env"], "${interpreter}": [sys.executable], "${args}": arguments}
+    replacements = {"${env}": ["/usr/bin/env"], "${interpreter}": [python], "${args}": arguments}
     return [word for part in command for word in replacements.get(part, [part])]
 
 
@@ -156,7 +156,7 @@ def test_an_agent_does_the_runs_first_that_its_own_starts_from(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_an_agent_of_two_ranks_does_one_run_under_its_key(tmp_path: Path) -> None:
+def test_an_agent_of_two_ranks_does_one_run_under_its_key(python: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     for number in range(30):
@@ -169,7 +169,7 @@ def test_an_agent_of_two_ranks_does_one_run_under_its_key(tmp_path: Path) -> Non
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     environment["HOME"] = str(tmp_path)
     completed = subprocess.run(
-        rendered(command, values),
+        rendered(command, values, str(python)),
         capture_output=True,
         text=True,
         timeout=280,

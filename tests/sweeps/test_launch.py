@@ -19,7 +19,6 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-import torch
 from rich.console import Console
 from standin.chains import alone, chained
 from standin.run import RELEASED
@@ -336,6 +335,8 @@ def test_each_instance_of_a_device_in_mig_mode_is_one_though_a_process_sees_the_
 
 
 def test_torch_is_asked_where_there_is_a_driver_and_initialises_nothing_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch  # not above, for the processes that this file starts
+
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
