@@ -3,10 +3,11 @@
     python -m benchmarks.serving [CHECKPOINT --texts FILE] [--requests 400] [--connections 1 --connections 16]
     [--rounds 3] [--overload-seconds 10] [--quick] [--json NAME]
 
-The servers take turns, each with the same texts: this suite's; ONNX Runtime in float32 and in dynamic int8 behind this
-suite's queue; transformers' pipeline behind FastAPI without a queue. Each computes on one thread. Printed are
-milliseconds of CPU a request, of all processes of a server; the time by the clock at the median and at the 99th
-percentile, which depends on what else the machine does; and how many requests had each status.
+The servers take turns, each with the same texts: this suite's, also in bfloat16, and in int8 where the processor has
+its product; ONNX Runtime in float32 and in dynamic int8 behind this suite's queue; transformers' pipeline behind
+FastAPI without a queue. Each computes on one thread. Printed are milliseconds of CPU a request, of all processes of a
+server; the time by the clock at the median and at the 99th percentile, which depends on what else the machine does; and
+how many requests had each status.
 
 Overload: a process that sleeps for 20 ms a text, so that the generator has the cores for itself, gets ten times the
 requests that it can bear. Each must be answered with 200 or refused with 429.
@@ -34,6 +35,8 @@ from rich.console import Console
 from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.reading import shown
 from benchmarks.text_networks import Forms, answer_by_onnx, chosen_texts, forms_of, labelled_texts, received
+from lit_transformers.checked_files import Precision
+from lit_transformers.quantisation import has_int8_product
 from lit_transformers.serving.messages import Abilities, LineAnswer, ServingOptions
 from lit_transformers.serving.worker import answer_messages
 
@@ -63,7 +66,9 @@ def answer_slowly(connection: Connection, options: ServingOptions) -> None:
             connection.send(LineAnswer(place, 200, "{}"))
 
 
-def serve_queue(ready: Connection, target: Target, checkpoint: Path, queue: int = 512) -> None:
+def serve_queue(
+    ready: Connection, target: Target, checkpoint: Path, precision: Precision = "float32", queue: int = 512
+) -> None:
     """Runs this suite's server, whose process runs ``target``, and sends its port."""
     import uvloop
 
@@ -75,7 +80,7 @@ def serve_queue(ready: Connection, target: Target, checkpoint: Path, queue: int 
     address = ServerAddress(port=0)
     with address.bound() as bound, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         ready.send(bound.getsockname()[1])
-        options = ServingOptions(checkpoint, overlong="cut", threads=1)
+        options = ServingOptions(checkpoint, overlong="cut", precision=precision, threads=1)
         dispatcher = Dispatcher(options, QueueLimits(queue=queue), Metrics(), target)
         runner.run(served(dispatcher, address, Access(), bound))
 
@@ -192,10 +197,13 @@ def measured(forms: Forms, texts: Sequence[str], connections: Sequence[int], rou
     """Returns a row for each server and number of connections. The servers take turns."""
     servers: dict[str, tuple[Callable[..., None], tuple[Any, ...]]] = {
         "this suite": (serve_queue, (answer_messages, forms.checkpoint)),
+        "this suite, bfloat16": (serve_queue, (answer_messages, forms.checkpoint, "bfloat16")),
         "ONNX Runtime": (serve_queue, (answer_by_onnx, forms.onnx)),
         "ONNX Runtime, int8": (serve_queue, (answer_by_onnx, forms.int8)),
         "pipeline, FastAPI": (serve_pipeline, (forms.folder,)),
     }
+    if has_int8_product():
+        servers["this suite, int8"] = (serve_queue, (answer_messages, forms.checkpoint, "int8"))
     results: dict[tuple[str, int], list[tuple[float, Load]]] = {}
     for _ in range(rounds):
         for name, (serve, arguments) in servers.items():
@@ -219,7 +227,7 @@ def row_of(name: str, connections: int, own: Sequence[tuple[float, Load]]) -> di
 
 def overload(length: float) -> dict[str, Any]:
     """Returns how many requests had each status, and how many had no answer, at ten times what a server bears."""
-    with running(serve_queue, answer_slowly, Path("none"), SLOW_QUEUE) as server:
+    with running(serve_queue, answer_slowly, Path("none"), "float32", SLOW_QUEUE) as server:
         load = asyncio.run(overloaded(server.port, TIMES_TOO_MANY / SLOW_SECONDS, length))
     statuses = {str(status): count for status, count in sorted(load.statuses.items()) if status}
     return {"seconds": length, "sent": load.statuses.total(), "statuses": statuses, "lost": load.statuses[0]}

@@ -30,6 +30,11 @@ SCALE_BITS = 12
 """The significant bits of a scale of weights. A product of a scale and a level of up to 8 bits is then exact in
 float32, so that packed weights are read back to the bit."""
 
+SMALLEST = 1e-30
+"""The smallest scale, of inputs that are all 0."""
+NO_ZEROS = torch.zeros(())
+"""The zero points of symmetric levels, which nothing reads."""
+
 BLOCK = 256
 """The inputs of an int8 product that are computed together: their codes and products then stay in the cache."""
 
@@ -124,10 +129,10 @@ class InputQuantiser(nn.Module):
     def scaling(self, x: Float[Tensor, "*n i"]) -> Scaling:
         """Returns the scales and zero points of vectors or of all inputs."""
         if self.is_fixed:
-            return Scaling(self.form[1], x.new_zeros(()) if self.is_symmetric else self.form[3])
+            return Scaling(self.form[1], NO_ZEROS if self.is_symmetric else self.form[3])
         if self.is_symmetric:
             largest = x.abs().amax(dim=-1, keepdim=True) if self.by_row else x.abs().amax()
-            return Scaling(torch.where(largest > 0, largest / self.highest, 1.0), x.new_zeros(()))
+            return Scaling(largest.div_(self.highest).clamp_(min=SMALLEST), NO_ZEROS)
         low, high = (x.amin(dim=-1, keepdim=True), x.amax(dim=-1, keepdim=True)) if self.by_row else x.aminmax()
         return Scaling(*scales_and_zeros(low, high, self.lowest, self.highest))
 
@@ -160,7 +165,8 @@ class InputQuantiser(nn.Module):
         rows = x.flatten(end_dim=-2)
         scaling = None if self.by_row or self.is_fixed else self.scaling(full_precision(rows.detach()))
         y = rows.new_empty(len(rows), len(weight), dtype=full_precision(rows[:0]).dtype)
-        for part, of_part in zip(rows.split(BLOCK), y.split(BLOCK), strict=True):
+        parts = [(rows, y)] if len(rows) <= BLOCK else zip(rows.split(BLOCK), y.split(BLOCK), strict=True)
+        for part, of_part in parts:
             inputs = self.levels(part, scaling)
             products = torch._int_mm(inputs.codes.to(torch.int8), weights.mT)
             if not self.is_symmetric:
