@@ -50,6 +50,7 @@ def benchmark_tables() -> dict[str, Plain]:
         "speed.long_rows": _long_rows(_read("long_documents_cpu")["powers"]),
         "speed.evaluation": _evaluation(_read("evaluation_speed_cpu")["rows"]),
         "speed.decoding": _decoding(tables := _read("decoding_cpu")["tables"]),
+        "speed.texts": _texts(_read("acceleration_cpu")["rows"]),
         "speed.prefixes": _prefixes(tables["A symbol after a prefix"]),
         "speed.gpu_goals": _gpu_goals(gpu := _read("nvidia_h100_80gb_hbm3")),
         "speed.gpu_training": _gpu_training(results := {job["name"]: job["result"] for job in gpu["attempts"]}),
@@ -142,6 +143,24 @@ def _evaluation(results: list[dict[str, Any]]) -> str:
         for row in results
     )
     return _table(("Attention", "State reused", "Sliding by one", "Faster by", "The paper's"), rows, left=())
+
+
+def _texts(results: list[dict[str, Any]]) -> str:
+    rows = (
+        (
+            row["way"],
+            f"{row['texts_a_second']:.0f}",
+            f"{row['ratio']:.2f}",
+            f"{row['p50_ms']:.1f}",
+            f"{row['p99_ms']:.1f}",
+            f"{row['peak_mb']:.0f}",
+            f"{row['equal_labels']:.1f} %",
+            f"{row['nats']:+.4f} ({row['low']:.4f} to {row['high']:.4f})",
+        )
+        for row in results
+    )
+    headings = ("Way", "Texts a second", "Faster by", "One text, ms", "99th percentile", "MiB", "Equal labels", "Nats")
+    return _table(headings, rows, left=(0,))
 
 
 def _decoding(tables: dict[str, list[dict[str, Any]]]) -> str:

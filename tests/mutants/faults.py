@@ -5969,8 +5969,8 @@ COMPRESSION_FAULTS = (
         "compression",
         "a fixed zero point is 0",
         "lit_transformers/quantisation.py",
-        "x.new_zeros(()) if self.is_symmetric else self.form[3]",
-        "x.new_zeros(())",
+        "NO_ZEROS if self.is_symmetric else self.form[3]",
+        "NO_ZEROS",
         (
             f"{ACTIVATIONS}inputs_become_the_nearest_of_their_levels",
             f"{ACTIVATIONS}every_map_multiplies_quantised_inputs",
@@ -6036,8 +6036,8 @@ COMPRESSION_FAULTS = (
         "compression",
         "the int8 product has no scales of channels",
         "lit_transformers/quantisation.py",
-        "torch.addcmul(bias, y, of_channels)",
-        "y + bias",
+        "torch.addcmul(bias.detach(), of_part, of_channels, out=of_part)",
+        "torch.add(bias.detach(), of_part, out=of_part)",
         (
             f"{ACTIVATIONS}the_int8_product_is_that_of_quantised_numbers",
             f"{ACTIVATIONS}a_run_is_measured_alike_however_it_is_executed",
@@ -9578,8 +9578,8 @@ FAULTS = (
         "passage states",
         "the vectors of other passages are compared",
         "lit_transformers/inference/passages.py",
-        "[code, texts.hexdigest()],",
-        "[code],",
+        "[self.options.precision, code, texts.hexdigest()],",
+        "[self.options.precision, code],",
         (f"{PREDICT}passages_of_a_file_are_ordered_as_an_evaluation_orders_them",),
     ),
     Fault(
