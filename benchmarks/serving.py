@@ -34,10 +34,10 @@ from rich.console import Console
 
 from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.reading import shown
-from benchmarks.text_networks import Forms, answer_by_onnx, chosen_texts, forms_of, labelled_texts, received
+from benchmarks.text_networks import Forms, answer_by_onnx, chosen_texts, forms_of, labelled_texts
 from lit_transformers.checked_files import Precision
 from lit_transformers.quantisation import has_int8_product
-from lit_transformers.serving.messages import Abilities, LineAnswer, ServingOptions
+from lit_transformers.serving.messages import Abilities, LineAnswer, LineWork, ServingOptions, received
 from lit_transformers.serving.worker import answer_messages
 
 SLOW_SECONDS = 0.02
@@ -61,7 +61,7 @@ def answer_slowly(connection: Connection, options: ServingOptions) -> None:
     """Computes nothing, and sleeps for each text."""
     connection.send(Abilities({"classify": '{"text": "a"}'}, 0))
     for work in received(connection):
-        for place in range(len(work.lines)):
+        for place in range(len(work.lines) if isinstance(work, LineWork) else 0):
             time.sleep(SLOW_SECONDS)
             connection.send(LineAnswer(place, 200, "{}"))
 

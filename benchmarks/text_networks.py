@@ -7,7 +7,7 @@ import csv
 import json
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,7 +22,7 @@ from datamodules import Data
 from lit_transformers.exchange.transfer import export_weights
 from lit_transformers.runs import RunConfig
 from lit_transformers.runs.train import contents
-from lit_transformers.serving.messages import Abilities, LineAnswer, LineWork, ServingOptions
+from lit_transformers.serving.messages import Abilities, LineAnswer, LineWork, ServingOptions, received
 from lit_transformers.tasks.task import DESCRIPTION, Task
 
 __all__ = ["Forms", "OnnxTexts", "answer_by_onnx", "forms_of", "labelled_texts", "tiny_checkpoint", "write_checkpoint"]
@@ -144,20 +144,11 @@ def answer_by_onnx(connection: Connection, options: ServingOptions) -> None:
     network = OnnxTexts(options.checkpoint, options.checkpoint.with_name("transformers"))
     connection.send(Abilities({"classify": '{"text": "a"}'}, 0))
     for work in received(connection):
+        if not isinstance(work, LineWork):
+            continue
         texts = [json.loads(line)["text"] for line in work.lines]
         for place, own in enumerate(network.probabilities(texts)):
             connection.send(LineAnswer(place, 200, json.dumps({"probabilities": own})))
-
-
-def received(connection: Connection) -> Iterator[LineWork]:
-    """Yields the texts that are sent to a process, until its server ends."""
-    while True:
-        try:
-            message = connection.recv()
-        except EOFError:
-            return
-        if isinstance(message, LineWork):
-            yield message
 
 
 def nats(probabilities: Sequence[Sequence[float]], labels: Sequence[int]) -> list[float]:

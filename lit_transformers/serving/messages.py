@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -18,6 +20,7 @@ __all__ = [
     "Prompt",
     "ServingOptions",
     "TextPiece",
+    "received",
 ]
 
 Ability = str
@@ -99,3 +102,13 @@ class TextPiece(NamedTuple):
     text: str
     end: bool = False
     status: int = 200
+
+
+def received(connection: Connection) -> Iterator[LineWork | Prompt]:
+    """Yields what the process that computes is asked for, until its server ends."""
+    while True:
+        try:
+            message = connection.recv()
+        except (EOFError, OSError):
+            return
+        yield message

@@ -19,6 +19,7 @@ from lit_transformers.serving.messages import (
     Prompt,
     ServingOptions,
     TextPiece,
+    received,
 )
 
 __all__ = ["answer_messages"]
@@ -54,12 +55,11 @@ def answer_messages(connection: Connection, options: ServingOptions) -> None:
         return
     with suppress(EOFError, OSError):  # the server has ended
         connection.send(Abilities(examples, checked))
-        while True:
-            message = connection.recv()
+        for message in received(connection):
             if isinstance(message, LineWork):
                 for answer in services.lines[message.ability].answers(message.lines):
                     connection.send(answer)
-            elif isinstance(message, Prompt) and services.writer is not None:
+            elif services.writer is not None:
                 for piece in pieces(services.writer, message):
                     if connection.poll():  # nobody reads this text any more
                         connection.recv()

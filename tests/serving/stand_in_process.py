@@ -18,6 +18,7 @@ from lit_transformers.serving.messages import (
     Prompt,
     ServingOptions,
     TextPiece,
+    received,
 )
 
 ABILITIES = {"classify": '{"text": "a"}', "embed": '{"text": "a"}', "generate": '{"prompt": "a"}'}
@@ -33,11 +34,7 @@ def answer_as_told(connection: Connection, options: ServingOptions) -> None:
         connection.send(Failure("broken"))
         return
     connection.send(Abilities(ABILITIES, 0))
-    while True:
-        try:
-            message = connection.recv()
-        except EOFError:
-            return
+    for message in received(connection):
         if isinstance(message, LineWork):
             for place, text in [*enumerate(json.loads(line)["text"] for line in message.lines)][::-1]:
                 note(folder, text)
@@ -46,7 +43,7 @@ def answer_as_told(connection: Connection, options: ServingOptions) -> None:
                 answer = {"ability": message.ability, "text": text, "together": len(message.lines)}
                 body = json.dumps({"detail": "is bad"} if text == "bad" else answer)
                 connection.send(LineAnswer(place, 422 if text == "bad" else 200, body))
-        elif isinstance(message, Prompt):
+        else:
             continue_text(connection, folder, message)
 
 
