@@ -230,7 +230,7 @@ PATTERN_FAULTS = (
         "lit_transformers/attention/patterns.py",
         "(self.after + 1) * self.step",
         "(self.after + 2) * self.step",
-        (f"{ORACLE}a_second_segment_with_its_memory_equals_the_equations",),
+        (f"{EXECUTORS}what_a_pattern_promises_is_what_it_does",),
     ),
     Fault(
         "masks",

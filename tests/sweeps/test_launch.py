@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -141,7 +142,9 @@ def test_a_run_killed_from_outside_goes_on_by_itself(tmp_path: Path, fault: str,
 
 def is_warm(process: psutil.Process) -> bool:
     """Whether a process is the one from which other tests fork their programs."""
-    return any(word.endswith("warm_python.py") for word in process.cmdline())
+    with suppress(psutil.NoSuchProcess):  # it has ended since, or nobody has waited for it
+        return any(word.endswith("warm_python.py") for word in process.cmdline())
+    return False
 
 
 @pytest.mark.parametrize("victims", ["their server", "all but the command"])
