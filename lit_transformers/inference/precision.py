@@ -58,7 +58,7 @@ def prepare(task: Task, precision: Precision, device: torch.device) -> None:
         quantise_network(task, device)
     elif precision == "float32" and device.type == "cpu" and onednn.is_faster():
         for module in chain(task.modules(), task.evaluator().modules()):
-            if isinstance(module, LinearMap) and module.weight.dtype == torch.float32:
+            if isinstance(module, LinearMap) and module.packed is None and module.weight.dtype == torch.float32:
                 module.packed = onednn.packed(module.weight)
 
 
