@@ -162,3 +162,12 @@ def serving_network(checkpoint: Path, **options: Any) -> Iterator[Served]:
         own = ServingOptions(checkpoint, **options)
         with serving(checkpoint.parent, options=own, target=answer_messages) as served:
             yield served
+
+
+def rounded(value: Any) -> Any:
+    """What is equal to a value but for rounding."""
+    if isinstance(value, dict):
+        return {name: rounded(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [rounded(inner) for inner in value]
+    return pytest.approx(value, abs=1e-5) if isinstance(value, float) else value

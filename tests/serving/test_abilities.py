@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from served import rounded
 from tiny_runs import Kind, tiny_run
 
 from lit_transformers.config import ConfigError
@@ -71,15 +72,6 @@ def commanded(ability: str, folder: Path, lines: Sequence[str]) -> list[Any]:
     else:
         writer = predictor_of(checkpoint, options, "json")
     return [json.loads(line) for line in writer.write(line.encode() for line in lines)]
-
-
-def rounded(value: Any) -> Any:
-    """What is equal to a value but for rounding."""
-    if isinstance(value, dict):
-        return {name: rounded(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [rounded(inner) for inner in value]
-    return pytest.approx(value, abs=1e-5) if isinstance(value, float) else value
 
 
 @pytest.mark.parametrize("kind", ABILITIES)

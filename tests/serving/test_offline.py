@@ -7,10 +7,10 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
-from served import Served, serving_network
+from served import Served, rounded, serving_network
 from tiny_runs import PASSAGES, Kind, tiny_run
 
 from lit_transformers.__main__ import main
@@ -81,15 +81,6 @@ def written(case: Offline, folder: Path, lines: Sequence[str], monkeypatch: pyte
         assert main([name, "checkpoint.ckpt", *options]) == 0
         outputs = output.getvalue().splitlines()
     return [line if is_json else json.dumps({"text": line.decode()}, ensure_ascii=False).encode() for line in outputs]
-
-
-def rounded(value: Any) -> Any:
-    """What is equal to a value but for rounding."""
-    if isinstance(value, dict):
-        return {name: rounded(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [rounded(inner) for inner in value]
-    return pytest.approx(value, abs=1e-5) if isinstance(value, float) else value
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.ability} of {case.kind}")
