@@ -261,8 +261,8 @@ class RequestCounts(NamedTuple):
 async def attempted(
     port: int, requests: Iterator[BadRequest], connections: int, outcome: RequestCounts, held: set[asyncio.Task[None]]
 ) -> None:
-    """Sends requests over so many connections at once. Those that are held have connections of their own, and are added
-    to the set, for they last."""
+    """Sends requests over several connections at once. A request that is held has another connection, and is added to
+    the set, for it lasts."""
 
     async def attempt(request: BadRequest) -> None:
         try:

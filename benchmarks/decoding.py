@@ -97,8 +97,8 @@ QUICK = Workload(
 
 
 def gpt2(sizes: Mapping[str, int], length: int) -> dict[str, Any]:
-    """Returns the plain config of a language model that GPT-2 can hold, for rows of so many symbols; loading it reads
-    two after another."""
+    """Returns the plain config of a language model that GPT-2 can hold, for rows of ``length`` symbols; loading it
+    reads two after another."""
     return {
         "kind": "language_model",
         **sizes,
@@ -112,7 +112,7 @@ def gpt2(sizes: Mapping[str, int], length: int) -> dict[str, Any]:
 
 
 def trained(sizes: Mapping[str, int], texts: Path, length: int, seconds: float, file: Path) -> Path:
-    """Trains a language model on random rows of the texts for so many seconds of CPU, and returns its checkpoint."""
+    """Trains a language model on random rows of the texts for ``seconds`` of CPU, and returns its checkpoint."""
     plain = {
         "model": gpt2(sizes, length),
         "task": {"kind": "causal_lm"},
