@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar, get_args
 
+import numpy as np
+
+from datamodules.core.errors import DataError
 from datamodules.core.reading import beginning
 from lit_transformers.config import Plain
 
-__all__ = ["SPLITS", "Corpus", "Document", "DocumentStream", "Documents", "Limit", "Shard", "Split", "cache_folder"]
+__all__ = [
+    "SPLITS",
+    "Corpus",
+    "Document",
+    "DocumentStream",
+    "Documents",
+    "Limit",
+    "Shard",
+    "Split",
+    "cache_folder",
+    "keep",
+    "thinned",
+]
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -90,14 +107,55 @@ class Documents(ABC):
     def evaluation(self, limit: Limit) -> DocumentStream:
         """Returns a stream of one pass over all documents in order."""
 
+    def sample(self, size: int, seed: int) -> Iterator[Document]:
+        """Hook: yields about ``size`` bytes of documents from all parts of the split, for a tokenizer that learns from
+        them; all where there are no more. By default each has the same chance, and all are passed over."""
+        return thinned(self, size, seed)
+
+
+def thinned(documents: Iterable[Document], size: int, seed: int) -> Iterator[Document]:
+    """Yields about ``size`` bytes of documents of which nobody knows how many there are, each with the same chance, in
+    their order; all where they have no more. Holds about twice as many bytes at most."""
+    random = np.random.default_rng([seed, 1])
+    kept: list[tuple[float, Document]] = []
+    total = held = 0
+    for document in documents:
+        total += len(document.text)
+        if (drawn := random.random()) * total < size:
+            kept.append((drawn, document))
+            held += len(document.text)
+        if total > size and held > 2 * size:
+            kept = [item for item in kept if item[0] * total < size]
+            held = sum(len(item[1].text) for item in kept)
+    yield from (document for drawn, document in kept if drawn * total < size)
+
 
 class Corpus(ABC):
     """The documents of all splits. ``fingerprint`` identifies their content."""
 
     fingerprint: str
 
+    @property
+    def messages(self) -> list[str]:
+        """Hook: sentences on how the corpus was read, and on what its documents are like. None by default."""
+        return []
+
     @abstractmethod
     def documents(self, split: Split) -> Documents: ...
+
+
+def keep(path: Path, plain: Plain) -> None:
+    """Writes plain data to a file of the cache, as JSON, through a temporary file beside it, so that no reader sees a
+    partial one. Raises DataError where it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:
+            json.dump(plain, file)
+        Path(file.name).replace(path)
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot write the cache ({error.strerror}); set LIT_CACHE to a folder with room"
+        ) from None
 
 
 def cache_folder() -> Path:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from datamodules.core.documents import Document, Documents, cache_folder
+from datamodules.core.documents import Document, Documents, cache_folder, keep
 from datamodules.core.errors import DataError
+from datamodules.core.learning import bytes_of, first, learning, sampled, word_counts
 from datamodules.core.reading import locate
 from lit_transformers.batch import Detokenizer, Vocabulary
 from lit_transformers.config import Config, ConfigError, Plain, Positive, canonical_hash
@@ -53,6 +53,8 @@ Symbols = npt.NDArray[np.integer[Any]]
 Offsets = npt.NDArray[np.int64]
 """The first character of each symbol in a text, and that after its last (n, 2); equal where it stands for none."""
 Errors = Literal["strict", "replace"]
+SAMPLE_BYTES = 50_000_000
+"""The text that merges and pieces are learned on by default."""
 UNKNOWN, LINE_END = "<unk>", "<eos>"
 SPECIAL_NAMES = {"[CLS]": ("[CLS]", "<s>"), "[SEP]": ("[SEP]", "</s>"), "[MASK]": ("[MASK]", "<mask>")}
 """The names that a pretrained tokenizer may give to each special symbol: those of BERT, then those of RoBERTa."""
@@ -151,6 +153,11 @@ class TokenizerConfig(Config):
     learned: ClassVar[bool] = True
     builds: ClassVar[str | None] = None
 
+    @property
+    def first_bytes(self) -> int | None:
+        """Hook: the bytes of the first documents that it learns from; None where it learns from all parts."""
+        return None
+
     def build(self, documents: Documents | Iterable[Document]) -> Tokenizer:
         """Makes the tokenizer, from the train split where it needs a text to learn from. Raises DataError."""
         raise NotImplementedError
@@ -176,6 +183,29 @@ def _undecodable(document: Document, error: UnicodeDecodeError) -> DataError:
         f"{place}: byte {document.offset + error.start} is not UTF-8 ({error.reason}); "
         "set data.tokenizer.errors=replace, or data.tokenizer=bytes"
     )
+
+
+@contextmanager
+def learned_texts(
+    kind: str,
+    documents: Documents | Iterable[Document],
+    errors: Errors,
+    beginning: int | None = None,
+    sample: int | None = None,
+) -> Iterator[Iterator[str]]:
+    """Gives the texts that a tokenizer of a kind learns from, and shows on stderr how far it is as long as it learns.
+
+    beginning: the first documents, which reach so many bytes. sample: about so many bytes of all parts, where there is
+    no ``beginning``; without both, all documents. Raises DataError, which names the byte, for one that is not UTF-8.
+    """
+    limit, total = beginning or sample, bytes_of(documents)
+    expected = total if limit is None else limit if total is None else min(limit, total)
+    if beginning is not None:
+        documents = first(documents, beginning)
+    elif sample is not None:
+        documents = sampled(documents, sample)
+    with learning(kind, expected) as progress:
+        yield _texts(progress.counted(documents), errors)
 
 
 def _texts(documents: Iterable[Document], errors: Errors) -> Iterator[str]:
@@ -225,10 +255,11 @@ class CharactersConfig(TokenizerConfig, kind="characters"):
     errors: Errors = "strict"
 
     def build(self, documents: Documents | Iterable[Document]) -> Characters:
-        characters: set[str] = set()
-        for text in _texts(documents, self.errors):
-            characters.update(text)
-        return Characters("".join(sorted(characters)), self.errors)
+        seen = np.zeros(0x110000, np.bool_)
+        with learned_texts(self.kind, documents, self.errors) as texts:
+            for text in texts:
+                seen[np.frombuffer(text.encode("utf-32-le"), np.uint32)] = True
+        return Characters("".join(map(chr, np.flatnonzero(seen).tolist())), self.errors)
 
 
 class Characters(Tokenizer, kind="characters"):
@@ -264,32 +295,45 @@ class Characters(Tokenizer, kind="characters"):
 class WordsConfig(TokenizerConfig, kind="words"):
     """The words of the train split between white space; a line end is the word <eos>.
 
-    minimum  rarer words become <unk>
-    size     number of words, the most frequent ones, with <unk> and <eos>; None for all
+    minimum       rarer words become <unk>
+    size          number of words, the most frequent ones, with <unk> and <eos>; None for all
+    sample_bytes  words are counted in a sample of about so many bytes, from all parts of the train split; None: in all
+                  of it
     """
 
     builds: ClassVar[str | None] = "words"
 
     minimum: Positive = 1
     size: Annotated[int, Field(ge=3)] | None = None
+    sample_bytes: Positive | None = None
     errors: Errors = "strict"
 
     def build(self, documents: Documents | Iterable[Document]) -> Words:
-        counts: Counter[str] = Counter({UNKNOWN: 0, LINE_END: 0})
-        for text in _texts(documents, self.errors):
-            counts.update(_split(text))
-        special = (UNKNOWN, LINE_END)
-        ranked = sorted(
-            (item for item in counts.items() if item[0] not in special), key=lambda item: (-item[1], item[0])
-        )
-        limit = None if self.size is None else self.size - len(special)
-        frequent = [item for item in ranked if item[1] >= self.minimum][:limit]
-        unknown_count = counts.total() - sum(count for _, count in frequent) - counts[LINE_END]
+        special = {UNKNOWN: 0, LINE_END: 0}
+        with (
+            word_counts() as counts,
+            learned_texts(self.kind, documents, self.errors, None, self.sample_bytes) as texts,
+        ):
+            for text in texts:
+                counts.add(_split(text))
+            total, ranked = 0, list[tuple[str, int]]()
+            for word, count in counts.items():
+                total += count
+                if word in special:
+                    special[word] = count
+                elif count >= self.minimum:
+                    ranked.append((word, count))
+        frequent = sorted(ranked, key=_by_frequency)
+        frequent = frequent if self.size is None else frequent[: self.size - len(special)]
+        unknown_count = total - sum(count for _, count in frequent) - special[LINE_END]
         # Frequent words first: the adaptive softmax defines its clusters by symbol number.
-        counted_words = sorted(
-            [*frequent, (UNKNOWN, unknown_count), (LINE_END, counts[LINE_END])], key=lambda item: (-item[1], item[0])
-        )
-        return Words([word for word, _ in counted_words], self.errors)
+        counted_words = [*frequent, (UNKNOWN, unknown_count), (LINE_END, special[LINE_END])]
+        return Words([word for word, _ in sorted(counted_words, key=_by_frequency)], self.errors)
+
+
+def _by_frequency(item: tuple[str, int]) -> tuple[int, str]:
+    """Returns the rank of a counted word: the more frequent one first, equally frequent ones by their letters."""
+    return -item[1], item[0]
 
 
 def _split(text: str) -> list[str]:
@@ -327,15 +371,23 @@ class Words(Tokenizer, kind="words"):
 class BPEConfig(TokenizerConfig, kind="bpe"):
     """Byte-level byte-pair encoding (arXiv:1508.07909; over bytes as in GPT-2), learned on the train split.
 
-    size        number of pieces, the 256 bytes included
-    train_bytes the merges are learned on about so much text: the first documents of the train split, in bytes
+    size          number of pieces, the 256 bytes included
+    sample_bytes  the merges are learned on about so many bytes of text from all parts of the train split, drawn by a
+                  fixed seed, and on all of it where it has no more
+    train_bytes   the merges are learned on the first documents of the train split instead, which together reach so many
+                  bytes: another vocabulary where the split has more and is sorted; None: on a sample
     """
 
     builds: ClassVar[str | None] = "bpe"
 
     size: Annotated[int, Field(ge=257)] = 8192
-    train_bytes: Positive = 200_000_000
+    sample_bytes: Positive = SAMPLE_BYTES
+    train_bytes: Positive | None = None
     errors: Errors = "strict"
+
+    @property
+    def first_bytes(self) -> int | None:
+        return self.train_bytes
 
     def build(self, documents: Documents | Iterable[Document]) -> BPE:
         from tokenizers import Tokenizer as Model
@@ -346,20 +398,11 @@ class BPEConfig(TokenizerConfig, kind="bpe"):
         model.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(vocab_size=self.size, initial_alphabet=alphabet, show_progress=False)
-        model.train_from_iterator(_texts(_first(documents, self.train_bytes), self.errors), trainer)
+        with learned_texts(self.kind, documents, self.errors, self.train_bytes, self.sample_bytes) as texts:
+            model.train_from_iterator(texts, trainer)
         # The library complains when a process that has used its threads forks, as data loaders do.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         return BPE(model.to_str(), self.errors)
-
-
-def _first(documents: Iterable[Document], limit: int) -> Iterator[Document]:
-    """Yields the first documents, as many as reach ``limit`` bytes."""
-    size = 0
-    for document in documents:
-        yield document
-        size += len(document.text)
-        if size >= limit:
-            return
 
 
 class BPE(Tokenizer, kind="bpe"):
@@ -416,24 +459,31 @@ class WordPieceConfig(TokenizerConfig, kind="wordpiece"):
     """WordPiece as in BERT (arXiv:1810.04805, section 3), learned on the train split with BERT's way to cut text into
     words: at white space and punctuation. White space is not kept, so that bits per byte cannot be known.
 
-    size        number of pieces, [UNK] included, which stands for a word with a character that was never seen
-    lowercase   whether text is lower-cased and loses its accents, as for the uncased models of BERT
-    train_bytes the pieces are learned on about so much text: the first documents of the train split, in bytes
+    size          number of pieces, [UNK] included, which stands for a word with a character that was never seen
+    lowercase     whether text is lower-cased and loses its accents, as for the uncased models of BERT
+    sample_bytes  as of ``bpe``: the text from all parts of the train split that the pieces are learned on
+    train_bytes   as of ``bpe``: the pieces are learned on the first documents instead; None: on a sample
     """
 
     builds: ClassVar[str | None] = "pieces"
 
     size: Annotated[int, Field(ge=8)] = 8192
     lowercase: bool = True
-    train_bytes: Positive = 200_000_000
+    sample_bytes: Positive = SAMPLE_BYTES
+    train_bytes: Positive | None = None
     errors: Errors = "strict"
+
+    @property
+    def first_bytes(self) -> int | None:
+        return self.train_bytes
 
     def build(self, documents: Documents | Iterable[Document]) -> PieceTokenizer:
         from tokenizers import trainers
 
         model = _word_pieces({"[UNK]": 0}, self.lowercase)
         trainer = trainers.WordPieceTrainer(vocab_size=self.size, special_tokens=["[UNK]"], show_progress=False)
-        model.train_from_iterator(_texts(_first(documents, self.train_bytes), self.errors), trainer)
+        with learned_texts(self.kind, documents, self.errors, self.train_bytes, self.sample_bytes) as texts:
+            model.train_from_iterator(texts, trainer)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         return _piece_tokenizer(model.to_str(), self.errors)
 
@@ -646,7 +696,7 @@ def cached_tokenizer(config: TokenizerConfig, documents: Documents | Iterable[Do
     if path.exists():
         return _load(path)
     tokenizer = config.build(documents)
-    _save(tokenizer, path)
+    keep(path, tokenizer.to_dict())
     return tokenizer
 
 
@@ -655,16 +705,3 @@ def _load(path: Path) -> Tokenizer:
         return tokenizer_from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: damaged cache ({error}); remove this file and it is made again") from None
-
-
-def _save(tokenizer: Tokenizer, path: Path) -> None:
-    """Writes a temporary file beside the path and moves it there, so that no reader sees a partial one."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:
-            json.dump(tokenizer.to_dict(), file)
-        Path(file.name).replace(path)
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot write the cache ({error.strerror}); set LIT_CACHE to a folder with room"
-        ) from None

@@ -17,6 +17,7 @@ from datamodules.core.documents import Document, Split
 from datamodules.core.errors import DataError
 from datamodules.core.examples import Example
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
+from datamodules.core.learning import TextsWithin
 from datamodules.core.tokenizers import Tokenizer, cached_tokenizer
 from datamodules.core.trained import TrainedSymbols, require_tokenizer
 from datamodules.labelled.labelled_records import LATER
@@ -47,7 +48,9 @@ class ChoiceExamplesConfig(TextExamplesConfig):
         if not self.tokenizer.learned:
             return cached_tokenizer(self.tokenizer, [], "")
         corpus = self.corpus()
-        return cached_tokenizer(self.tokenizer, _training_texts(corpus), f"{corpus.fingerprint} texts")
+        return cached_tokenizer(
+            self.tokenizer, TextsWithin(corpus.documents("train"), _texts_of), f"{corpus.fingerprint} texts"
+        )
 
     @property
     def class_names(self) -> dict[str, list[str]]:
@@ -219,8 +222,7 @@ class ChoiceTexts(StoredTexts):
         return Example(np.concatenate(rows), stored[0], choices=tuple(places))
 
 
-def _training_texts(corpus: IndexedCorpus) -> Iterator[Document]:
-    """Yields the questions and choices of the training split."""
-    for document in corpus.documents("train"):
-        for text in json.loads(document.text[1:]):
-            yield Document(document.name, text.encode())
+def _texts_of(document: Document) -> Iterator[Document]:
+    """Yields the question and the choices of a stored example."""
+    for text in json.loads(document.text[1:]):
+        yield Document(document.name, text.encode())

@@ -15,6 +15,7 @@ from datamodules.core.archives import members
 from datamodules.core.documents import SPLITS, Document, Split
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
+from datamodules.core.learning import TextsWithin
 from datamodules.core.reading import COMPRESSIONS, Member, damage, format_of, text_lines
 from datamodules.core.tokenizers import Tokenizer, cached_tokenizer
 from datamodules.core.trained import TrainedSymbols, require_tokenizer
@@ -110,9 +111,7 @@ class ConllConfig(TextExamplesConfig, kind="conll"):
         if not self.tokenizer.learned:
             return cached_tokenizer(self.tokenizer, [], "")
         corpus = self.corpus()
-        sentences = (
-            Document(text.name, " ".join(stored_words(text.text)).encode()) for text in corpus.documents("train")
-        )
+        sentences = TextsWithin(corpus.documents("train"), _sentence_of)
         return cached_tokenizer(self.tokenizer, sentences, f"{corpus.fingerprint} words")
 
     @property
@@ -288,3 +287,8 @@ class _WordReader:
         if not cell:
             raise DataError(f"{place}: the column of the {field} is empty; correct the line or data.source.{field}")
         return cell
+
+
+def _sentence_of(document: Document) -> Iterator[Document]:
+    """Yields the words of a stored sentence with single spaces between them."""
+    yield Document(document.name, " ".join(stored_words(document.text)).encode())

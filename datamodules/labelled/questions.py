@@ -18,6 +18,7 @@ from datamodules.core.documents import Document, Split
 from datamodules.core.errors import DataError
 from datamodules.core.examples import Example, Examples, ExamplesConfig
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
+from datamodules.core.learning import TextsWithin
 from datamodules.core.reading import damage
 from datamodules.core.tokenizers import BytesConfig, Symbols, Tokenizer, TokenizerConfig, cached_tokenizer, key_of
 from datamodules.core.trained import TrainedSymbols, require_tokenizer
@@ -114,7 +115,9 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
         if not self.tokenizer.learned:
             return cached_tokenizer(self.tokenizer, [], "")
         corpus = self.corpus()
-        return cached_tokenizer(self.tokenizer, _training_texts(corpus), f"{corpus.fingerprint} questions")
+        return cached_tokenizer(
+            self.tokenizer, TextsWithin(corpus.documents("train"), _texts_of), f"{corpus.fingerprint} questions"
+        )
 
     def described(self, trained: TrainedSymbols) -> LabelledDescription:
         vocabulary = RowSymbols.of(require_tokenizer(trained.tokenizer)).vocabulary
@@ -189,12 +192,11 @@ class QuestionsConfig(ExamplesConfig, kind="questions"):
         return split_by_hash(f"{self.split_seed} {passage.strip()}", self.validation, self.test)
 
 
-def _training_texts(corpus: IndexedCorpus) -> Iterator[Document]:
-    """Yields the passages and questions of training."""
-    for document in corpus.documents("train"):
-        paragraph = Paragraph.restored(document.text)
-        for text in (paragraph.passage, *(question.text for question in paragraph.questions)):
-            yield Document(document.name, text.encode())
+def _texts_of(document: Document) -> Iterator[Document]:
+    """Yields the passage and the questions of a stored paragraph."""
+    paragraph = Paragraph.restored(document.text)
+    for text in (paragraph.passage, *(question.text for question in paragraph.questions)):
+        yield Document(document.name, text.encode())
 
 
 class Placed(NamedTuple):

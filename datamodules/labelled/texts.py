@@ -17,6 +17,7 @@ from datamodules.core.documents import Document, Split, cache_folder
 from datamodules.core.errors import DataError
 from datamodules.core.examples import Example, Examples, ExamplesConfig, TextRows
 from datamodules.core.index import IndexedCorpus, made_aside
+from datamodules.core.learning import TextsWithin
 from datamodules.core.tokenizers import BytesConfig, Symbols, Tokenizer, TokenizerConfig, key_of
 from datamodules.core.trained import TrainedSymbols, require_tokenizer
 from datamodules.core.windows import shuffled
@@ -349,8 +350,11 @@ def trained_with(tokenizer: Tokenizer, names: Mapping[str, list[str]]) -> Traine
     return TrainedSymbols(tokenizer.to_dict(), labels=names.get(LABEL), columns=further or None)
 
 
-def texts_of_training(corpus: IndexedCorpus) -> Iterator[Document]:
-    """Yields the texts of the training split without their labels."""
-    for document in corpus.documents("train"):
-        for text in StoredText.of(document.text).encoded:
-            yield Document(document.name, text)
+def texts_of_training(corpus: IndexedCorpus) -> TextsWithin:
+    """Returns the texts of the training split without their labels."""
+    return TextsWithin(corpus.documents("train"), _texts_of)
+
+
+def _texts_of(document: Document) -> Iterator[Document]:
+    for text in StoredText.of(document.text).encoded:
+        yield Document(document.name, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -16,6 +16,7 @@ from datamodules.core.documents import SPLITS, Document, Split, cache_folder
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, IndexedDocuments, Text, made_aside, writing
 from datamodules.core.integers import IntegerWriter
+from datamodules.core.learning import TextsWithin
 from datamodules.core.reading import OPEN_FILES
 from datamodules.core.stored import StoredSymbols, SymbolWriter
 from datamodules.core.tokenizers import (
@@ -123,7 +124,8 @@ class StoredPairs(Pairs):
 
     def _learned_tokenizer(self, config: TokenizerConfig | None, sides: tuple[int, ...], learned_on: str) -> Tokenizer:
         """Returns a tokenizer learned on some sides of the training pairs, cached under ``learned_on``."""
-        return cached_tokenizer(config or BPEConfig(), _Sides(self.corpus, sides), f"{self.fingerprint} {learned_on}")
+        texts = TextsWithin(self.corpus.documents("train"), partial(_texts_of, sides))
+        return cached_tokenizer(config or BPEConfig(), texts, f"{self.fingerprint} {learned_on}")
 
     def count(self, split: Split) -> int:
         return len(self._documents(split))
@@ -179,17 +181,11 @@ class StoredPairs(Pairs):
         return folder
 
 
-class _Sides:
-    """Sources, targets or both of the training pairs, as documents to learn a tokenizer from."""
-
-    def __init__(self, corpus: IndexedCorpus, sides: tuple[int, ...]) -> None:
-        self.corpus, self.sides = corpus, sides
-
-    def __iter__(self) -> Iterator[Document]:
-        for document in self.corpus.documents("train"):
-            texts = texts_of(document)
-            for side in self.sides:
-                yield Document(document.name, (texts.source, texts.targets[0])[side].encode())
+def _texts_of(sides: tuple[int, ...], document: Document) -> Iterator[Document]:
+    """Yields the source, the target or both of a pair, as documents to learn a tokenizer from."""
+    texts = texts_of(document)
+    for side in sides:
+        yield Document(document.name, (texts.source, texts.targets[0])[side].encode())
 
 
 def _write(folder: Path, documents: Iterable[Document], source: Tokenizer, target: Tokenizer) -> None:

@@ -95,6 +95,11 @@ class SourceConfig(Config):
         """Hook: returns sentences on how the source is read that its config does not say. Raises DataError."""
         return []
 
+    @property
+    def cuts_in_order(self) -> bool:
+        """Hook: whether the splits are parts of files in their order. By default they are not."""
+        return False
+
     def known_losses(self) -> Mapping[str, float]:
         """Hook: returns mean losses of a document in bits per byte that are known beforehand, by what a model knows:
         from that of who knows nothing but the symbols to the least possible one. Empty where none are known."""
@@ -204,7 +209,7 @@ class FilesConfig(SourceConfig, kind="files"):
         return index_corpus([self.to_dict(), stamps(files)], "", self.piece, texts, left_out)
 
     def reading_messages(self) -> list[str]:
-        if self.splits == "order" or not self._cuts_in_order:
+        if self.splits == "order" or not self.cuts_in_order:
             return []
         training = 1 - self.validation - self.test
         return [
@@ -213,7 +218,7 @@ class FilesConfig(SourceConfig, kind="files"):
         ]
 
     @property
-    def _cuts_in_order(self) -> bool:
+    def cuts_in_order(self) -> bool:
         """Whether splits are made by place in a file: where that is set, or a hash would give one file to one split."""
         if self.splits != "hash":
             return self.splits == "order"
@@ -221,7 +226,7 @@ class FilesConfig(SourceConfig, kind="files"):
         return location.is_file() and format_of(location.name) not in (*OF_RECORDS, "archive")
 
     def _texts(self, files: list[Listed], left_out: Counter[str]) -> Iterator[Text]:
-        in_order = self._cuts_in_order
+        in_order = self.cuts_in_order
         for path, name in files:
             for member in members(path, name, left_out=left_out):
                 if in_order:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 
+import numpy as np
+
 from datamodules.core.data import Data, DataConfig, defined
-from datamodules.core.documents import Corpus, Document, Split
+from datamodules.core.documents import SPLITS, Corpus, Document, Limit, Split
 from datamodules.core.index import IndexedCorpus
+from datamodules.core.order import EvenlySpaced, kept, sorted_by
 from datamodules.core.tokenizers import (
     BytesConfig,
     Symbols,
@@ -49,8 +52,22 @@ class TextData(Data):
         return self.config.source.build()
 
     def reading_messages(self) -> list[str]:
-        counts = self.corpus.messages if isinstance(self.corpus, IndexedCorpus) else []
-        return [*self.config.source.reading_messages(), *counts]
+        return [*self.config.source.reading_messages(), *self.corpus.messages, *self._order_messages()]
+
+    def _order_messages(self) -> list[str]:
+        """Returns that the documents of an index are sorted, where something is decided by their order: the splits of a
+        file that is cut, and a tokenizer that learns from the first documents."""
+        corpus, first = self.corpus, self.config.tokenizer.first_bytes
+        if not isinstance(corpus, IndexedCorpus):
+            return []
+        if first is not None and self.trained is None and first < corpus.documents("train").bytes_within(Limit()):
+            way_out = "data.tokenizer learns from the first ones alone; set data.tokenizer.train_bytes=null"
+        elif self.config.source.cuts_in_order:
+            way_out = "splits are cut in their order; shuffle the documents of the file, or make a file for each split"
+        else:
+            return []
+        found = kept([corpus.fingerprint, "index"], partial(_sorted_by, corpus))
+        return [] if found is None else [f"documents are sorted {found}, and {way_out}"]
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -87,3 +104,14 @@ class TextData(Data):
     def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
         for document in self.texts(split):
             yield self.tokenizer, encode_document(self.tokenizer, document)
+
+
+def _sorted_by(corpus: IndexedCorpus) -> str | None:
+    """Returns by what the documents of all splits are sorted; None where nothing shows that they are."""
+    ends = np.cumsum([corpus.count(split) for split in SPLITS])
+    sample = EvenlySpaced()
+    for place in np.unique(np.linspace(0, ends[-1] - 1, sample.most).astype(np.int64)).tolist():
+        number = int(np.searchsorted(ends, place, side="right"))
+        ordinal = place - int(ends[number - 1]) if number else place
+        sample.add(corpus.documents(SPLITS[number])[ordinal].text)
+    return sorted_by(sample.texts)

@@ -1,17 +1,22 @@
 """The hub source on a local folder that the same library reads, and its one line without a network."""
 
 import json
+import random
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 import torch
+from pyarrow import parquet
 
 from datamodules import DataError, Documents, HubConfig, LanguageData, LanguageDataConfig, Limit
 from datamodules.core.documents import Document, Shard
+from datamodules.core.learning import sampled
 from datamodules.core.tokenizers import Tokenizer, encode_document
-from datamodules.text import lanes, language
+from datamodules.text import hub, lanes, language
 
 EVERYTHING = Limit()
 
@@ -25,6 +30,40 @@ def data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         lines = (json.dumps({"text": f"{split} row {row} " + "x" * (row % 9)}) for row in range(count))
         (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
     return folder
+
+
+Shards = Callable[..., Path]
+
+
+@pytest.fixture
+def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shards:
+    """Returns a function that writes texts into equal shards of a data set with a train split alone."""
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+    def write(texts: list[str], count: int, kind: str = "jsonl") -> Path:
+        folder = tmp_path / f"{kind}-{count}"
+        folder.mkdir()
+        for shard in range(count):
+            part = texts[len(texts) * shard // count : len(texts) * (shard + 1) // count]
+            path = folder / f"train-{shard:05}.{kind}"
+            if kind == "jsonl":
+                path.write_text("".join(json.dumps({"text": text}) + "\n" for text in part))
+            else:
+                parquet.write_table(pyarrow.table({"text": part}), path, row_group_size=7)
+        return folder
+
+    return write
+
+
+def of_train(folder: Path, **fields: Any) -> HubConfig:
+    """The config of a data set that has a train split alone."""
+    return HubConfig(name=str(folder), validation=None, test=None, held_out=0.0, **fields)
+
+
+def taken(documents: Documents, number: int, seed: int = 0) -> list[tuple[int, str]]:
+    """The first documents of training, with their ordinals."""
+    stream = documents.training(seed)
+    return [(item[0], item[1].text.decode()) for _ in range(number) if (item := stream.take())]
 
 
 def ordinals(documents: Documents, limit: Limit = EVERYTHING) -> list[int]:
@@ -57,6 +96,135 @@ def test_a_training_pass_gives_every_row_once_in_an_order_of_its_own(data_set: P
         passes.append([item[1].text for item in items if item])
         assert sorted(passes[-1]) == expected
     assert passes[0] != passes[1]
+
+
+@pytest.mark.parametrize(("kind", "count"), [("jsonl", 1), ("jsonl", 6), ("parquet", 2)])
+def test_an_epoch_gives_every_document_once_and_seeds_and_epochs_give_other_orders(
+    shards: Shards, kind: str, count: int
+) -> None:
+    texts = [f"row {number}" for number in range(100)]
+    documents = of_train(shards(texts, count, kind), buffer=16).build().documents("train")
+    orders = [taken(documents, 200, seed) for seed in (0, 1)]
+    epochs = [order[start : start + 100] for order in orders for start in (0, 100)]
+    assert all(sorted(text for _, text in epoch) == sorted(texts) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 4 and taken(documents, 200) == orders[0]
+    assert all(dict(epoch) == dict(epochs[0]) for epoch in epochs), "an ordinal names the same document in all epochs"
+    assert len({number for number, _ in epochs[0]}) == 100
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_training_mixes_shards_and_shuffles_a_buffer_of_their_documents(shards: Shards, kind: str) -> None:
+    documents = of_train(shards([f"{number}" for number in range(400)], 8, kind), buffer=40).build().documents("train")
+    places = [int(text) for _, text in taken(documents, 400)]
+    first = {place // 50 for place in places[:40]}
+    assert len(first) >= 3, "the first buffer is of several shards"
+    assert sum(abs(place - number) for number, place in enumerate(places)) / 400 > 80, "a random order has 133"
+    assert sorted(places[:40]) != places[:40]
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["few_files", "many_files"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_stream_resumes_at_any_document(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch, kind: str, many: bool
+) -> None:
+    """Over two epochs, with pieces of long documents and a share of them held out; with many files, the row groups of
+    one are known when it is opened."""
+    if many:
+        monkeypatch.setattr(hub, "FEW_SHARDS", 2)
+    texts = [f"row {number} " + "x" * (number % 5) * 40 for number in range(120)]
+    config = of_train(shards(texts, 6, kind), buffer=11, piece=100).override({"held_out": 0.2})
+    documents = config.build().documents("train")
+    count = len([*documents])
+    stream, states, items = documents.training(3), list[str](), list[Any]()
+    for _ in range(2 * count):
+        states.append(json.dumps(stream.state()))
+        items.append(stream.take())
+    assert sorted(items[:count]) == sorted(items[count:]) and items[:count] != items[count:]
+    assert max(map(len, states)) < 300, "a state holds no text"
+    resumed = documents.training(3)
+    for stop in random.Random(0).sample(range(2 * count - 5), 25):
+        fresh = documents.training(3)
+        for stream in (fresh, resumed):
+            stream.go_to(json.loads(states[stop]))
+            assert [stream.take() for _ in range(15)][: 2 * count - stop] == items[stop : stop + 15]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [Shard(), Shard(1, 2)], ids=["alone", "second_rank"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_batches_of_shuffled_shards_resume_on_any_ranks_and_workers(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch, rank: Shard, workers: int
+) -> None:
+    """Random stops within two epochs; each batch of a rank is its rows of the batch that one process makes."""
+    folder = shards([f"row {number} " + "x" * (number % 9) for number in range(60)], 5)
+    config = LanguageDataConfig(source=of_train(folder, buffer=7), segment_length=16, batch_size=4)
+    alone = list(islice(LanguageData(config).train_dataloader(), 40))
+    monkeypatch.setattr(LanguageData, "rank", lambda data: rank)
+    data = LanguageData(config.override({"workers": workers}))
+    for stop in (0, *random.Random(workers).sample(range(1, 35), 2)):
+        data._cursor = alone[stop - 1].cursor if stop else ""
+        batches = islice(data.train_dataloader(), 40 - stop)
+        for whole, batch in zip(alone[stop:], batches, strict=True):
+            assert torch.equal(whole.inputs[rank.number :: rank.total], batch.inputs)
+
+
+def test_a_position_in_another_order_is_refused(shards: Shards) -> None:
+    folder = shards([f"row {number}" for number in range(30)], 3)
+    shuffled, in_order = (of_train(folder, window=window).build().documents("train") for window in (None, 5))
+    for documents, other, window in ((shuffled, in_order, "to what it was"), (in_order, shuffled, "to null")):
+        with pytest.raises(DataError, match=f"position is one in .*set data.source.window {window}.*start anew"):
+            documents.training(0).go_to(other.training(0).state())
+    with pytest.raises(DataError, match="has 3 shards, and the checkpoint's position is one of 4"):
+        shuffled.training(0).go_to(shuffled.training(0).state() | {"shards": 4})
+
+
+def test_a_stored_config_keeps_its_order() -> None:
+    """Records name all fields, also ``window``, which was the only one of the order before."""
+    stored = {"kind": "hub", "name": "set", "window": 1000, "rows": "documents", "train": "train"}
+    assert isinstance(hub.HubConfig(**{n: v for n, v in stored.items() if n != "kind"}).window, int)
+    assert HubConfig(name="set").window is None
+
+
+ENGLISH = "Two young men are outside near many bushes while a dog runs through the green grass."
+CZECH = "Dva mladí muži jsou venku poblíž mnoha keřů, zatímco pes běží zelenou trávou přes louku."
+
+
+def sentences(text: str, count: int) -> list[str]:
+    """Sentences of the words of a text in random orders."""
+    words, drawn = text.split(), random.Random(0)
+    return [" ".join(drawn.sample(words, 12)) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (sentences(ENGLISH, 300) + sentences(CZECH, 300), "sorted by language"),
+        (["x y " * (5 + number // 10) for number in range(600)], "sorted by length, from about 1"),
+    ],
+)
+def test_sorted_documents_are_noticed_where_they_are_not_shuffled(
+    shards: Shards, texts: list[str], message: str
+) -> None:
+    for folder, window, way_out in (
+        (shards(texts, 2), 1000, "set data.source.window=null"),
+        (shards(texts, 1), None, "divide them into 16 files"),
+    ):
+        [found] = of_train(folder, window=window).build().messages
+        assert message in found and way_out in found and "\n" not in found
+    shuffled = random.Random(0).sample(texts, len(texts))
+    assert of_train(shards(shuffled, 3), window=1000).build().messages == []
+    assert of_train(shards(texts, 20)).build().messages == [], "training shuffles the shards"
+    assert message in of_train(shards(texts, 18), window=9).build().messages[0]
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_tokenizer_learns_from_all_parts_of_a_stream(shards: Shards, count: int) -> None:
+    texts = [f"{letter}{number:04} " * 20 for letter in "ab" for number in range(1000)]
+    documents = of_train(shards(texts, count)).build().documents("train")
+    sample = [*sampled(documents, 30_000)]
+    size = sum(len(document.text) for document in sample)
+    assert 20_000 < size < 40_000 and 0.3 < sum(d.text.startswith(b"a") for d in sample) / len(sample) < 0.7
+    assert len({document.text for document in sample}) == len(sample)
 
 
 @pytest.mark.slow
