@@ -28,8 +28,8 @@ CLIP = 2048
 """The bytes of a document that are examined."""
 BUCKETS = 4096
 """The buckets of byte pairs."""
-ORDERS = 199
-"""Random orders of the permutation test: a probability of at most 1 in 200."""
+ORDERS = 99
+"""Random orders of the permutation test: a probability of at most 1 in 100."""
 SORTED_LENGTHS = 0.5
 """The least share of the variance of the ranks of lengths that lies between the parts."""
 SORTED_TEXTS = 0.2

@@ -297,8 +297,8 @@ class WordsConfig(TokenizerConfig, kind="words"):
 
     minimum       rarer words become <unk>
     size          number of words, the most frequent ones, with <unk> and <eos>; None for all
-    sample_bytes  words are counted in a sample of about so many bytes, from all parts of the train split; None: in all
-                  of it
+    sample_bytes  words are counted in a sample of about this number of bytes, from all parts of the train split; None:
+                  in the whole split
     """
 
     builds: ClassVar[str | None] = "words"
@@ -372,10 +372,10 @@ class BPEConfig(TokenizerConfig, kind="bpe"):
     """Byte-level byte-pair encoding (arXiv:1508.07909; over bytes as in GPT-2), learned on the train split.
 
     size          number of pieces, the 256 bytes included
-    sample_bytes  the merges are learned on about so many bytes of text from all parts of the train split, drawn by a
-                  fixed seed, and on all of it where it has no more
-    train_bytes   the merges are learned on the first documents of the train split instead, which together reach so many
-                  bytes: another vocabulary where the split has more and is sorted; None: on a sample
+    sample_bytes  the merges are learned on about this number of bytes of text from all parts of the train split, drawn
+                  by a fixed seed, and on the whole split if it has no more
+    train_bytes   the merges are learned on the first documents of the train split instead, as many as reach this number
+                  of bytes, so that later languages or topics of a sorted split are missed; None: on a sample
     """
 
     builds: ClassVar[str | None] = "bpe"

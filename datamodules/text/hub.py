@@ -58,10 +58,10 @@ class HubConfig(SourceConfig, kind="hub"):
     train       the hub's names of the splits; where validation or test is None, its documents are a share
     validation  ``held_out`` of the train split, chosen by a hash of the text
     test
-    buffer      training shuffles shards (files, or the row groups of parquet), reads four of them in turn, and shuffles
-                so many consecutive documents of these, or 64 MB, all by the seed and anew in every epoch
-    window      training reads all documents in their order instead, and shuffles within so many of them; None: shards
-                are shuffled
+    buffer      number of documents: training shuffles shards (files, or the row groups of parquet), reads four of them
+                in turn, and shuffles each ``buffer`` of their documents, or 64 MB, by seed and epoch
+    window      number of documents: training reads all documents in their order instead, and shuffles within windows;
+                None: shards are shuffled
     """
 
     name: str
@@ -96,6 +96,13 @@ class HubConfig(SourceConfig, kind="hub"):
 def _open(config: HubConfig, split: Split) -> Any:
     """Returns the streaming data set. Raises DataError: no network, no such data set, split or column."""
     return streamed(config.name, config.subset, config.hub_split(split), config.revision, [config.column])
+
+
+@cache
+def _shards(config: HubConfig, split: Split) -> Any:
+    """Returns the streaming data set in as many shards as are known at once."""
+    dataset = _open(config, split)
+    return dataset.reshard() if dataset.num_shards < FEW_SHARDS else dataset
 
 
 def streamed(name: str, subset: str | None, split: str, revision: str | None, columns: Sequence[str]) -> Any:
@@ -222,36 +229,29 @@ class _HubDocuments(Documents):
         """Yields each document of a shard from a row on, with the number of the row after it."""
         return self._texts(self._rows_from(dataset, row))
 
-    def shards(self) -> Any:
-        """Returns the data set in as many shards as are known at once; in one where documents go on from file to
-        file."""
-        dataset = _open(self.config, self.split)
-        if self.config.rows == "wikitext":
-            return dataset
-        return dataset.reshard() if dataset.num_shards < FEW_SHARDS else dataset
-
     def sample(self, size: int, seed: int) -> Iterator[Document]:
         """Yields the beginnings of shards, of 64 at a time, or passes over the first documents where the shards are
         few: at most 16 times the bytes of the sample."""
         if self.number_of_shards() < SPREAD:
             return thinned(first(self, PASSED_OVER * size), size, seed)
-        strands = _Interleaved(self, self.shards(), seed, _beginning(0, SAMPLE_STRANDS, self.number_of_shards()))
+        strands = _Interleaved(self, seed, _beginning(0, SAMPLE_STRANDS, self.number_of_shards()))
         return first((document for row in iter(strands.next_row, None) for _, document in row), size)
 
     def number_of_shards(self) -> int:
         """Returns the number of shards that are shuffled."""
-        return 1 if self.config.rows == "wikitext" else int(self.shards().num_shards)
+        return 1 if self.config.rows == "wikitext" else int(_shards(self.config, self.split).num_shards)
 
     def sorted_by(self) -> str | None:
         """Returns by what the documents are sorted; None where nothing shows that they are. Of many shards, the
         beginnings of some are examined, otherwise the first 128 MB."""
-        spaced, dataset, number = EvenlySpaced(), self.shards(), self.number_of_shards()
+        spaced, number = EvenlySpaced(), self.number_of_shards()
         if number < SPREAD:
             for document in first(self, EXAMINED_BYTES):
                 spaced.add(document.text)
         else:
             for shard in np.linspace(0, number - 1, SPREAD).astype(int).tolist():
-                for text, _ in islice(self.texts_from(dataset.shard(number, shard), 0), spaced.most // SPREAD):
+                dataset = _shards(self.config, self.split).shard(num_shards=number, index=shard)
+                for text, _ in islice(self.texts_from(dataset, 0), spaced.most // SPREAD):
                     spaced.add(text)
         return sorted_by(spaced.texts)
 
@@ -425,8 +425,8 @@ class _Strand:
 class _Interleaved:
     """The documents of one epoch from several shards in turn, in the order of shards that seed and epoch give."""
 
-    def __init__(self, documents: _HubDocuments, dataset: Any, seed: int, state: dict[str, Plain]) -> None:
-        self.documents, self.dataset = documents, dataset
+    def __init__(self, documents: _HubDocuments, seed: int, state: dict[str, Plain]) -> None:
+        self.documents = documents
         self.shards, self.next, self.turn = state["shards"], state["next"], state["turn"]
         self.key = [seed, state["epoch"]]
         self.order = np.random.default_rng([*self.key, 1]).permutation(self.shards)
@@ -465,9 +465,10 @@ class _Interleaved:
     def _open(self, strand: _Strand) -> None:
         strand.shard = int(self.order[strand.place])
         if self.documents.config.rows == "wikitext":
-            shard, strand.parts = _independent_copy(self.dataset), 1
+            shard, strand.parts = _independent_copy(_open(self.documents.config, self.documents.split)), 1
         else:
-            shard = self.dataset.shard(num_shards=self.shards, index=strand.shard).reshard()
+            dataset = _shards(self.documents.config, self.documents.split)
+            shard = dataset.shard(num_shards=self.shards, index=strand.shard).reshard()
             strand.parts = shard.num_shards
             parts = np.random.default_rng([*self.key, 2, strand.shard]).permutation(strand.parts)
             strand.number = int(parts[strand.part])
@@ -508,7 +509,7 @@ class _Shards(DocumentStream):
 
     def __init__(self, documents: _HubDocuments, seed: int) -> None:
         self.documents, self.seed = documents, seed
-        self.dataset, self.shards = documents.shards(), documents.number_of_shards()
+        self.shards = documents.number_of_shards()
         self.buffers: dict[tuple[int, int], _Buffer] = {}
         self.reader: tuple[tuple[int, int], _Interleaved] | None = None
         self.go_to(_beginning(0, STRANDS, self.shards))
@@ -518,7 +519,7 @@ class _Shards(DocumentStream):
 
     def go_to(self, state: Plain) -> None:
         if "strands" not in state:
-            raise self.documents.other_order("windows in order", "to what it was, such as 1000")
+            raise self.documents.other_order("windows in order", "what it was, such as 1000")
         if state["shards"] != self.shards:
             raise DataError(
                 f"hub data set {self.documents.config.name}: has {self.shards} shards, and the checkpoint's position "
@@ -554,7 +555,7 @@ class _Shards(DocumentStream):
 
     def _read(self, name: tuple[int, int]) -> _Buffer:
         if self.reader is None or self.reader[0] != name:
-            self.reader = name, _Interleaved(self.documents, self.dataset, self.seed, self.at)
+            self.reader = name, _Interleaved(self.documents, self.seed, self.at)
         epoch, number = name
         reader, documents, size = self.reader[1], list[tuple[int, Document]](), 0
         while len(documents) < self.documents.config.buffer and size < BUFFER_BYTES:

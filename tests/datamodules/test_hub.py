@@ -7,12 +7,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pytest
 import torch
 from pyarrow import parquet
 
-from datamodules import DataError, Documents, HubConfig, LanguageData, LanguageDataConfig, Limit
+from datamodules import DataError, Documents, HubConfig, LanguageData, LanguageDataConfig, Limit, SourceConfig
 from datamodules.core.documents import Document, Shard
 from datamodules.core.learning import sampled
 from datamodules.core.tokenizers import Tokenizer, encode_document
@@ -112,6 +113,24 @@ def test_an_epoch_gives_every_document_once_and_seeds_and_epochs_give_other_orde
     assert len({number for number, _ in epochs[0]}) == 100
 
 
+def epochs_of(config: HubConfig, count: int) -> list[list[str]]:
+    """The documents of two epochs of each of two seeds."""
+    orders = [[text for _, text in taken(config.build().documents("train"), 2 * count, seed)] for seed in (0, 1)]
+    return [order[start : start + count] for order in orders for start in (0, count)]
+
+
+def test_training_shuffles_shards_by_seed_and_epoch(shards: Shards) -> None:
+    """A buffer of one document shuffles nothing."""
+    epochs = epochs_of(of_train(shards([f"row {number}" for number in range(40)], 10), buffer=1), 40)
+    assert len({tuple(epoch[:4]) for epoch in epochs}) == 4
+
+
+def test_a_buffer_is_shuffled_by_seed_and_epoch(shards: Shards) -> None:
+    """One shard has no order."""
+    epochs = epochs_of(of_train(shards([f"row {number}" for number in range(40)], 1), buffer=100), 40)
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_training_mixes_shards_and_shuffles_a_buffer_of_their_documents(shards: Shards, kind: str) -> None:
     documents = of_train(shards([f"{number}" for number in range(400)], 8, kind), buffer=40).build().documents("train")
@@ -178,10 +197,13 @@ def test_a_position_in_another_order_is_refused(shards: Shards) -> None:
         shuffled.training(0).go_to(shuffled.training(0).state() | {"shards": 4})
 
 
-def test_a_stored_config_keeps_its_order() -> None:
-    """Records name all fields, also ``window``, which was the only one of the order before."""
-    stored = {"kind": "hub", "name": "set", "window": 1000, "rows": "documents", "train": "train"}
-    assert isinstance(hub.HubConfig(**{n: v for n, v in stored.items() if n != "kind"}).window, int)
+def test_a_config_that_names_the_window_keeps_its_order(shards: Shards) -> None:
+    """Records name all fields: ``window`` was the only one of the order before."""
+    texts = [f"row {number}" for number in range(30)]
+    stored = {"kind": "hub", "name": str(shards(texts, 3)), "window": 8, "validation": None, "test": None}
+    documents = SourceConfig.from_dict(stored | {"held_out": 0.0}).build().documents("train")
+    order = np.random.default_rng([0, 0, 0, 0]).permutation(8)
+    assert [text for _, text in taken(documents, 8)] == [texts[place] for place in order]
     assert HubConfig(name="set").window is None
 
 
@@ -198,8 +220,8 @@ def sentences(text: str, count: int) -> list[str]:
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (sentences(ENGLISH, 300) + sentences(CZECH, 300), "sorted by language"),
-        (["x y " * (5 + number // 10) for number in range(600)], "sorted by length, from about 1"),
+        (sentences(ENGLISH, 300) + sentences(CZECH, 300), "by language or another kind of text"),
+        (["x y " * (5 + number // 10) for number in range(600)], "sorted by length, from about 32 to about 2"),
     ],
 )
 def test_sorted_documents_are_noticed_where_they_are_not_shuffled(
