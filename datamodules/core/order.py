@@ -63,21 +63,21 @@ class EvenlySpaced:
 def sorted_by(texts: Iterable[Sampled]) -> str | None:
     """Returns by what documents are sorted, as the end of a sentence; None where they are not, or too few to tell."""
     sample = [text for text in texts if text.length]
-    return None if len(sample) < LEAST else " and ".join(_found(sample)) or None
+    return None if len(sample) < LEAST else " and ".join(_orders_in(sample)) or None
 
 
-def kept(key: Plain, found: Callable[[], str | None]) -> str | None:
-    """Returns what ``found`` returns, from the cache after the first time. key: plain data that decides it."""
+def kept(key: Plain, examine: Callable[[], str | None]) -> str | None:
+    """Returns what ``examine`` returns, from the cache after the first time. key: plain data that decides it."""
     path = cache_folder() / "order" / f"{canonical_hash([VERSION, key], 32)}.json"
     try:
         message: str | None = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        message = found()
+        message = examine()
         keep(path, message)
     return message
 
 
-def _found(sample: list[Sampled]) -> Iterator[str]:
+def _orders_in(sample: list[Sampled]) -> Iterator[str]:
     part = np.arange(len(sample)) * PARTS // len(sample)
     orders = [part, *(np.random.default_rng([0, number]).permutation(part) for number in range(ORDERS))]
     lengths = np.array([text.length for text in sample])

@@ -154,13 +154,13 @@ class _HubCorpus(Corpus):
         documents, in_order = self.documents("train"), self.config.window is not None
         if not in_order and documents.number_of_shards() >= SPREAD:
             return []
-        found = kept([self.fingerprint, documents.number_of_shards()], documents.sorted_by)
-        if found is None:
+        order = kept([self.fingerprint, documents.number_of_shards()], documents.sorted_by)
+        if order is None:
             return []
         way_out = "divide them into 16 files or more, or read local files by data.source=files, which shuffles them all"
         if in_order:
             way_out = "set data.source.window=null, so that shards are shuffled"
-        return [f"training documents are sorted {found}, and shuffled only near their places; {way_out}"]
+        return [f"training documents are sorted {order}, and shuffled only near their places; {way_out}"]
 
 
 def commit(name: str, revision: str | None) -> str:
@@ -453,14 +453,14 @@ class _Interleaved:
     def _documents(self, strand: _Strand, text: bytes, row: int) -> list[tuple[int, Document]]:
         """Returns the pieces of a text. An ordinal is the same in every epoch, and ordinals are dense where shards have
         about as many documents each."""
-        found = []
+        pieces = []
         for piece in self.documents.pieces(text):
             ordinal = (strand.count * strand.parts + strand.number) * self.shards + strand.shard
             place = f"shard {strand.shard + 1}.{strand.number + 1}:{strand.count + 1}"
-            found.append((ordinal, Document(f"{self.documents.title}:{place}", piece)))
+            pieces.append((ordinal, Document(f"{self.documents.title}:{place}", piece)))
             strand.count += 1
         strand.row = row
-        return found
+        return pieces
 
     def _open(self, strand: _Strand) -> None:
         strand.shard = int(self.order[strand.place])
@@ -512,7 +512,10 @@ class _Shards(DocumentStream):
         self.shards = documents.number_of_shards()
         self.buffers: dict[tuple[int, int], _Buffer] = {}
         self.reader: tuple[tuple[int, int], _Interleaved] | None = None
-        self.go_to(_beginning(0, STRANDS, self.shards))
+        self.go_to(self._beginning(0))
+
+    def _beginning(self, epoch: int) -> dict[str, Plain]:
+        return _beginning(epoch, STRANDS, self.shards) | {"most": self.documents.config.buffer}
 
     def state(self) -> Plain:
         return dict(self.at)
@@ -524,6 +527,11 @@ class _Shards(DocumentStream):
             raise DataError(
                 f"hub data set {self.documents.config.name}: has {self.shards} shards, and the checkpoint's position "
                 f"is one of {state['shards']}; install the version of datasets that it was made with, or start anew"
+            )
+        if state["most"] != self.documents.config.buffer:
+            raise DataError(
+                f"hub data set {self.documents.config.name}: the checkpoint's position is one in buffers of "
+                f"{state['most']}; set data.source.buffer to that, or start anew"
             )
         self.at: dict[str, Plain] = dict(state)
 
@@ -539,7 +547,7 @@ class _Shards(DocumentStream):
         if buffer.after is not None:
             self.at = dict(buffer.after)
         elif buffer.documents or self.at["buffer"]:
-            self.at = _beginning(self.at["epoch"] + 1, STRANDS, self.shards)
+            self.at = self._beginning(self.at["epoch"] + 1)
         else:
             raise self.documents.no_document()
 

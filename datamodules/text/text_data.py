@@ -66,8 +66,8 @@ class TextData(Data):
             way_out = "splits are cut in their order; shuffle the documents of the file, or make a file for each split"
         else:
             return []
-        found = kept([corpus.fingerprint, "index"], partial(_sorted_by, corpus))
-        return [] if found is None else [f"documents are sorted {found}, and {way_out}"]
+        order = kept([corpus.fingerprint, "index"], partial(_sorted_by, corpus))
+        return [] if order is None else [f"documents are sorted {order}, and {way_out}"]
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

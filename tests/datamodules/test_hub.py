@@ -193,6 +193,8 @@ def test_a_position_in_another_order_is_refused(shards: Shards) -> None:
     for documents, other, window in ((shuffled, in_order, "to what it was"), (in_order, shuffled, "to null")):
         with pytest.raises(DataError, match=f"position is one in .*set data.source.window {window}.*start anew"):
             documents.training(0).go_to(other.training(0).state())
+    with pytest.raises(DataError, match=r"position is one in buffers of 9; set data\.source\.buffer"):
+        shuffled.training(0).go_to(shuffled.training(0).state() | {"most": 9})
     with pytest.raises(DataError, match="has 3 shards, and the checkpoint's position is one of 4"):
         shuffled.training(0).go_to(shuffled.training(0).state() | {"shards": 4})
 
