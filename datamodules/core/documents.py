@@ -145,13 +145,20 @@ class Corpus(ABC):
 
 
 def keep(path: Path, plain: Plain) -> None:
-    """Writes plain data to a file of the cache, as JSON, through a temporary file beside it, so that no reader sees a
-    partial one. Raises DataError where it cannot be written."""
+    """Writes plain data to a file of the cache, as JSON, unless another process was faster. No reader sees a part of
+    it: another file is written and then linked, or renamed where the disk has no links. Raises DataError where it
+    cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:
             json.dump(plain, file)
-        Path(file.name).replace(path)
+        try:
+            os.link(file.name, path)
+        except FileExistsError:
+            pass
+        except OSError:
+            Path(file.name).replace(path)
+        Path(file.name).unlink(missing_ok=True)
     except OSError as error:
         raise DataError(
             f"{path}: cannot write the cache ({error.strerror}); set LIT_CACHE to a folder with room"

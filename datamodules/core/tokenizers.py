@@ -689,15 +689,14 @@ class DecodedText(Detokenizer):
 
 
 def cached_tokenizer(config: TokenizerConfig, documents: Documents | Iterable[Document], corpus: str) -> Tokenizer:
-    """Returns the tokenizer of a corpus, from the cache or made now. ``corpus``: its fingerprint."""
+    """Returns the tokenizer of a corpus, from the cache or made now. ``corpus``: its fingerprint. Of several processes
+    that make it at once, all return that of the first."""
     if not config.learned:
         return config.build(documents)
     path = cache_folder() / "tokenizers" / f"{canonical_hash([key_of(config), corpus], 32)}.json"
-    if path.exists():
-        return _load(path)
-    tokenizer = config.build(documents)
-    keep(path, tokenizer.to_dict())
-    return tokenizer
+    if not path.exists():
+        keep(path, config.build(documents).to_dict())
+    return _load(path)
 
 
 def _load(path: Path) -> Tokenizer:

@@ -10044,4 +10044,12 @@ FAULTS = (
         "SORTED_TEXTS = 0.0",
         (f"{DATA}order.py::test_no_real_corpus_is_called_sorted[ud-english-ewt/en_ewt-ud-dev.conllu.xz]",),
     ),
+    Fault(
+        "data",
+        "a run keeps its own tokenizer where another was faster",
+        "datamodules/core/documents.py",
+        "            os.link(file.name, path)\n",
+        "            Path(file.name).replace(path)\n",
+        (f"{LEARNING}runs_that_learn_at_once_share_the_tokenizer_of_the_first",),
+    ),
 )
