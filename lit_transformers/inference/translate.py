@@ -20,8 +20,8 @@ from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, GreedyC
 from lit_transformers.decoding.speculative import Acceptance, decode_with_drafts, sampling_of
 from lit_transformers.inference.lines import LineOptions, LineWriter, Overlong
 from lit_transformers.inference.precision import computed_in, prepare
+from lit_transformers.inference.predictor import load_for_lines
 from lit_transformers.models.model import ModelConfig
-from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.seq2seq import Seq2Seq
 
@@ -55,12 +55,12 @@ class TranslationOptions(NamedTuple):
 
 
 class Translator(LineWriter):
-    """Writes translations or summaries of lines with a trained network. ``acceptance`` counts the symbols of a draft."""
+    """Writes translations or summaries of lines with a trained network. ``acceptance`` counts drafted symbols."""
 
     def __init__(self, checkpoint: Path, wanted: TranslationOptions) -> None:
         """Raises ConfigError or DataError where the checkpoint does not write texts, or not in these languages, or the
         draft cannot serve it."""
-        task, config, extra = load(checkpoint)
+        task, config, extra = load_for_lines(checkpoint)
         if not isinstance(task, Seq2Seq):
             raise ConfigError(
                 f"only a seq2seq makes a text of another, and this is a run of {config.task.kind}", "task"

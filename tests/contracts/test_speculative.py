@@ -15,9 +15,9 @@ from contract_cases import Case, mixers
 from torch import Tensor
 
 from lit_transformers.config import ConfigError, Memory
+from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, GreedyConfig, SampledConfig, decode
 from lit_transformers.decoding.generate import sample
 from lit_transformers.decoding.sampling import SamplingConfig, distribution
-from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, GreedyConfig, SampledConfig, decode
 from lit_transformers.decoding.speculative import Acceptance, Draws, decode_with_drafts, speculate
 from lit_transformers.gates.miniature import probe_data
 from lit_transformers.models.capabilities import CausalNetwork
