@@ -432,6 +432,7 @@ def answer(
             show_default="the threshold of the run",
         ),
     ] = None,
+    precision: InPrecision = "float32",
     allowed: AllowedModules = None,
 ) -> None:
     """Answer every question of standard input from encoded passages; write one JSON line for each, in order.
@@ -454,7 +455,7 @@ def answer(
         from lit_transformers.inference.lines import LineOptions
 
     limit_threads()
-    options = LineOptions(batch_tokens, window or usual_window())
+    options = LineOptions(batch_tokens, window or usual_window(), precision=precision)
     write_all(passage_answer_predictor_of(checkpoint, passages, options, lines, retriever, top, threshold))
 
 
