@@ -58,6 +58,7 @@ SERVING_PROCESS = "tests/serving/test_serving_process.py::test_"
 OFFLINE = "tests/serving/test_offline.py::test_answers_over_http_are_the_lines_of_the_command"
 BAD_REQUESTS = "tests/serving/test_bad_requests.py::test_"
 ABILITIES = "tests/serving/test_abilities.py::test_"
+WAITING = "tests/contracts/test_waits.py::test_"
 TASKS = "tests/lit_transformers/test_"
 SPECULATIVE = "tests/contracts/test_speculative.py::test_"
 MASKED = "tests/contracts/test_"
@@ -6039,6 +6040,30 @@ COMPRESSION_FAULTS = (
         "scaling = None if self.by_row or self.is_fixed else self.scaling(full_precision(rows.detach()))",
         "scaling = None",
         (f"{ACTIVATIONS}a_scale_of_all_inputs_is_that_of_every_block",),
+    ),
+    Fault(
+        "waits",
+        "the host reads positions whose end it knows",
+        "lit_transformers/encodings/positions.py",
+        "is_known = last is not None and last < self.max_length",
+        "is_known = False",
+        (f"{WAITING}learned_positions_are_known_to_reach_far_enough_before_they_are_read[encoder]",),
+    ),
+    Fault(
+        "waits",
+        "positions beyond a table are not refused where the host knows their end",
+        "lit_transformers/encodings/positions.py",
+        "is_known = last is not None and last < self.max_length",
+        "is_known = last is not None",
+        (f"{WAITING}learned_positions_are_known_to_reach_far_enough_before_they_are_read[encoder]",),
+    ),
+    Fault(
+        "waits",
+        "the host does not know how far positions reach that begin again",
+        "lit_transformers/models/encoder.py",
+        "            last=x.size(1) - 1,\n",
+        "",
+        (f"{WAITING}learned_positions_are_known_to_reach_far_enough_before_they_are_read[deformer, 2, 1, restart]",),
     ),
     Fault(
         "tasks",
