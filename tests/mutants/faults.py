@@ -6042,6 +6042,14 @@ COMPRESSION_FAULTS = (
         (f"{ACTIVATIONS}a_scale_of_all_inputs_is_that_of_every_block",),
     ),
     Fault(
+        "costs",
+        "a pass that caches the lowest layers is counted for all",
+        "lit_transformers/runs/config.py",
+        "cached: Network = lowest_layers(task.network, training.cached_layers)",
+        "cached: Network = task.network",
+        (f"{TASKS}probes.py::test_a_pass_counts_the_layers_that_it_computes",),
+    ),
+    Fault(
         "waits",
         "the host reads positions whose end it knows",
         "lit_transformers/encodings/positions.py",
