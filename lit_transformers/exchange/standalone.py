@@ -357,7 +357,7 @@ def require_readable(task: Task, config: RunConfig) -> None:
         reason = "targets begin at positions that other programs do not know"
         raise ConfigError(f"{reason}; choose --to safetensors", "data")
     if not isinstance(task.network, RowNetwork | CausalNetwork | PairNetwork):
-        reason = "is read by a task of its own"
+        reason = "reads neither rows nor pairs"
         raise ConfigError(f"{reason}; choose --to safetensors", f"model: {config.model.kind}")
     if isinstance(task.data, MixedDescription):
         raise ConfigError("has heads of several tasks, and an export has one; choose --to safetensors", "task")

@@ -66,7 +66,7 @@ def never(task: TaskConfig, model: ModelConfig, data: DataDescription) -> float:
 
 WAITS: Mapping[str, Wait] = {
     "adaptive softmax": Wait("how many targets of a loss each cluster has", softmaxes, softmaxes),
-    "positions": Wait("how far texts that go on reach into a table of positions", reaching, reaching),
+    "positions": Wait("how far continued texts reach into a table of positions", reaching, reaching),
     "directions": Wait("how many rows are read from their end", in_both_directions, in_both_directions),
     "decoding": Wait(
         "whether each sentence has ended, at every symbol",

@@ -584,8 +584,8 @@ ENCODING_FAULTS = (
         "encodings",
         "positions do not restart with the segment",
         "lit_transformers/encodings/positions.py",
-        "positions if self.period is None else positions % self.period",
-        "positions",
+        "return self.at(layer, positions % self.period, dtype)",
+        "return self.at(layer, positions, dtype)",
         (f"{POSITIONS}positions_restart_with_each_segment",),
     ),
     Fault(
@@ -8802,8 +8802,8 @@ FAULTS = (
         "reading",
         "the plan counts passes of cached layers",
         "lit_transformers/runs/config.py",
-        "saved += row.flops(lowest) - lowest.softmax_flops(length)",
-        "saved += 0",
+        "(saved + cached_flops(task, config.training, row)) / length",
+        "saved / length",
         (f"{CACHED_LAYERS}a_step_costs_no_pass_of_the_cached_layers",),
     ),
     Fault(
@@ -10020,8 +10020,8 @@ FAULTS = (
         "serving",
         "predict computes padding",
         "lit_transformers/inference/predictor.py",
-        'return load(checkpoint, {"model.unpadded": True, **(changes or {})})',
-        "return load(checkpoint, {**(changes or {})})",
+        'wished={} if torch.cuda.is_available() else {"model.unpadded": True}',
+        "wished={}",
         (f"{PREDICT}lines_are_read_without_padding_where_the_network_can",),
     ),
     Fault(
