@@ -6042,6 +6042,22 @@ COMPRESSION_FAULTS = (
         (f"{ACTIVATIONS}a_scale_of_all_inputs_is_that_of_every_block",),
     ),
     Fault(
+        "serving",
+        "server-sent events end without a named end",
+        "lit_transformers/serving/app.py",
+        '    yield event({}, "event: end\\n")\n',
+        "",
+        (f"{BAD_REQUESTS}a_server_stays_as_it_was_under_bad_requests[generate-1000]",),
+    ),
+    Fault(
+        "serving",
+        "seeds that no generator takes reach the network",
+        "lit_transformers/serving/app.py",
+        "Field(0, ge=0, lt=1 << 63, description",
+        "Field(0, ge=0, description",
+        (f"{BAD_REQUESTS}a_server_stays_as_it_was_under_bad_requests[generate-1000]",),
+    ),
+    Fault(
         "costs",
         "a pass that caches the lowest layers is counted for all",
         "lit_transformers/runs/config.py",
@@ -9894,7 +9910,7 @@ FAULTS = (
         "lit_transformers/serving/app.py",
         '        raise HTTPException(422, f"the body is no JSON: {fault}") from None\n    except RecursionError:',
         '        raise HTTPException(422, f"the body is no JSON: {fault}") from None\n    except ZeroDivisionError:',
-        (f"{BAD_REQUESTS}a_server_stays_as_it_was_under_bad_requests",),
+        (f"{BAD_REQUESTS}a_server_stays_as_it_was_under_bad_requests[classify-1500]",),
     ),
     Fault(
         "serving",
