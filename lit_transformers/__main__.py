@@ -625,7 +625,8 @@ def export_weights(
     that had to change.
 
     onnx, torch: a folder with the network and its head as a program, model.onnx or model.pt2, for rows of any number
-    and length. Export runs the file at several shapes, and refuses it if its outputs differ from those of the network.
+    and length. An encoder-decoder has two, encoder_model and decoder_model; the latter reads a target from its start.
+    Export runs each file at several shapes, and refuses it if its outputs differ from those of the network.
 
     safetensors: a folder as import writes it, from which runs start: weights without the state of training.
 
