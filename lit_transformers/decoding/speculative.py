@@ -215,12 +215,13 @@ def decode_with_drafts(
     lengths = lengths_of(source, source_padding_mask)
     encoded = [own.encode(source, source_padding_mask).hidden for own in (network, draft)]
     for row, (length, limit) in enumerate(zip(lengths.tolist(), config.limits(lengths).tolist(), strict=True)):
-        of_row = (
+        large, small = (
             AfterSource(own, hidden[row : row + 1, :length])
             for own, hidden in zip((network, draft), encoded, strict=True)
         )
         symbols = speculate(
-            *of_row,
+            large,
+            small,
             source.new_full((1,), boundary),
             limit,
             sampling,

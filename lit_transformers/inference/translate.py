@@ -117,9 +117,16 @@ class Translator(LineWriter):
         """Returns the texts for sources, drafted by the smaller run if there is one."""
         if self.draft is None:
             return self.task.write(source, padding_mask)
-        networks, boundary = (self.task.evaluator(), self.draft.task.evaluator()), self.task.data.vocabulary.boundary
-        options = (self.task.config.decoding, boundary, self.draft_symbols, self.acceptance)
-        outputs = decode_with_drafts(*networks, source, padding_mask, *options)
+        outputs = decode_with_drafts(
+            self.task.evaluator(),
+            self.draft.task.evaluator(),
+            source,
+            padding_mask,
+            self.task.config.decoding,
+            self.task.data.vocabulary.boundary,
+            self.draft_symbols,
+            self.acceptance,
+        )
         return [self.task.data.detokenize(symbols) for symbols in outputs]
 
     def messages(self) -> Iterator[str]:

@@ -93,7 +93,7 @@ def load(
     file may not.
     """
     changes, wished = changes or {}, wished or {}
-    kept, key = NETWORKS.get(), (checkpoint, *(repr(sorted(some.items())) for some in (changes, wished)))
+    kept, key = NETWORKS.get(), (checkpoint, repr(sorted(changes.items())), repr(sorted(wished.items())))
     if kept is None:
         return loaded(checkpoint, changes, wished, is_own)
     if key not in kept:
