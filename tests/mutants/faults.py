@@ -6050,14 +6050,6 @@ COMPRESSION_FAULTS = (
         (f"{BAD_REQUESTS}a_server_stays_as_it_was_under_bad_requests[generate-1000]",),
     ),
     Fault(
-        "serving",
-        "seeds that no generator takes reach the network",
-        "lit_transformers/serving/app.py",
-        "Field(0, ge=0, lt=1 << 63, description",
-        "Field(0, ge=0, description",
-        (f"{BAD_REQUESTS}a_server_stays_as_it_was_under_bad_requests[generate-1000]",),
-    ),
-    Fault(
         "costs",
         "a pass that caches the lowest layers is counted for all",
         "lit_transformers/runs/config.py",
