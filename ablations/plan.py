@@ -316,13 +316,12 @@ def _repeated(configs: dict[str, Config], runner: Runner) -> dict[str, str]:
 def _passes(planned: PlannedStudy, runner: Runner) -> dict[str, dict[str, float]]:
     """Returns the forward passes that runs share by a cache: the FLOPs of each by the keys of its runs."""
     passes: dict[str, dict[str, float]] = {}
-    for name, keys in planned.keys_by_name().items():
+    for keys in planned.keys_by_name().values():
         for key in keys:
             shared = runner.cached_pass(runner.config.from_dict(planned.configs[key]))
             if shared is None:  # other seeds have none either
                 break
-            flops = shared.tokens * (planned.costs[name]["flops_per_token"] or 0.0)
-            passes.setdefault(shared.name, {})[key] = flops
+            passes.setdefault(shared.name, {})[key] = shared.flops
     return passes
 
 

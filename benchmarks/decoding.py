@@ -1,6 +1,7 @@
 """Measures what a generated symbol costs on one thread, in the ways of this suite and of transformers, in one run.
 
-    python -m benchmarks.decoding [CHECKPOINT --draft OTHER] [--seconds 90] [--rounds 3] [--quick] [--json NAME]
+    python -m benchmarks.decoding [CHECKPOINT --draft OTHER] [--translator CHECKPOINT --translator-draft OTHER
+                                   --sources FILE] [--seconds 90] [--rounds 3] [--quick] [--json NAME]
 
 The ways of a table take turns, and time is that of the CPU. Each row has the median time of a symbol, how many times
 less it is than that of the first way, and the share of symbols that equal those of the first way.
@@ -12,6 +13,8 @@ less it is than that of the first way, and the share of symbols that equal those
 - A symbol after a prefix, by attention with its keys and by linear attention, whose state does not grow.
 - A translator with random weights and transformers' Marian with the same ones: greedy, and 4 beams; ours also without a
   state, and one hypothesis after another.
+- With --translator, a trained translator that writes lines of a file greedily: one after another, with symbols drafted
+  by a smaller one, and all lines together.
 """
 
 from __future__ import annotations
@@ -35,12 +38,14 @@ from benchmarks.reading import shown, wikitext_lines
 from benchmarks.text_networks import write_checkpoint
 from benchmarks.translation import BEAMS, TINY, TranslationBatch, batch_of, speakers_of, without_ends
 from benchmarks.translation import SIZES as TRANSLATORS
-from lit_transformers.decoding.decode import BeamConfig, BeamSearch, DecodingConfig, GreedyConfig, Reader
+from lit_transformers.decoding.decode import BeamConfig, BeamSearch, DecodingConfig, GreedyConfig, Reader, decode
 from lit_transformers.decoding.generate import sample
 from lit_transformers.decoding.sampling import SamplingConfig
-from lit_transformers.decoding.speculative import Acceptance, speculate
+from lit_transformers.decoding.speculative import Acceptance, decode_with_drafts, speculate
 from lit_transformers.exchange.transfer import export_weights
 from lit_transformers.gates.miniature import probe_data
+from lit_transformers.inference.lines import padded
+from lit_transformers.inference.translate import TranslationOptions, Translator
 from lit_transformers.inference.write import TextWriter
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.models.capabilities import CausalNetwork, PairNetwork
@@ -303,9 +308,53 @@ def translator(work: Workload, rounds: int) -> dict[str, list[Row]]:
     return tables
 
 
+def trained_translator(
+    checkpoint: Path, draft: Path, sources: Path, drafts: Sequence[int], rounds: int, count: int = 40
+) -> list[Row]:
+    """Compares ways to translate the first lines of a file, greedily."""
+    lines = [line.strip() for line in sources.read_text(encoding="utf-8").splitlines()[:count]]
+    model, small = (Translator(own, TranslationOptions(beams=1)) for own in (checkpoint, draft))
+    encoded = [torch.from_numpy(model.row([model.encode(line)])).long() for line in lines]
+    boundary, acceptances = model.task.data.vocabulary.boundary, dict[str, Acceptance]()
+    config = model.task.config.decoding
+
+    def by(own: Translator) -> Way:
+        network = own.task.evaluator()
+        return lambda: [decode(network, row[None], None, config, boundary).symbols[0] for row in encoded]
+
+    def together() -> list[list[int]]:
+        rows, mask = padded(encoded)
+        return decode(model.task.evaluator(), rows, mask, config, boundary).symbols
+
+    def by_draft(number: int) -> Way:
+        def way() -> list[list[int]]:
+            acceptances[f"drafts of {number}"] = own = Acceptance()
+            networks = model.task.evaluator(), small.task.evaluator()
+            options = config, boundary, number, own
+            return [decode_with_drafts(*networks, row[None], None, *options)[0] for row in encoded]
+
+        return way
+
+    ways: dict[str, Way] = {
+        "one line at a time": by(model),
+        **{f"drafts of {number}": by_draft(number) for number in drafts},
+        "all lines together": together,
+    }
+    rows = measured(ways, rounds)
+    for row in rows:
+        if own := acceptances.get(row["way"]):
+            row |= {"accepted": 100 * own.accepted / own.drafted, "symbols_a_pass": 1 + own.accepted / own.passes}
+    return rows
+
+
 def main(
     checkpoint: Annotated[Path | None, typer.Argument(help="The checkpoint.ckpt of a language model.")] = None,
     draft: Annotated[Path | None, typer.Option(help="Draft with the checkpoint.ckpt of a smaller run.")] = None,
+    translator_run: Annotated[
+        Path | None, typer.Option("--translator", help="The checkpoint.ckpt of a trained translator.")
+    ] = None,
+    translator_draft: Annotated[Path | None, typer.Option(help="Draft its symbols with this checkpoint.ckpt.")] = None,
+    sources: Annotated[Path | None, typer.Option(help="Translate lines of this file.")] = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="Train each model for so much time of the CPU.")] = 90,
     rounds: Annotated[int, typer.Option(min=1, help="Measure each way this many times.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="Take small networks, to check this script.")] = False,
@@ -314,6 +363,8 @@ def main(
     """Measure what a generated symbol costs in several ways."""
     if (checkpoint is None) != (draft is None):
         raise typer.BadParameter("name both a checkpoint and --draft, or none")
+    if len({translator_run is None, translator_draft is None, sources is None}) > 1:
+        raise typer.BadParameter("name --translator, --translator-draft and --sources together, or none of them")
     torch.set_num_threads(1)
     console, work = Console(), QUICK if quick else WHOLE
     with tempfile.TemporaryDirectory() as temporary:
@@ -326,6 +377,10 @@ def main(
         tables = {"A language model": language_model(checkpoint, draft, work, rounds, folder / "transformers")}
     tables["A symbol after a prefix"] = after_prefixes(work, rounds)
     tables |= {f"A translator, {name}": rows for name, rows in translator(work, rounds).items()}
+    if translator_run is not None and translator_draft is not None and sources is not None:
+        tables["A trained translator"] = trained_translator(
+            translator_run, translator_draft, sources, work.drafts, rounds
+        )
     for title, rows in tables.items():
         console.print(shown(title, rows))
     if json_name is not None:

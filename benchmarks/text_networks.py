@@ -25,7 +25,17 @@ from lit_transformers.runs.train import contents
 from lit_transformers.serving.messages import Abilities, LineAnswer, LineWork, ServingOptions, received
 from lit_transformers.tasks.task import DESCRIPTION, Task
 
-__all__ = ["Forms", "OnnxTexts", "answer_by_onnx", "forms_of", "labelled_texts", "tiny_checkpoint", "write_checkpoint"]
+__all__ = [
+    "Forms",
+    "OnnxTexts",
+    "answer_by_onnx",
+    "forms_of",
+    "labelled_texts",
+    "tiny_checkpoint",
+    "tiny_language_model",
+    "tiny_translator",
+    "write_checkpoint",
+]
 
 TOGETHER = 32
 """Texts of a batch of other libraries, which gain nothing from more on a CPU."""
@@ -74,11 +84,38 @@ def tiny_checkpoint(folder: Path) -> tuple[Path, Path]:
         "data": {"kind": "labelled", "source": source},
         "training": {"steps": 1, "device": "cpu"},
     }
+    return untrained(plain, folder), file
+
+
+def tiny_language_model(folder: Path) -> Path:
+    """Writes the checkpoint of a small language model of bytes that was not trained. Returns its place."""
+    for number in range(8):
+        (folder / f"{number}.txt").write_text("a river of no wit that nobody will see twice, blå und grün\n" * 8)
+    mixer = {"kind": "attention", "memory": 64}
+    model = {"kind": "language_model", "dim": 16, "heads": 2, "depth": 1, "mixer": mixer, "initial_std": 0.3}
+    source = {"kind": "files", "path": str(folder)}
+    data = {"source": source, "segment_length": 64, "batch_size": 2, "evaluation": {"documents": 1}}
+    return untrained({"model": model, "data": data, "training": {"steps": 1, "device": "cpu"}}, folder)
+
+
+def tiny_translator(folder: Path) -> Path:
+    """Writes the checkpoint of a small translator that was not trained. Returns its place."""
+    for name in ("train.aa", "train.bb", "val.aa", "val.bb"):
+        (folder / name).write_text("a film of no wit\nsome heart that nobody will see twice\n" * 10)
+    model = {"kind": "encoder_decoder", "dim": 16, "heads": 2, "depth": 1, "initial_std": 0.3, "positions": "learned"}
+    source = {"kind": "parallel", "path": str(folder), "source": "aa", "target": "bb"}
+    data = {"kind": "pairs", "source": source, "tokenizer": "words", "tokens_per_batch": 256}
+    task = {"kind": "seq2seq", "decoding": {"kind": "greedy", "extra": 8, "ratio": 0.5}}
+    plain = {"model": model, "task": task, "data": data | {"longest_source": 64, "longest_target": 64}}
+    return untrained(plain | {"training": {"steps": 1, "device": "cpu"}}, folder)
+
+
+def untrained(plain: dict[str, Any], folder: Path) -> Path:
+    """Writes the checkpoint of a run that was not trained into a folder. Returns its place."""
     config = RunConfig.from_dict(plain)
     torch.manual_seed(0)
     data = config.build_data()
-    task = config.build_task(data)
-    return write_checkpoint(config, data, task, folder / "checkpoint.ckpt"), file
+    return write_checkpoint(config, data, config.build_task(data), folder / "checkpoint.ckpt")
 
 
 def write_checkpoint(config: RunConfig, data: Data, task: Task, file: Path) -> Path:

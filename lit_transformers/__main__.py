@@ -43,6 +43,8 @@ InPrecision = Annotated[
     Literal["float32", "bfloat16", "int8"],
     typer.Option(help="Compute in this precision. int8 quantises the linear maps of layers; it needs AVX-512 VNNI."),
 ]
+Draft = Annotated[Path | None, typer.Option(help="Draft symbols with the checkpoint.ckpt of a smaller run.")]
+DraftSymbols = Annotated[int, typer.Option(min=1, help="Symbols to draft for a pass of the model.")]
 LineWindow = Annotated[
     int | None, typer.Option(min=1, help="Lines to read before writing.", show_default="1000; 1 from a terminal")
 ]
@@ -150,8 +152,8 @@ def generate(
         int | None, typer.Option(min=0, help="Tokens of memory.", show_default="memory and segment")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of sampling.")] = 0,
-    draft: Annotated[Path | None, typer.Option(help="Draft symbols with the checkpoint.ckpt of a smaller run.")] = None,
-    draft_symbols: Annotated[int, typer.Option(min=1, help="Symbols to draft for a pass of the model.")] = 4,
+    draft: Draft = None,
+    draft_symbols: DraftSymbols = 4,
     precision: InPrecision = "float32",
     allowed: AllowedModules = None,
 ) -> None:
@@ -204,6 +206,8 @@ def write_lines(
     ] = "cut",
     source: Annotated[str | None, typer.Option("--from", help="Required language of the input.")] = None,
     target: Annotated[str | None, typer.Option("--to", help="Required language of the output.")] = None,
+    draft: Draft = None,
+    draft_symbols: DraftSymbols = 4,
     precision: InPrecision = "float32",
     allowed: AllowedModules = None,
 ) -> None:
@@ -217,6 +221,7 @@ def write_lines(
     purpose: Any = context.command.name  # it is the name of either command
     lines = (batch_tokens, window or usual_window(), overlong)
     options = TranslationOptions(beams, length_penalty, *lines, source, target, purpose, precision)
+    options = options._replace(draft=draft, draft_symbols=draft_symbols)
     write_all(Translator(checkpoint, options))
 
 
@@ -268,12 +273,15 @@ TRANSLATE = """Translate standard input line by line, in order.
 
 A summary on standard error counts the lines that were empty, cut or refused, and those with unknown symbols.
 
+With --draft and --beams 1, a smaller run drafts symbols, and the model accepts or replaces several in one pass. Lines
+are the same as without it. They are written one by one, so that it pays for few lines at a time.
+
 Example: python -m lit_transformers translate runs/KEY/checkpoint.ckpt --from en --to fr < in.txt > out.txt
 """
 SUMMARIZE = """Summarize standard input: one document per line, one summary per line, in order.
 
 Join the lines of a document first. A summary on standard error counts the documents that were empty, cut or refused,
-and those with unknown symbols.
+and those with unknown symbols. --draft works as in translate.
 
 Example: python -m lit_transformers summarize runs/KEY/checkpoint.ckpt < documents.txt > summaries.txt
 """
@@ -424,6 +432,7 @@ def answer(
             show_default="the threshold of the run",
         ),
     ] = None,
+    precision: InPrecision = "float32",
     allowed: AllowedModules = None,
 ) -> None:
     """Answer every question of standard input from encoded passages; write one JSON line for each, in order.
@@ -446,7 +455,7 @@ def answer(
         from lit_transformers.inference.lines import LineOptions
 
     limit_threads()
-    options = LineOptions(batch_tokens, window or usual_window())
+    options = LineOptions(batch_tokens, window or usual_window(), precision=precision)
     write_all(passage_answer_predictor_of(checkpoint, passages, options, lines, retriever, top, threshold))
 
 
@@ -616,7 +625,8 @@ def export_weights(
     that had to change.
 
     onnx, torch: a folder with the network and its head as a program, model.onnx or model.pt2, for rows of any number
-    and length. Export runs the file at several shapes, and refuses it if its outputs differ from those of the network.
+    and length. An encoder-decoder has two, encoder_model and decoder_model; the latter reads a target from its start.
+    Export runs each file at several shapes, and refuses it if its outputs differ from those of the network.
 
     safetensors: a folder as import writes it, from which runs start: weights without the state of training.
 

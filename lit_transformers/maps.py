@@ -7,6 +7,7 @@ plain ``nn.Linear`` has no role and gets no adapter.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -17,7 +18,16 @@ from torch.nn import functional as F
 from lit_transformers import onednn
 from lit_transformers.quantisation import InputQuantiser
 
-__all__ = ["Adapter", "AdapterWeights", "LinearMap", "MapAdapter", "MapRole", "share_quantisers"]
+__all__ = [
+    "Adapter",
+    "AdapterWeights",
+    "LinearMap",
+    "MapAdapter",
+    "MapPairs",
+    "MapRole",
+    "paired_maps",
+    "share_quantisers",
+]
 
 MapRole = Literal["query", "key", "value", "output", "up", "gate", "down"]
 """What a map computes: the queries, keys, values and output of a mixer; in a feed-forward, the hidden layer, the map
@@ -97,9 +107,17 @@ class LinearMap(nn.Linear):
         return own if self.adapter is None else own + self.adapter.flops(vectors)
 
 
-def share_quantisers(module: nn.Module, other: nn.Module) -> None:
-    """Gives the linear maps of another module of the same structure the quantisers of a module."""
-    quantisers = {name: m.quantiser for name, m in module.named_modules() if isinstance(m, LinearMap)}
-    for name, linear in other.named_modules():
-        if isinstance(linear, LinearMap):
-            linear.quantiser = quantisers[name]
+MapPairs = Sequence[tuple[LinearMap, LinearMap]]
+"""The linear maps of two modules of the same structure, each with the one of the same name."""
+
+
+def paired_maps(module: nn.Module, other: nn.Module) -> MapPairs:
+    """Returns the linear maps of a module and of another one of the same structure."""
+    maps = {name: m for name, m in module.named_modules() if isinstance(m, LinearMap)}
+    return [(maps[name], m) for name, m in other.named_modules() if isinstance(m, LinearMap)]
+
+
+def share_quantisers(pairs: MapPairs) -> None:
+    """Gives the second of each pair of linear maps the quantiser of the first."""
+    for own, other in pairs:
+        other.quantiser = own.quantiser

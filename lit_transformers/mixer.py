@@ -97,6 +97,7 @@ class Context(NamedTuple):
     backward             x holds the tokens in reverse, so that distances have the other sign; for "permuted" layers
     start                the first position, where it is that of all rows and the positions after it follow one by one;
                          None where the host does not know it without waiting for a device
+    last                 without a start, a position that no token is behind; None where the host does not know one
     groups               where rows are read without padding: x (1, n, d) holds the tokens of these groups of rows
     """
 
@@ -113,6 +114,7 @@ class Context(NamedTuple):
     reused: int | None = None
     backward: bool = False
     start: int | None = None
+    last: int | None = None
     padding_last: bool = False
     unbroken: int = 0
     groups: tuple[RowGroup, ...] = ()
@@ -122,6 +124,15 @@ class Context(NamedTuple):
         marked, segments = (None if part is None else group.of(part) for part in (self.marked, self.segments))
         positions = group.of(self.positions)
         return with_fields(self, positions=positions, marked=marked, segments=segments, groups=())
+
+    @property
+    def last_position(self) -> int | None:
+        """A position that no token of x is behind; None where the host does not know one without waiting for a
+        device."""
+        if self.start is None:
+            return self.last
+        longest = max((group.length for group in self.groups), default=self.positions.size(1))
+        return self.start + longest - 1
 
     @property
     def key_mask(self) -> Bool[Tensor, "b t"] | None:

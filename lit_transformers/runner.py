@@ -102,10 +102,17 @@ def no_preload() -> None:
 
 class CachedPass(NamedTuple):
     """A forward pass that the first of several runs computes, and whose outputs all of them read from a cache. name:
-    equal for the runs that share it. tokens: the number of tokens that it reads."""
+    equal for the runs that share it. tokens: the number of tokens that it reads. flops_per_token: of the layers that it
+    computes."""
 
     name: str
     tokens: int
+    flops_per_token: float
+
+    @property
+    def flops(self) -> float:
+        """The FLOPs of the pass."""
+        return self.tokens * self.flops_per_token
 
 
 class RetentionConfigs(NamedTuple):

@@ -50,6 +50,10 @@ class DecodingConfig(Config):
         """Decodes until every row has ended or has reached its limit in symbols."""
         raise NotImplementedError
 
+    def limits(self, lengths: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+        """Returns the most symbols of the output of each source, given the lengths of the sources."""
+        return ((self.ratio * lengths).long() + self.extra).clamp(min=1)
+
 
 class GreedyConfig(DecodingConfig, kind="greedy"):
     """Greedy decoding: the likeliest symbol at each step."""
@@ -122,15 +126,17 @@ def decode(
     """
     if config.cache:
         require_streams(network)
-    lengths = (
-        torch.full_like(source[:, 0], source.size(1)) if source_padding_mask is None else source_padding_mask.sum(dim=1)
-    )
-    limits = ((config.ratio * lengths).long() + config.extra).clamp(min=1)
+    limits = config.limits(lengths_of(source, source_padding_mask))
     if len(limits) == 0:
         return Decoded([], torch.zeros(0, device=source.device))
     has_coverage = isinstance(config, BeamConfig) and config.coverage > 0
     with recorded_calls(weighing_mixers(network) if has_coverage else {}) as calls:
         return config.run(PairReader(network, source, source_padding_mask, config.cache, boundary, calls), limits)
+
+
+def lengths_of(source: Int[Tensor, "b s"], padding_mask: Bool[Tensor, "b s"] | None) -> Int[Tensor, " b"]:
+    """Returns the number of real symbols of each source."""
+    return torch.full_like(source[:, 0], source.size(1)) if padding_mask is None else padding_mask.sum(dim=1)
 
 
 def require_streams(network: PairNetwork) -> None:

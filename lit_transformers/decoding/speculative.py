@@ -1,24 +1,37 @@
-"""Speculative decoding: a small language model drafts symbols, and a large one reads them in one pass and accepts or
-replaces them, so that texts have the distribution of the large one (Leviathan et al. 2023, arXiv:2211.17192, algorithm
-1; Chen et al. 2023, arXiv:2302.01318)."""
+"""Speculative decoding: a small network drafts symbols, and a large one reads them in one pass and accepts or replaces
+them, so that texts have the distribution of the large one (Leviathan et al. 2023, arXiv:2211.17192, algorithm 1; Chen
+et al. 2023, arXiv:2302.01318). Both are language models, or encoder-decoders."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from itertools import takewhile
+from typing import Any, NamedTuple, Protocol
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lit_transformers.config import Positive
+from lit_transformers.config import ConfigError, Positive
+from lit_transformers.decoding.decode import (
+    DecodingConfig,
+    GreedyConfig,
+    SampledConfig,
+    lengths_of,
+)
 from lit_transformers.decoding.generate import allowed
 from lit_transformers.decoding.sampling import SamplingConfig, distribution
-from lit_transformers.models.capabilities import CausalNetwork
+from lit_transformers.encodings.positions import PositionError
+from lit_transformers.mixer import LengthError
+from lit_transformers.models.capabilities import PairNetwork
+from lit_transformers.models.tokens import TokenEmbedding
 
 AGAIN = 16
 """The most symbols of a text that are read again together with new drafts, where a state cannot be cut."""
+BEYOND_REACH = (LengthError, PositionError)
+"""What networks raise for texts that are longer than their weights reach."""
 
 
 @dataclass
@@ -54,14 +67,42 @@ class Draws:
         return int((uniform < chances).cumprod(dim=0).sum())
 
 
+class TextNetwork(Protocol):
+    """Reads the symbols of a text (1, t) after a state, as a language model does (``CausalNetwork``)."""
+
+    @property
+    def tokens(self) -> TokenEmbedding: ...
+
+    def __call__(self, symbols: Tensor, state: Any = None, *, unbroken: int = 0) -> Any: ...
+
+    def first_symbols(self, state: Any, read: int, kept: int) -> Any: ...
+
+
+class AfterSource(NamedTuple):
+    """The decoder of an encoder-decoder as a network of texts: it reads targets of the encoded source (1, s, d)."""
+
+    network: PairNetwork
+    source: Float[Tensor, "1 s d"]
+
+    @property
+    def tokens(self) -> TokenEmbedding:
+        return self.network.tokens
+
+    def __call__(self, symbols: Int[Tensor, "1 t"], state: Any = None, *, unbroken: int = 0) -> Any:
+        return self.network.decode(symbols, self.source, None, state, unbroken=unbroken)
+
+    def first_symbols(self, state: Any, read: int, kept: int) -> Any:
+        return self.network.first_symbols(state, read, kept)
+
+
 class TextStates:
-    """Reads a text with a language model as it grows, and goes back where the text changes.
+    """Reads a text with a network as it grows, and goes back where the text changes.
 
     ``states`` holds states by the number of symbols that were read. ``keep`` cuts a state of keys and values, and
     returns from any other to the last one before, so that later symbols are read again.
     """
 
-    def __init__(self, model: CausalNetwork, forbidden: int | None = None) -> None:
+    def __init__(self, model: TextNetwork, forbidden: int | None = None) -> None:
         self.model, self.forbidden = model, forbidden
         self.states: dict[int, Any] = {0: None}
 
@@ -71,6 +112,16 @@ class TextStates:
             self.read(text[:-count])
         hidden = self.read(text)[0, -count:]
         return allowed(self.model.tokens.log_probabilities(hidden), self.forbidden)
+
+    def log_probabilities_in_reach(self, text: Int[Tensor, " t"], count: int) -> Float[Tensor, "n v"]:
+        """Returns what ``log_probabilities`` returns, without the last symbols if the text is longer than the weights
+        reach. Raises LengthError or PositionError if the first of the ``count`` symbols is out of reach too."""
+        try:
+            return self.log_probabilities(text, count)
+        except BEYOND_REACH:
+            if count == 1:
+                raise
+            return self.log_probabilities_in_reach(text[:-1], count - 1)
 
     def read(self, text: Int[Tensor, " t"]) -> Float[Tensor, "1 n d"]:
         """Reads the symbols of a text after those that were read, and returns the vectors of these."""
@@ -95,8 +146,8 @@ class TextStates:
 
 @torch.no_grad()
 def speculate(
-    model: CausalNetwork,
-    draft: CausalNetwork,
+    model: TextNetwork,
+    draft: TextNetwork,
     prompt: Int[Tensor, " t"],
     length: int,
     config: SamplingConfig,
@@ -104,6 +155,7 @@ def speculate(
     forbidden: int | None = None,
     acceptance: Acceptance | None = None,
     draws: Draws | None = None,
+    boundary: int | None = None,
 ) -> Iterator[int]:
     """Yields ``length`` symbols after the prompt, with the distribution of ``sample`` for ``model``, whatever the draft
     is. Both networks have the same vocabulary, and all settings of ``config`` apply to both.
@@ -112,30 +164,85 @@ def speculate(
     network that reads several symbols at once sums in another order. The model must stream, and its memory must hold
     all symbols before each.
     draft_symbols: the most symbols that are drafted for a pass. forbidden: never generated. acceptance: counts to add
-    to. draws: the random choices; by default of the seed.
+    to. draws: the random choices; by default of the seed. boundary: a symbol after which nothing is drafted.
+    Raises LengthError or PositionError where the text is longer than the weights of the model reach.
     """
     acceptance, draws = acceptance or Acceptance(), draws or Draws(config.generator(prompt.device))
     text = torch.cat([prompt, prompt.new_zeros(length)])
     target, drafter = TextStates(model, forbidden), TextStates(draft, forbidden)
     end = len(prompt)
     while end < len(text):
-        places = range(end, min(end + draft_symbols, len(text) - 1))
-        drafted = []
-        for place in places:
-            drafted.append(distribution(drafter.log_probabilities(text[:place], 1), config)[0])
-            text[place : place + 1] = draws.symbol(drafted[-1])
-        expected = distribution(target.log_probabilities(text[: end + len(places)], len(places) + 1), config)
-        symbols = text[end : end + len(places)]
+        drafted = list[Tensor]()
+        with suppress(*BEYOND_REACH):  # then fewer symbols are drafted
+            for place in range(end, min(end + draft_symbols, len(text) - 1)):
+                drafted.append(distribution(drafter.log_probabilities(text[:place], 1), config)[0])
+                text[place : place + 1] = draws.symbol(drafted[-1])
+                if boundary is not None and int(text[place]) == boundary:
+                    break
+        logits = target.log_probabilities_in_reach(text[: end + len(drafted)], len(drafted) + 1)
+        expected, drafted = distribution(logits, config), drafted[: len(logits) - 1]
+        symbols = text[end : end + len(drafted)]
         accepted = draws.accepted(chances(expected, torch.stack(drafted), symbols)) if drafted else 0
-        is_whole = accepted == len(places)
+        is_whole = accepted == len(drafted)
         rest = expected[accepted] if is_whole else residual(expected[accepted], drafted[accepted])
         text[end + accepted : end + accepted + 1] = draws.symbol(rest)
-        acceptance.passes, acceptance.drafted = acceptance.passes + 1, acceptance.drafted + len(places)
+        acceptance.passes, acceptance.drafted = acceptance.passes + 1, acceptance.drafted + len(drafted)
         acceptance.accepted += accepted
         target.keep(end + accepted)
         drafter.keep(end + accepted)
         yield from text[end : end + accepted + 1].tolist()
         end += accepted + 1
+
+
+@torch.no_grad()
+def decode_with_drafts(
+    network: PairNetwork,
+    draft: PairNetwork,
+    source: Int[Tensor, "b s"],
+    source_padding_mask: Bool[Tensor, "b s"] | None,
+    config: DecodingConfig,
+    boundary: int,
+    draft_symbols: Positive = 4,
+    acceptance: Acceptance | None = None,
+) -> list[list[int]]:
+    """Returns the symbols that ``decode`` writes for each source, drafted by a smaller network, one source after
+    another. Greedy outputs are the same; sampled ones have the same distribution (``speculate``).
+
+    Both decoders can be read symbol by symbol, and remember all symbols. Raises ConfigError for beams.
+    """
+    sampling = sampling_of(config)
+    draws, outputs = Draws(sampling.generator(source.device)), list[list[int]]()
+    lengths = lengths_of(source, source_padding_mask)
+    encoded = [own.encode(source, source_padding_mask).hidden for own in (network, draft)]
+    for row, (length, limit) in enumerate(zip(lengths.tolist(), config.limits(lengths).tolist(), strict=True)):
+        large, small = (
+            AfterSource(own, hidden[row : row + 1, :length])
+            for own, hidden in zip((network, draft), encoded, strict=True)
+        )
+        symbols = speculate(
+            large,
+            small,
+            source.new_full((1,), boundary),
+            limit,
+            sampling,
+            draft_symbols,
+            acceptance=acceptance,
+            draws=draws,
+            boundary=boundary,
+        )
+        outputs.append([])
+        with suppress(*BEYOND_REACH):
+            outputs[-1].extend(takewhile(lambda symbol: symbol != boundary, symbols))
+    return outputs
+
+
+def sampling_of(config: DecodingConfig) -> SamplingConfig:
+    """Returns how decoding chooses a symbol. Raises ConfigError for beams, which compare whole outputs."""
+    if isinstance(config, SampledConfig):
+        return config.sampling
+    if isinstance(config, GreedyConfig):
+        return SamplingConfig(temperature=0.0)
+    raise ConfigError("a draft serves greedy decoding and sampling, not a beam search; add --beams 1", "--draft")
 
 
 def chances(

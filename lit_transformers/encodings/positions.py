@@ -60,14 +60,26 @@ class Positions(nn.Module, ABC):
             return None
         return torch.randint(self.offset + 1, (positions.size(0),), device=positions.device)
 
-    def forward(self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "b t"], layer: int) -> Float[Tensor, "b t d"]:
-        """Returns x with the vectors of its positions added, where this layer adds any."""
-        vectors = self.vectors(layer, positions, x.dtype)
+    def forward(
+        self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "b t"], layer: int, last: int | None = None
+    ) -> Float[Tensor, "b t d"]:
+        """Returns x with the vectors of its positions added, where this layer adds any. last: as in ``vectors``."""
+        vectors = self.vectors(layer, positions, x.dtype, last)
         return x if vectors is None else x + vectors
 
-    def vectors(self, layer: int, positions: Int[Tensor, "b t"], dtype: torch.dtype) -> Float[Tensor, "b t d"] | None:
-        """Returns the vectors that layer ``layer`` adds, or None."""
-        return self.at(layer, positions if self.period is None else positions % self.period, dtype)
+    def vectors(
+        self, layer: int, positions: Int[Tensor, "b t"], dtype: torch.dtype, last: int | None = None
+    ) -> Float[Tensor, "b t d"] | None:
+        """Returns the vectors that layer ``layer`` adds, or None. last: a number that no position is above; None where
+        the host would have to read them."""
+        if self.period is not None:
+            return self.at(layer, positions % self.period, dtype)
+        self.require_reach(layer, positions, last)
+        return self.at(layer, positions, dtype)
+
+    def require_reach(self, layer: int, positions: Int[Tensor, "b t"], last: int | None) -> None:
+        """Hook: raises PositionError where a layer has no vector for a position. By default it has one for each.
+        Arguments are those of ``vectors``."""
 
     @abstractmethod
     def at(self, layer: int, positions: Int[Tensor, "b t"], dtype: torch.dtype) -> Float[Tensor, "b t d"] | None:
@@ -135,13 +147,12 @@ class Learned(Positions):
         nn.init.normal_(self.weight, std=0.02)
 
     def at(self, layer: int, positions: Int[Tensor, "b t"], dtype: torch.dtype) -> Float[Tensor, "b t d"] | None:
-        if layer >= self.weight.size(0):
-            return None
-        if self.period is None and not torch.compiler.is_compiling():  # whose graph would end here
-            self._check(positions)
-        return self.weight[layer][positions].to(dtype)
+        return self.weight[layer][positions].to(dtype) if layer < self.weight.size(0) else None
 
-    def _check(self, positions: Int[Tensor, "b t"]) -> None:
+    def require_reach(self, layer: int, positions: Int[Tensor, "b t"], last: int | None) -> None:
+        is_known = last is not None and last < self.max_length
+        if is_known or layer >= self.weight.size(0) or torch.compiler.is_compiling():  # whose graph would end here
+            return
         last = int(positions.max())
         if last >= self.max_length:
             raise PositionError(

@@ -23,7 +23,7 @@ from lit_transformers.config import ConfigError, Plain
 from lit_transformers.exchange.fine_tuned import FineTunedHead
 from lit_transformers.exchange.folders import fresh_folder, write_fields
 from lit_transformers.exchange.licences import write_licences
-from lit_transformers.exchange.standalone import ProgramInputs, Standalone, standalone_of
+from lit_transformers.exchange.standalone import StandaloneModule, standalones_of
 from lit_transformers.exchange.transfer import Exchanged, add_tokenizer, fine_tuned_head_of, mapped, weights_of
 from lit_transformers.printing.error_lines import first_line
 from lit_transformers.runs.starting_weights import StartingWeights
@@ -31,7 +31,7 @@ from lit_transformers.runs.starting_weights import StartingWeights
 __all__ = ["INSTALL", "ProgramForm", "check", "export_program", "trace", "write_program"]
 
 ProgramForm = Literal["onnx", "torch"]
-FILES: Mapping[ProgramForm, str] = {"onnx": "model.onnx", "torch": "model.pt2"}
+SUFFIXES: Mapping[ProgramForm, str] = {"onnx": ".onnx", "torch": ".pt2"}
 LIBRARIES: Mapping[ProgramForm, str] = {"onnx": "onnx", "torch": "pytorch"}
 """What the hub calls the programs that read the files."""
 INSTALL = "pip install 'lit-transformers[onnx]'"
@@ -42,8 +42,6 @@ TOLERANCE = 1e-5
 """The largest norm of the difference of outputs, divided by the norm of the outputs."""
 TRACED = (3, 11)
 """The shape of the rows that a trace reads."""
-AXES = {0: "batch", 1: "length"}
-"""The names of the open dimensions."""
 Progress = Callable[[str], None]
 Run = Callable[..., tuple[Tensor, ...]]
 """A program: it takes the inputs of a network in their order and returns its outputs."""
@@ -65,22 +63,27 @@ def export_program(
         progress("reading")
         weights, head = weights_of(source), fine_tuned_head_of(source)
         try:
-            network, notes = standalone_of(source, weights)
-            progress("tracing")
-            program = trace(network)
-            progress(f"writing {FILES[form]}")
-            file = fresh / FILES[form]
-            write_program(program, network, file, form)
-            notes += [check(network, reader(file, form), progress) if is_checked(form) else NOT_CHECKED]
+            networks, notes = standalones_of(source, weights)
+            for network in networks:
+                file = fresh / f"{network.file}{SUFFIXES[form]}"
+                progress(f"tracing {file.name}")
+                program = trace(network)
+                progress(f"writing {file.name}")
+                write_program(program, network, file, form)
+                size = sum(part.stat().st_size for part in fresh.glob(f"{file.name}*"))
+                notes.append(
+                    f"{file.name}: {', '.join(network.inputs)} to {', '.join(network.outputs)}; {size:,} bytes"
+                )
+                notes.append(check(network, reader(file, form), progress) if is_checked(form) else NOT_CHECKED)
         except ConfigError as error:
             raise ConfigError(str(error), "" if str(error).startswith(str(source)) else str(source)) from None
-        fields, more = config_fields(source, weights, head, network)
+        symbols = networks[-1].symbols
+        fields, more = config_fields(source, weights, head, symbols)
         write_fields(fresh, fields)
         write_licences(fresh, weights.licences, LIBRARIES[form])
-        notes += [*more, *add_tokenizer(source, fresh, network.symbols, weights)]
-        size = sum(part.stat().st_size for part in fresh.glob(f"{FILES[form]}*"))
-    signature = f"{FILES[form]}: {', '.join(network.inputs)} to {', '.join(network.outputs)}; {size:,} bytes"
-    return Exchanged(weights.model.kind or "", sum(p.numel() for p in network.parameters()), [signature, *notes])
+        notes += [*more, *add_tokenizer(source, fresh, symbols, weights)]
+    parameters = {id(p): p.numel() for network in networks for p in network.parameters()}
+    return Exchanged(weights.model.kind or "", sum(parameters.values()), notes)
 
 
 def is_checked(form: ProgramForm) -> bool:
@@ -88,14 +91,14 @@ def is_checked(form: ProgramForm) -> bool:
     return form == "torch" or find_spec("onnxruntime") is not None
 
 
-def trace(network: Standalone) -> ExportedProgram:
+def trace(network: StandaloneModule) -> ExportedProgram:
     """Returns the program of a network, for any number of rows of any length. Raises ConfigError where its computation
     depends on one of these, or on the values of inputs, beyond what a program can state."""
-    rows = random_rows(network, *TRACED)
-    shapes = tuple(dict.fromkeys(AXES, Dim.DYNAMIC) for _ in rows.given())
+    given = network.random_inputs(*TRACED)
+    shapes = tuple({0: Dim.DYNAMIC, 1: Dim.DYNAMIC} for _ in given)
     try:
         with silent(), torch.no_grad():
-            program = torch.export.export(network, rows.given(), dynamic_shapes=shapes, strict=False)
+            program = torch.export.export(network, given, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # of many types
         reason = "its computation follows from the length of rows or from their values, which a program leaves open"
         raise ConfigError(f"{reason} ({first_line(error)}); choose --to safetensors", "model") from None
@@ -104,7 +107,7 @@ def trace(network: Standalone) -> ExportedProgram:
     return program
 
 
-def write_program(program: ExportedProgram, network: Standalone, file: Path, form: ProgramForm) -> None:
+def write_program(program: ExportedProgram, network: StandaloneModule, file: Path, form: ProgramForm) -> None:
     """Writes a program into a file. Raises ConfigError where ONNX has no operator for a part of it."""
     if form == "torch":
         torch.export.save(program, file)
@@ -120,9 +123,12 @@ def write_program(program: ExportedProgram, network: Standalone, file: Path, for
             )
     except Exception as error:  # of many types
         raise ConfigError(f"ONNX has no operator for a part of it ({first_line(error)})", "model") from None
-    for value in (*written.model.graph.inputs, *written.model.graph.outputs):
-        for axis in AXES if value in written.model.graph.inputs else (0, *([1] if network.per_token else [])):
-            value.shape[axis] = AXES[axis]
+    of_outputs = next(iter(network.inputs.values()))[: 2 if network.per_token else 1]
+    graph, of_inputs = written.model.graph, network.inputs.values()
+    for values, names in ((graph.inputs, of_inputs), (graph.outputs, [of_outputs] * len(network.outputs))):
+        for value, axes in zip(values, names, strict=True):
+            for axis, name in enumerate(axes):
+                value.shape[axis] = name
     with silent():
         written.save(file)
 
@@ -148,18 +154,18 @@ def reader(file: Path, form: ProgramForm) -> Run:
 
 
 @torch.no_grad()
-def check(network: Standalone, run: Run, progress: Progress = lambda step: None) -> str:
+def check(network: StandaloneModule, run: Run, progress: Progress = lambda step: None) -> str:
     """Compares a program with its network at ``SHAPES``, on random rows with padding. Returns a line with the largest
     difference. Raises ConfigError, which names the shape, where outputs differ or the program does not run."""
     shapes = dict.fromkeys((count, min(length, network.longest)) for count, length in SHAPES)
     worst = 0.0
     for shape in shapes:
         progress(f"checking at {shape}")
-        rows = random_rows(network, *shape)
-        expected = network(*rows.given())
+        given = network.random_inputs(*shape)
+        expected = network(*given)
         try:
-            outputs = run(*rows.given())
-            pairs = [*zip(network.compared(expected, rows), network.compared(outputs, rows), strict=True)]
+            outputs = run(*given)
+            pairs = [*zip(network.compared(expected, given), network.compared(outputs, given), strict=True)]
             difference = max(float((one - other).norm() / one.norm().clamp(min=1e-30)) for one, other in pairs)
         except Exception as error:  # of a shape that is refused, in the words of each runtime
             raise ConfigError(f"its file does not run at the shape {shape} ({first_line(error)})", "model") from None
@@ -170,30 +176,20 @@ def check(network: Standalone, run: Run, progress: Progress = lambda step: None)
     return f"check: at {', '.join(map(str, shapes))} outputs differ by at most {worst:.1e} of their norm"
 
 
-def random_rows(network: Standalone, count: int, length: int) -> ProgramInputs:
-    """Returns rows of random symbols and segments: the first as long as the shape, the others padded by random
-    symbols, which a program has to ignore."""
-    generator = torch.Generator().manual_seed(length)
-    symbols = torch.randint(network.symbols, (count, length), generator=generator)
-    lengths = torch.randint(1, length + 1, (count, 1), generator=generator)
-    lengths[0] = length
-    places = torch.arange(length)
-    real = (places < lengths).long()
-    segments = ((places >= (lengths + 1) // 2) & (places < lengths)).long()
-    return ProgramInputs(symbols, real, segments if len(network.inputs) > 2 else None)
-
-
 def config_fields(
-    source: Path, weights: StartingWeights, head: FineTunedHead | None, network: Standalone
+    source: Path, weights: StartingWeights, head: FineTunedHead | None, symbols: int
 ) -> tuple[dict[str, Plain], list[str]]:
     """Returns the fields of config.json: those of the architecture of transformers that computes the same, and names of
-    labels; without such an architecture the names alone, and a line for that."""
-    own: dict[str, Plain] = {"vocab_size": network.symbols, **({} if head is None else head.fields())}
+    labels; without such an architecture the names and the numbers of special symbols alone, and a line for that."""
+    own: dict[str, Plain] = {"vocab_size": symbols, **({} if head is None else head.fields())}
     try:
         fields = mapped(source, weights, head).fields
         del fields["architectures"]  # a class of transformers, whose weights are not there
     except ConfigError as error:
-        return own, [f"config.json: with labels alone, for no architecture of transformers computes the same: {error}"]
+        numbers = {name: number for name, number in weights.fields.items() if name.endswith("_token_id")}
+        return numbers | own, [
+            f"config.json: with labels alone, for no architecture of transformers computes the same: {error}"
+        ]
     return fields | own, []
 
 

@@ -1,9 +1,11 @@
-"""A trained network with its head as one module, from symbols to named outputs, for programs outside of this suite."""
+"""A trained network with its head as modules, from symbols to named outputs, for programs outside of this suite: one
+module, or of an encoder-decoder one for each side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +20,7 @@ from lit_transformers.batch import (
     LabelledBatch,
     LabelledDescription,
     MixedDescription,
+    PairDescription,
     Vocabulary,
     WordTagLabels,
 )
@@ -29,7 +32,8 @@ from lit_transformers.heads.head import Head, Representation
 from lit_transformers.heads.hidden_symbols import HiddenSymbols
 from lit_transformers.heads.pooled import PooledHead
 from lit_transformers.heads.tag_label import TagLabel
-from lit_transformers.models.capabilities import CausalNetwork, RowNetwork
+from lit_transformers.mixer import MixerConfig
+from lit_transformers.models.capabilities import CausalNetwork, PairNetwork, RowNetwork
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.evaluate import load, require_numbers
@@ -40,10 +44,21 @@ from lit_transformers.tasks.labelled import LabelledTask, marks
 from lit_transformers.tasks.masked_lm import MaskedLM
 from lit_transformers.training.config import TrainingConfig
 
-__all__ = ["ProgramInputs", "Standalone", "standalone_of"]
+__all__ = [
+    "ProgramInputs",
+    "Standalone",
+    "StandaloneDecoder",
+    "StandaloneEncoder",
+    "StandaloneModule",
+    "standalones_of",
+]
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """The names of the inputs, as in other programs: symbols, 1 at real symbols and 0 at padding, and segments."""
+DECODER_INPUTS = ("input_ids", "encoder_hidden_states", "encoder_attention_mask")
+"""The names of a decoder's inputs: symbols of a target, and the encoded source with 1 at its real symbols."""
+ROWS = ("batch", "length")
+"""The names of the open dimensions of rows."""
 LONGEST = 512
 """The longest row of a network whose weights state none."""
 
@@ -61,14 +76,37 @@ class ProgramInputs(NamedTuple):
         return (self.symbols, self.real) if self.segments is None else (self.symbols, self.real, self.segments)
 
 
-class Standalone(nn.Module):
-    """A network with its head, in evaluation. A network that predicts symbols returns the logits of the symbol at each
-    token, or after it where it is causal, and the last vectors; without a head of labels any other one returns these
-    alone. A row is read without what a network could remember of others.
+class StandaloneModule(nn.Module, ABC):
+    """A part of a network as a module, in evaluation, that becomes one program. Rows are read without what a network
+    could remember of others.
 
-    inputs, outputs: their names. longest: symbols of the longest row. symbols: size of the vocabulary. per_token:
-    whether outputs belong to tokens, so that those at padding mean nothing.
+    file: the name of its file. inputs, outputs: their names; of each input, those of its open dimensions. longest:
+    symbols of the longest row. symbols: size of the vocabulary. per_token: whether outputs belong to tokens, so that
+    those at padding mean nothing.
     """
+
+    file: str
+    inputs: Mapping[str, tuple[str, str]]
+    outputs: tuple[str, ...]
+    longest: int
+    symbols: int
+    per_token: bool = True
+
+    @abstractmethod
+    def random_inputs(self, count: int, length: int) -> tuple[Tensor, ...]:
+        """Returns inputs of random rows: the first as long as the shape, the others padded by random symbols or
+        vectors, which a program has to ignore."""
+
+    @abstractmethod
+    def compared(self, outputs: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> Iterator[Tensor]:
+        """Yields what counts of each output: those of rows, or of their real tokens."""
+
+
+class Standalone(StandaloneModule):
+    """A network with its head. A network that predicts symbols returns the logits of the symbol at each token, or after
+    it where it is causal, and the last vectors; without a head of labels any other one returns these alone."""
+
+    file = "model"
 
     def __init__(self, task: Task, longest: int, predicts: bool = True) -> None:
         """predicts: whether the part that predicts symbols, if there is one, is trained."""
@@ -84,7 +122,7 @@ class Standalone(nn.Module):
             type(self.head), ("logits",)
         )
         self.eval().float().requires_grad_(False)
-        self.inputs = INPUTS[: 3 if self.reads_segments() else 2]
+        self.inputs = dict.fromkeys(INPUTS[: 3 if self.reads_segments() else 2], ROWS)
 
     def forward(
         self,
@@ -131,10 +169,77 @@ class Standalone(nn.Module):
         one, two = (self(symbols, torch.ones_like(symbols), own) for own in (torch.zeros_like(second), second))
         return not all(torch.equal(*both) for both in zip(one, two, strict=True))
 
-    def compared(self, outputs: tuple[Tensor, ...], rows: ProgramInputs) -> Iterator[Tensor]:
-        """Yields what counts of each output: those of rows, or of their real tokens."""
+    def random_inputs(self, count: int, length: int) -> tuple[Tensor, ...]:
+        symbols, real = random_rows(self.symbols, count, length)
+        places, lengths = torch.arange(length), real.sum(dim=1, keepdim=True)
+        segments = ((places >= (lengths + 1) // 2) & (places < lengths)).long()
+        return ProgramInputs(symbols, real, segments if len(self.inputs) > 2 else None).given()
+
+    def compared(self, outputs: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> Iterator[Tensor]:
         for output in outputs:
-            yield output[rows.real.bool()] if self.per_token else output
+            yield output[given[1].bool()] if self.per_token else output
+
+
+class StandaloneEncoder(StandaloneModule):
+    """The encoder of an encoder-decoder: it returns the vectors of sources."""
+
+    file, inputs, outputs = "encoder_model", dict.fromkeys(INPUTS[:2], ROWS), ("last_hidden_state",)
+
+    def __init__(self, network: PairNetwork, symbols: int, longest: int) -> None:
+        super().__init__()
+        self.network, self.symbols, self.longest = network, symbols, longest
+        self.eval().float().requires_grad_(False)
+
+    def forward(self, input_ids: Int[Tensor, "b s"], attention_mask: Int[Tensor, "b s"]) -> tuple[Tensor, ...]:
+        return (self.network.encode(input_ids, attention_mask.bool()).hidden,)
+
+    def random_inputs(self, count: int, length: int) -> tuple[Tensor, ...]:
+        return random_rows(self.symbols, count, length)
+
+    def compared(self, outputs: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> Iterator[Tensor]:
+        return (output[given[1].bool()] for output in outputs)
+
+
+class StandaloneDecoder(StandaloneModule):
+    """The decoder of an encoder-decoder: it reads the beginnings of targets, all as long as each other, and returns the
+    logits of the symbol after each of their symbols, given the vectors of sources (b, s, d)."""
+
+    file, outputs = "decoder_model", ("logits",)
+    inputs: Mapping[str, tuple[str, str]] = dict.fromkeys(DECODER_INPUTS, ROWS) | {"input_ids": ("batch", "symbols")}
+
+    def __init__(self, network: PairNetwork, symbols: int, longest: int, longest_source: int) -> None:
+        super().__init__()
+        self.network, self.symbols, self.longest, self.longest_source = network, symbols, longest, longest_source
+        self.dim = int(network.tokens.embed(torch.zeros(1, 1, dtype=torch.long)).size(-1))
+        self.eval().float().requires_grad_(False)
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "b t"],
+        encoder_hidden_states: Float[Tensor, "b s d"],
+        encoder_attention_mask: Int[Tensor, "b s"],
+    ) -> tuple[Tensor, ...]:
+        output = self.network.decode(input_ids, encoder_hidden_states, encoder_attention_mask.bool())
+        return (self.network.tokens.scores(output.hidden),)
+
+    def random_inputs(self, count: int, length: int) -> tuple[Tensor, ...]:
+        """Sources are about half as long as the targets."""
+        symbols, _ = random_rows(self.symbols, count, length)
+        _, real = random_rows(self.symbols, count, min(self.longest_source, length // 2 + 1))
+        generator = torch.Generator().manual_seed(length)
+        return symbols, torch.randn(*real.shape, self.dim, generator=generator), real
+
+    def compared(self, outputs: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> Iterator[Tensor]:
+        return iter(outputs)
+
+
+def random_rows(vocabulary: int, count: int, length: int) -> tuple[Int[Tensor, "b t"], Int[Tensor, "b t"]]:
+    """Returns random symbols, and 1 at the real ones: the first row has no padding."""
+    generator = torch.Generator().manual_seed(length)
+    symbols = torch.randint(vocabulary, (count, length), generator=generator)
+    lengths = torch.randint(1, length + 1, (count, 1), generator=generator)
+    lengths[0] = length
+    return symbols, (torch.arange(length) < lengths).long()
 
 
 def labelled(rows: ProgramInputs) -> LabelledBatch:
@@ -161,19 +266,33 @@ def head_of(task: Task) -> Head | None:
     return head
 
 
-def standalone_of(source: Path, weights: StartingWeights) -> tuple[Standalone, list[str]]:
-    """Returns the network of a run's checkpoint or of an import with its head, and a line for what differs. Adapters of
-    linear maps are merged into their maps. Raises ConfigError, which names the part, where an export cannot have it.
+def standalones_of(source: Path, weights: StartingWeights) -> tuple[list[StandaloneModule], list[str]]:
+    """Returns the network of a run's checkpoint or of an import with its head, or both sides of an encoder-decoder, and
+    a line for what differs. Adapters of linear maps are merged into their maps. Raises ConfigError, which names the
+    part, where an export cannot have it.
 
     weights: those of the source.
     """
     if source.is_file() and source.suffix != ".safetensors":
         task, notes = task_of_run(source)
-        return Standalone(task, task.data.length), notes
+        return modules_of(task, task.data.length), notes
     weights, notes = without_adapters(weights)
     require_exportable(weights.model)
     task, predicts = task_of_import(weights)
-    return Standalone(task, longest_of(weights), predicts), notes
+    return modules_of(task, longest_of(weights), predicts), notes
+
+
+def modules_of(task: Task, longest: int, predicts: bool = True) -> list[StandaloneModule]:
+    """Returns the modules of a task's network: one, or two of an encoder-decoder. Arguments are those of
+    ``Standalone``."""
+    network = task.network
+    if not isinstance(network, PairNetwork):
+        return [Standalone(task, longest, predicts)]
+    pairs = PairDescription.of(task.data, "export")
+    return [
+        StandaloneEncoder(network, pairs.source.size, pairs.source_length),
+        StandaloneDecoder(network, pairs.vocabulary.size, longest, pairs.source_length),
+    ]
 
 
 def task_of_run(source: Path) -> tuple[Task, list[str]]:
@@ -234,9 +353,12 @@ def require_readable(task: Task, config: RunConfig) -> None:
     if changing := [part.kind for part in config.compression if part.changes_passes]:
         reason = f"{changing[0]} rounds the inputs of linear maps in every pass"
         raise ConfigError(f"{reason}; choose --to safetensors, or export a run without it", "compression")
-    if not isinstance(task.network, RowNetwork | CausalNetwork):
-        reason = "reads pairs of a source and a target"
-        raise ConfigError(f"{reason}; choose --to transformers or safetensors", f"model: {config.model.kind}")
+    if isinstance(task.data, PairDescription) and task.data.placed:
+        reason = "targets begin at positions that other programs do not know"
+        raise ConfigError(f"{reason}; choose --to safetensors", "data")
+    if not isinstance(task.network, RowNetwork | CausalNetwork | PairNetwork):
+        reason = "reads neither rows nor pairs"
+        raise ConfigError(f"{reason}; choose --to safetensors", f"model: {config.model.kind}")
     if isinstance(task.data, MixedDescription):
         raise ConfigError("has heads of several tasks, and an export has one; choose --to safetensors", "task")
     if isinstance(task.data, LabelledDescription) and (task.data.pieces > 1 or not task.data.padding_last):
@@ -248,8 +370,10 @@ def require_readable(task: Task, config: RunConfig) -> None:
 def require_exportable(model: ModelConfig) -> None:
     """Raises ConfigError, with the reason, where the outputs of a network follow from more than its inputs."""
     way_out = "choose --to safetensors"
-    if model.mixer.promises().of_pass:
-        reason = f"a row has other outputs of {model.mixer.mixer_name} in each pass"
-        raise ConfigError(f"{reason}; {way_out}", "model.mixer")
+    for field in fields(model):
+        name, mixer = field.name, getattr(model, field.name)
+        if isinstance(mixer, MixerConfig) and mixer.promises().of_pass:
+            reason = f"a row has other outputs of {mixer.mixer_name} in each pass"
+            raise ConfigError(f"{reason}; {way_out}", f"model.{name}")
     if model.mixer.remembered:
         raise ConfigError(f"an export keeps no memory between rows; set it to 0, or {way_out}", "model.mixer.memory")

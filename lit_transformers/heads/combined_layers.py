@@ -32,9 +32,10 @@ class CombinedLayers(nn.Module):
         """Returns the number of channels of a combined vector, for layers of ``dim`` channels."""
         return dim * len(self.layers) if self.kind == "concatenation" else dim
 
-    def last_alone(self, depth: int) -> bool:
-        """Whether only the last of ``depth`` layers is read."""
-        return self.layers == (depth,)
+    @property
+    def last_alone(self) -> bool:
+        """Whether only the last layer of a network is read, which has none above the highest that is combined."""
+        return len(self.layers) == 1
 
     def forward(self, outputs: Sequence[Float[Tensor, "b t d"]]) -> Float[Tensor, "b t w"]:
         """Combines the outputs of the layers (b, t, d) into vectors (b, t, w), with w from ``width``."""

@@ -20,8 +20,8 @@ from lit_transformers.config import ConfigError, Plain, canonical_hash, plain_le
 from lit_transformers.inference.lines import ReportLines, batches, padded
 from lit_transformers.inference.passage_states import ANEW, Manifest, PassageStatesWriter
 from lit_transformers.inference.passages import PassageLine, passages_in
-from lit_transformers.models.capabilities import RowNetwork, depth_of
-from lit_transformers.runs import load
+from lit_transformers.inference.predictor import load_for_lines
+from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.features import weights_digest
 from lit_transformers.tasks.question_answering import QuestionAnswering
@@ -71,7 +71,7 @@ def passage_reader_of(checkpoint: Path, threshold: float | None = None) -> Passa
 
     threshold: the threshold of no answer that replaces the threshold of the task; None to keep it.
     """
-    task, config, extra = load(checkpoint, None if threshold is None else {"task.threshold": threshold})
+    task, config, extra = load_for_lines(checkpoint, None if threshold is None else {"task.threshold": threshold})
     require_numbers(task, checkpoint)
     source = config.data.source if isinstance(config.data, LabelledDataConfig) else None
     if not isinstance(task, QuestionAnswering) or not isinstance(source, QuestionsConfig):
@@ -88,7 +88,7 @@ def passage_reader_of(checkpoint: Path, threshold: float | None = None) -> Passa
 
 def require_apart(task: QuestionAnswering, checkpoint: Path) -> None:
     """Raises ConfigError if a network cannot compute states of passages, or its heads read more than the last layer."""
-    if not task.combination.last_alone(depth_of(task.network)):
+    if not task.combination.last_alone:
         reason = "its head reads several layers, and a cache holds one"
         raise ConfigError(f"{reason}; train without it", f"{checkpoint}: task.combined_layers")
     try:

@@ -20,10 +20,17 @@ from datamodules.core.tokenizers import key_of
 from lit_transformers.checked_files import CheckedFile, CheckedWriter, Extent, VectorLayout
 from lit_transformers.config import ConfigError, Plain, canonical_hash
 from lit_transformers.inference.lines import LineOptions, batches, padded
-from lit_transformers.inference.predictor import DIGITS, LineFormat, LineRows, LineTexts, Predictor, seed
+from lit_transformers.inference.predictor import (
+    DIGITS,
+    LineFormat,
+    LineRows,
+    LineTexts,
+    Predictor,
+    load_for_lines,
+    seed,
+)
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.records.files import write_json
-from lit_transformers.runs import load
 from lit_transformers.runs.code import code_hash
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.features import weights_digest
@@ -183,7 +190,7 @@ def passage_finder_of(
     """Returns the predictor that finds the ``top`` most similar passages by a checkpoint. Raises ConfigError if the
     checkpoint belongs to another task or was not trained on texts. place: the option that gives the checkpoint, for
     messages."""
-    task, config, extra = load(checkpoint)
+    task, config, extra = load_for_lines(checkpoint)
     trained = TrainedSymbols.of(extra)
     if not isinstance(task, Retrieval) or not isinstance(config.data, RetrievalDataConfig):
         raise ConfigError(f"a run of the task {config.task.kind} searches no passages; omit it", place)

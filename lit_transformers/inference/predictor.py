@@ -84,13 +84,7 @@ def load_for_lines(
 ) -> tuple[Task, RunConfig, dict[str, Plain]]:
     """Returns what ``load`` returns. On a CPU the network reads rows without their padding, if it can: lines of one
     batch differ in length, and their padding costs as much as symbols. Outputs are equal but for rounding."""
-    if not torch.cuda.is_available():
-        try:
-            return load(checkpoint, {"model.unpadded": True, **(changes or {})})
-        except ConfigError as error:
-            if "unpadded" not in f"{error.path} {error.reason}":
-                raise
-    return load(checkpoint, {**(changes or {})})
+    return load(checkpoint, changes, wished={} if torch.cuda.is_available() else {"model.unpadded": True})
 
 
 def seed(device: torch.device) -> None:

@@ -18,8 +18,8 @@ from lit_transformers.decoding.generate import beam_search, sample
 from lit_transformers.decoding.sampling import SamplingConfig
 from lit_transformers.decoding.speculative import Acceptance, speculate
 from lit_transformers.inference.precision import computed_in, prepare
+from lit_transformers.inference.predictor import load_for_lines
 from lit_transformers.models.capabilities import CausalNetwork
-from lit_transformers.runs import load
 from lit_transformers.runs.evaluate import require_numbers
 from lit_transformers.tasks.causal_lm import CausalLM
 from lit_transformers.tasks.seq2seq import Seq2Seq
@@ -43,7 +43,7 @@ class TextWriter:
         checkpoint of a smaller run that drafts symbols. Raises ConfigError if a checkpoint belongs to another task, if
         the mixer has no memory to set or cannot read several drafted symbols at once, or if the runs have different
         symbols. precision: of the passes of both networks."""
-        task, config, extra = load(checkpoint)
+        task, config, extra = load_for_lines(checkpoint)
         if isinstance(task, Seq2Seq):
             raise ConfigError("a seq2seq writes from a source; give it lines with: translate, or summarize", "task")
         answers = isinstance(task, Strings) and isinstance(config.data, PromptDataConfig) and bool(extra["tokenizer"])

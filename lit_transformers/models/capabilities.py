@@ -352,6 +352,11 @@ class PairNetwork(Network):
         row of the source may have several consecutive rows of the target, the same number for every source. Padding is
         at the end of a row. unbroken: as in ``CausalNetwork.forward``."""
 
+    def first_symbols(self, state: Any, read: int, kept: int) -> Any:
+        """Hook: returns the decoder's state after the first ``kept`` of the ``read`` target symbols that were read
+        without padding, or None if the state does not hold what it was then, which is the default."""
+        return None
+
     @abstractmethod
     def crossings(self) -> list[Mixer]:
         """Returns the decoder's distinct cross mixers, in the order of its layers."""

@@ -191,6 +191,7 @@ class Encoder(RowNetwork):
             segments=segments,
             pattern=pattern,
             start=None if self.restarts else 0,
+            last=x.size(1) - 1,
             padding_last=self.padding_last,
         )
         if lower is None:
@@ -518,7 +519,9 @@ class DeFormer(Encoder):
         is_second, real = places >= width, joined_masks((questions, padding_mask), (states, states_mask))
         segments = (is_second if real is None else is_second & real).long()
         positions, begin = places - (width - start) * is_second, None if self.restarts else 0
-        ctx = Context(positions, self.causal, real, marked=places == 0, segments=segments, start=begin)
+        ctx = Context(
+            positions, self.causal, real, marked=places == 0, segments=segments, start=begin, last=places.size(1) - 1
+        )
         output = self.read_jointly(StackOutput(joined, (), {}), ctx)
         return ModelOutput(self.norm(output.y), None, dict(output.aux))
 

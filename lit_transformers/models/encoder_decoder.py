@@ -14,7 +14,7 @@ from lit_transformers.batch import DataDescription, PairDescription
 from lit_transformers.config import ConfigError, Memory, Positive
 from lit_transformers.mixer import Context, Mixer, MixerConfig, take_rows
 from lit_transformers.mixers import AttentionConfig
-from lit_transformers.mixers.memory import EVERYTHING
+from lit_transformers.mixers.memory import EVERYTHING, first_tokens, holds_each_token
 from lit_transformers.models.capabilities import PairModelConfig, PairNetwork
 from lit_transformers.models.model import ModelConfig, ModelOutput, positions_of
 from lit_transformers.models.tokens import TokenEmbedding
@@ -200,6 +200,13 @@ class EncoderDecoder(PairNetwork):
     def crossings(self) -> list[Mixer]:
         cross_mixers = (block.cross for block in self.decoder.modules() if isinstance(block, Block))
         return list(dict.fromkeys(cross for cross in cross_mixers if cross is not None))
+
+    def first_symbols(self, state: Any, read: int, kept: int) -> Any:
+        of_targets = [{name: part for name, part in layer.items() if name != "cross"} for layer in state["layers"]]
+        if not holds_each_token(of_targets, read):
+            return None
+        layers = tuple(layer | first_tokens(own, kept) for layer, own in zip(state["layers"], of_targets, strict=True))
+        return {"length": state["length"] - (read - kept), "layers": layers}
 
     def take_hypotheses(self, state: Any, hypotheses: Int[Tensor, " n"], rows: Int[Tensor, " m"] | None = None) -> Any:
         def select(name: str, part: Any) -> Any:

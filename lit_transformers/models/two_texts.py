@@ -64,7 +64,7 @@ class Division(NamedTuple):
             None if part is None else self.part(number, part)
             for part in (ctx.positions, ctx.padding_mask, ctx.marked, ctx.segments)
         )
-        start = ctx.start
+        start, last = ctx.start, ctx.last_position
         if self.starts is not None:
             _, real = self.places(number)
             mask = real if mask is None else mask & real
@@ -79,6 +79,7 @@ class Division(NamedTuple):
             marked=marked,
             segments=segments,
             start=start,
+            last=last,
             padding_last=True,
         )
 

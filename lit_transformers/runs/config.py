@@ -21,6 +21,7 @@ from lit_transformers.config import Config, ConfigError, Plain, Seed, nearest, p
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.models.capabilities import lowest_layers
 from lit_transformers.models.cost import ModelCost, shapes_or_values
+from lit_transformers.models.model import Network
 from lit_transformers.records.reference import Reference
 from lit_transformers.runs.made_weights import file_of_source
 from lit_transformers.runs.shared_weights import share_conflicts
@@ -376,14 +377,21 @@ def frozen_and_saved(config: RunConfig, data: DataDescription, cost: ModelCost) 
         continued = config.data.describes is LanguageDescription
         row = RowLength(length, task.network.carried(length).tokens if continued else 0, source)
         saved = flops_without_gradients(task, task.groups, cost.flops_per_token * length, row)
-        if config.training.cache_features:
-            saved += row.flops(task.network) - task.network.softmax_flops(length)
-        if config.training.cached_layers and isinstance(task, LabelledTask):
-            lowest = lowest_layers(task.network, config.training.cached_layers)
-            saved += row.flops(lowest) - lowest.softmax_flops(length)
-        return frozen, saved / length
+        return frozen, (saved + cached_flops(task, config.training, row)) / length
 
     return shapes_or_values(lambda: config.measured_task.build(config.model, data, config.training), measured)[1]
+
+
+def cached_flops(task: Task, training: TrainingConfig, row: RowLength) -> int:
+    """Returns the forward FLOPs for a row of the part whose outputs are cached: a network or its lowest layers, without
+    the softmax; 0 without a cache."""
+    if training.cached_layers and isinstance(task, LabelledTask):
+        cached: Network = lowest_layers(task.network, training.cached_layers)
+    elif training.cache_features:
+        cached = task.network
+    else:
+        return 0
+    return row.flops(cached) - cached.softmax_flops(row.length)
 
 
 def flops_of_teacher(config: RunConfig, data: DataDescription) -> float:

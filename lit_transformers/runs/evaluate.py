@@ -10,7 +10,7 @@ from pathlib import Path
 
 import lightning as L
 
-from datamodules import Data, TrainedSymbols, with_errors_of
+from datamodules import Data, DataConfig, TrainedSymbols, with_errors_of
 from lit_transformers.class_path import class_path_of
 from lit_transformers.config import ConfigError, Plain, paths_within, plain_leaves
 from lit_transformers.machine.cores import machine_memory
@@ -63,7 +63,7 @@ def open_data(checkpoint: Path, task: Task, config: RunConfig, extra: dict[str, 
     return data
 
 
-NETWORKS: ContextVar[dict[tuple[Path, str], Loaded] | None] = ContextVar("NETWORKS", default=None)
+NETWORKS: ContextVar[dict[tuple[Path, str, str], Loaded] | None] = ContextVar("NETWORKS", default=None)
 """The networks of ``shared_networks``, by their checkpoint and changes; None outside of its block."""
 
 
@@ -77,23 +77,31 @@ def shared_networks() -> Iterator[None]:
         NETWORKS.reset(token)
 
 
-def load(checkpoint: Path, changes: dict[str, Plain] | None = None, *, is_own: bool = False) -> Loaded:
+def load(
+    checkpoint: Path,
+    changes: Mapping[str, Plain] | None = None,
+    *,
+    is_own: bool = False,
+    wished: Mapping[str, Plain] | None = None,
+) -> Loaded:
     """Returns a trained task, its run's config, and the metadata of its data. Plug-ins are imported, for it may have
     parts of theirs; a line names those whose files have changed since. Nothing in the checkpoint is executed.
 
-    is_own: whether it is of a study in this process, which is trusted. Raises ConfigError for a file that is damaged or
+    is_own: whether it is of a study in this process, which is trusted. wished: changes that are made only if the
+    network can have them. The file is read once in either case. Raises ConfigError for a file that is damaged or
     is no checkpoint of this suite, where its run has parts that are not known in this process, or names a class that a
     file may not.
     """
-    kept, key = NETWORKS.get(), (checkpoint, repr(sorted((changes or {}).items())))
+    changes, wished = changes or {}, wished or {}
+    kept, key = NETWORKS.get(), (checkpoint, repr(sorted(changes.items())), repr(sorted(wished.items())))
     if kept is None:
-        return loaded(checkpoint, changes or {}, is_own)
+        return loaded(checkpoint, changes, wished, is_own)
     if key not in kept:
-        kept[key] = loaded(checkpoint, changes or {}, is_own)
+        kept[key] = loaded(checkpoint, changes, wished, is_own)
     return kept[key]
 
 
-def loaded(checkpoint: Path, changes: Mapping[str, Plain], is_own: bool) -> Loaded:
+def loaded(checkpoint: Path, changes: Mapping[str, Plain], wished: Mapping[str, Plain], is_own: bool) -> Loaded:
     """Reads what ``load`` returns from the file."""
     load_plugins()
     checkpoint_data = read(checkpoint)
@@ -111,8 +119,26 @@ def loaded(checkpoint: Path, changes: Mapping[str, Plain], is_own: bool) -> Load
     if (warning := changed_since(extra.get(CODE, {}), checkpoint.name)) is not None:
         print(warning, file=sys.stderr, flush=True)
     symbols = symbols_of_checkpoint(checkpoint_data, str(checkpoint))
-    trained, config = config.data, changed(config, changes)
-    extra |= with_errors_of(config.data, symbols).to_dict()
+    trained, extra = config.data, extra | with_errors_of(changed(config, changes).data, symbols).to_dict()
+    try:
+        task, config = built(changed(config, {**changes, **wished}), trained, extra)
+    except ConfigError as error:
+        if not any(path.rpartition(".")[2] in f"{error.path} {error.reason}" for path in wished):
+            raise
+        task, config = built(changed(config, changes), trained, extra)
+    try:
+        task.load_state_dict(checkpoint_data["state_dict"])
+    except RuntimeError as error:
+        raise ConfigError(f"{other_weights(error)}; {REMEDY}", str(checkpoint)) from None
+    for compression in config.compression:
+        compression.prepare(task)
+    task.trained_symbols = TrainedSymbols.of(extra).to_dict()
+    return task.eval(), config, {name: value for name, value in extra.items() if name not in ("config", CODE, TRAINING)}
+
+
+def built(config: RunConfig, trained: DataConfig, extra: Mapping[str, Plain]) -> tuple[Task, RunConfig]:
+    """Returns the task of a config, without the weights of the checkpoint, and the config. trained: the data that the
+    network was trained on. Raises ConfigError where its data have other symbols or labels."""
     with paths_within(config):
         description = config.data.description_from(extra)
         if what_is_read(description) != what_is_read(trained.description_from(extra)):
@@ -122,15 +148,7 @@ def loaded(checkpoint: Path, changes: Mapping[str, Plain], is_own: bool) -> Load
                 "data",
             )
         require_held(config.task.cost(config.model, description).parameters, machine_memory())
-        task = config.measured_task.build(config.model, description, config.training)
-    try:
-        task.load_state_dict(checkpoint_data["state_dict"])
-    except RuntimeError as error:
-        raise ConfigError(f"{other_weights(error)}; {REMEDY}", str(checkpoint)) from None
-    for compression in config.compression:
-        compression.prepare(task)
-    task.trained_symbols = TrainedSymbols.of(extra).to_dict()
-    return task.eval(), config, {name: value for name, value in extra.items() if name not in ("config", CODE, TRAINING)}
+        return config.measured_task.build(config.model, description, config.training), config
 
 
 def require_numbers(task: Task, checkpoint: Path) -> None:

@@ -143,9 +143,6 @@ def services_of_one(options: ServingOptions) -> Services:
     """Returns what ``services_of`` returns, with a network for each ability unless they are shared."""
     task, _, _ = load_for_lines(options.checkpoint)
     lines = LineOptions(options.batch_tokens, overlong=options.overlong, precision=options.precision)
-    if isinstance(task, QuestionAnswering) and options.passages is not None and options.precision != "float32":
-        reason = f"answers from encoded passages are computed in float32; omit {options.precision}"
-        raise ConfigError(reason, "--precision")
     if options.passages is not None and not isinstance(task, QuestionAnswering | Retrieval):
         raise ConfigError(f"a run of the task {task.config.kind} reads no passages; omit it", "--passages")
     if isinstance(task, CausalLM | Strings):

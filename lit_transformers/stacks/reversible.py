@@ -57,7 +57,7 @@ class Reversible(Stack):
         self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None, keep_hidden: bool = False
     ) -> StackOutput:
         forward_pass = ForwardPass(self, ctx, state, x.dtype, keep_hidden, self.recompute and torch.is_grad_enabled())
-        x = self.entry(x, forward_pass.positions, 0)
+        x = self.entry(x, forward_pass.positions, 0, forward_pass.last)
         if forward_pass.recompute:
             parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
             apply = torch.compiler.disable(Recomputed.apply)
@@ -115,7 +115,7 @@ class ForwardPass:
         self, stack: Reversible, ctx: Context, state: Any, dtype: torch.dtype, keep_hidden: bool, recompute: bool
     ) -> None:
         self.stack, self.ctx, self.state = stack, with_fields(ctx, source=None), detach(state)
-        self.positions, self.device = stack.entry.drawn(ctx), ctx.positions.device
+        self.positions, self.last, self.device = stack.entry.drawn(ctx), stack.entry.last(ctx), ctx.positions.device
         self.dtype, self.keep_hidden, self.recompute = dtype, keep_hidden, recompute
         self.cast = autocast_of(self.device)
         self.states: list[dict[str, Any]] = []
@@ -146,7 +146,7 @@ class ForwardPass:
     def position_vectors(self, layer: int, dtype: torch.dtype) -> Float[Tensor, "b t d"] | None:
         """Returns the vectors of the positions, or None if the layer adds none."""
         positions = self.stack.entry.positions
-        return None if positions is None else positions.vectors(layer, self.positions, dtype)
+        return None if positions is None else positions.vectors(layer, self.positions, dtype, self.last)
 
     def run(self, call: BranchCall, x: Float[Tensor, "b t d"], source: Float[Tensor, "b s d"] | None) -> MixerOutput:
         ctx = with_fields(self.ctx, source=source, tape=call.tape or self.ctx.tape)

@@ -53,10 +53,10 @@ class Sequential(Stack):
         states: list[Any] = []
         hidden: list[Tensor] = []
         aux: dict[str, Tensor] = {}
-        positions = self.entry.drawn(ctx)
-        x = entered = self.entry(x, positions, self.first)
+        positions, last = self.entry.drawn(ctx), self.entry.last(ctx)
+        x = entered = self.entry(x, positions, self.first, last)
         for layer, block in enumerate(self.blocks):
-            x = self.entry(x, positions, self.first + layer) if layer else x
+            x = self.entry(x, positions, self.first + layer, last) if layer else x
             before = None if state is None else state[layer]
             output: MixerOutput = self.skipped(block, x, ctx, before) if self.skips(block) else block(x, ctx, before)
             x, aux = output.y, add_losses(aux, output.aux)
@@ -77,11 +77,11 @@ class Sequential(Stack):
         ctx, before = with_fields(ctx, pattern=Ordered(places, itself=True)), Ordered(places, itself=False)
         states: list[Any] = []
         aux: dict[str, Tensor] = {}
-        positions = self.entry.drawn(ctx)
+        positions, last = self.entry.drawn(ctx), self.entry.last(ctx)
         query_positions = positions if at is None else positions.gather(1, at)
         for layer, block in enumerate(self.steps()):
-            x = self.entry(x, positions, self.first + layer)
-            vectors = self.entry(queries, query_positions, self.first + layer)
+            x = self.entry(x, positions, self.first + layer, last)
+            vectors = self.entry(queries, query_positions, self.first + layer, last)
             skips = self.skips(block)
             output = block.forward_with_queries(
                 x, QueryStream(vectors, at, before), ctx, None if state is None else state[layer]

@@ -55,9 +55,19 @@ class StackInput(nn.Module):
         offset = self.offsets(ctx.positions) if ctx.offset is None else ctx.offset
         return ctx.positions if offset is None else ctx.positions + offset[:, None]
 
-    def forward(self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "b t"], step: int) -> Float[Tensor, "b t d"]:
+    def last(self, ctx: Context) -> int | None:
+        """Returns a position of one pass that no token is behind, with the offset; None where the host does not know
+        one without waiting for a device."""
+        if self.positions is None or ctx.last_position is None:
+            return None
+        return ctx.last_position + (self.positions.offset if self.training else 0)
+
+    def forward(
+        self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "b t"], step: int, last: int | None = None
+    ) -> Float[Tensor, "b t d"]:
+        """Returns the input of a step. positions, last: what ``drawn`` and ``last`` return for the pass."""
         if self.positions is not None:
-            x = self.positions(x, positions, step)
+            x = self.positions(x, positions, step, last)
         if step > 0:
             return x
         x = self.dropout(x if self.norm is None else self.norm(x))

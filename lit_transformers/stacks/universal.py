@@ -89,11 +89,11 @@ class Universal(Stack):
         states: list[Any] = []
         hidden: list[Tensor] = []
         aux: dict[str, Tensor] = {}
-        positions, depth = self.entry.drawn(ctx), self.shape.depth
+        positions, last, depth = self.entry.drawn(ctx), self.entry.last(ctx), self.shape.depth
         so_far = None if self.halting is None else HaltingState.nowhere(x)
-        x = entered = self.before(x, positions, 0)
+        x = entered = self.before(x, positions, 0, last)
         for step in range(depth):
-            before = self.before(x, positions, step) if step else x
+            before = self.before(x, positions, step, last) if step else x
             output: MixerOutput = self.block(before, ctx, None if state is None else state[step])
             x, aux = output.y, add_losses(aux, output.aux)
             if self.halting is not None and so_far is not None:
@@ -106,13 +106,15 @@ class Universal(Stack):
         kept = (tuple(hidden[:-1]), entered) if keep_hidden else ((), None)
         return StackOutput(x, tuple(states), aux, *kept)
 
-    def before(self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "b t"], step: int) -> Float[Tensor, "b t d"]:
+    def before(
+        self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "b t"], step: int, last: int | None
+    ) -> Float[Tensor, "b t d"]:
         """Returns the input (b, t, d) of a step, given the output of the previous step: adds the sinusoids of the step,
-        and applies the entry."""
+        and applies the entry. positions, last: those of ``StackInput``."""
         number = self.first + step
         if self.timestep:
             x = x + sinusoids(torch.full((1, 1), number + 1, device=x.device), self.shape.dim, x.dtype)
-        entered: Tensor = self.entry(x, positions, number)
+        entered: Tensor = self.entry(x, positions, number, last)
         return entered
 
     def steps(self) -> Sequence[Block]:

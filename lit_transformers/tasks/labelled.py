@@ -242,7 +242,7 @@ class LabelledTask(Task):
     def chosen_layers(self, network: RowNetwork, rows: LabelledBatch) -> LayerOutputs:
         """Runs a network on rows of one piece each. Returns the outputs of the combined layers."""
         inputs = rows.inputs, needed_mask(rows), marks(rows), rows.segments
-        if self.combination.last_alone(depth_of(network)):
+        if self.combination.last_alone:
             output = network.read_row(*inputs)
             return LayerOutputs((output.hidden,), output.aux)
         read = network.read_layers(*inputs)

@@ -22,7 +22,7 @@ from lit_transformers.batch import GROUP, DataDescription, Vocabulary
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.heads.head import Head, HeadConfig, HeadDict, HeadLoss, Representation
 from lit_transformers.heads.metric import HeadsMetric
-from lit_transformers.maps import share_quantisers
+from lit_transformers.maps import MapPairs, paired_maps, share_quantisers
 from lit_transformers.mixer import Mixer
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig, Network
@@ -207,7 +207,7 @@ class Task(L.LightningModule, ABC):
         self._lacks_optimizer = False
         self._groups: ParameterGroups | None = None
         # In a tuple, so that it is not a submodule, for its parameters are the network's; with its buffers' device.
-        self._evaluator: tuple[nn.Module, torch.device] | None = None
+        self._evaluator: tuple[nn.Module, torch.device, MapPairs] | None = None
 
     def add_heads(self, metric: Callable[[Mapping[str, Head]], HeadsMetric] | None = None) -> None:
         """Builds the heads on the network, and the metric. metric: its class; None for the measures of the heads over
@@ -475,10 +475,11 @@ class Task(L.LightningModule, ABC):
         if self._evaluator is None or self._evaluator[1] != self.device:  # buffers do not move with the task
             with torch.random.fork_rng(devices=[]), self.device:
                 network = self.model_config.override(self.config.evaluation).build(self.data)
-            share_quantisers(self.network, network)
+            pairs = paired_maps(self.network, network)
+            share_quantisers(pairs)
             network.load_state_dict(self.network.state_dict(keep_vars=True), assign=True)
-            self._evaluator = (network.eval(), self.device)
-        share_quantisers(self.network, self._evaluator[0])  # compressions add them at the end of training
+            self._evaluator = (network.eval(), self.device, pairs)
+        share_quantisers(self._evaluator[2])  # compressions add them at the end of training
         return self._evaluator[0]
 
     def begin_evaluation(self) -> None:

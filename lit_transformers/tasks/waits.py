@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from lit_transformers.batch import DataDescription
+from lit_transformers.batch import DataDescription, LanguageDescription
+from lit_transformers.encodings.positions import LearnedConfig
 from lit_transformers.heads.next_symbol import LayerSymbolsConfig
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
@@ -45,6 +46,19 @@ def in_both_directions(task: TaskConfig, model: ModelConfig, data: DataDescripti
     return float(isinstance(task, PermutationLMConfig) and task.directions == "both")
 
 
+def reaching(task: TaskConfig, model: ModelConfig, data: DataDescription) -> float:
+    """Returns the number of tables of learned positions that count on through a text, which a language model reads in
+    segments; else 0."""
+    positions = model.positions
+    if (
+        not isinstance(positions, LearnedConfig)
+        or positions.restart == "segment"
+        or task.reads is not LanguageDescription
+    ):
+        return 0
+    return model.depth if positions.per_layer else 1
+
+
 def never(task: TaskConfig, model: ModelConfig, data: DataDescription) -> float:
     """Returns 0."""
     return 0
@@ -52,6 +66,7 @@ def never(task: TaskConfig, model: ModelConfig, data: DataDescription) -> float:
 
 WAITS: Mapping[str, Wait] = {
     "adaptive softmax": Wait("how many targets of a loss each cluster has", softmaxes, softmaxes),
+    "positions": Wait("how far continued texts reach into a table of positions", reaching, reaching),
     "directions": Wait("how many rows are read from their end", in_both_directions, in_both_directions),
     "decoding": Wait(
         "whether each sentence has ended, at every symbol",

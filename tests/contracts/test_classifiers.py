@@ -54,3 +54,19 @@ def check_company(case: Case, pooling: str) -> None:
             single = LabelledBatch(*part, None, batch.example[row : row + 1], None)
             same(task.evaluation_output(single)[0], batched[row], exact=1e-7)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in task.heads.parameters())
+
+
+@pytest.mark.parametrize("evaluation", [{}, {"mixer.scaled": False}], ids=["its own", "changed"])
+def test_no_pass_walks_the_modules_of_a_network(evaluation: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A walk takes as long as some layers read a text alone."""
+    model = EncoderConfig(dim=DIM, heads=HEADS, depth=2)
+    config = ClassificationConfig.from_dict({"kind": "classification", "evaluation": evaluation})
+    task, batch = config.build(model, DATA, TrainingConfig(device="cpu")).eval(), rows((LENGTH, 9))
+    expected = task.evaluation_output(batch)
+
+    def walk(module: torch.nn.Module, *arguments: object, **options: object) -> None:
+        raise AssertionError(f"the modules of a {type(module).__name__} are walked")
+
+    monkeypatch.setattr(torch.nn.Module, "named_modules", walk)
+    assert torch.equal(task.evaluation_output(batch), expected)
+    task.training_step(batch, 0)

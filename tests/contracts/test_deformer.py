@@ -313,9 +313,9 @@ def test_both_texts_and_both_together_have_one_offset_of_positions() -> None:
     seen: list[Tensor] = []
     vectors = network.stack.entry.positions.vectors  # type: ignore[union-attr]
 
-    def recorded(layer: int, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
+    def recorded(layer: int, positions: Tensor, dtype: torch.dtype, last: int | None) -> Tensor | None:
         seen.append(positions - torch.arange(positions.size(1)))
-        return vectors(layer, positions, dtype)
+        return vectors(layer, positions, dtype, last)
 
     network.stack.entry.positions.vectors = recorded  # type: ignore[union-attr, assignment]
     network.read_row(*rows())

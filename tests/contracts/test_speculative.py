@@ -14,12 +14,14 @@ import torch
 from contract_cases import Case, mixers
 from torch import Tensor
 
-from lit_transformers.config import Memory
+from lit_transformers.config import ConfigError, Memory
+from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, GreedyConfig, SampledConfig, decode
 from lit_transformers.decoding.generate import sample
 from lit_transformers.decoding.sampling import SamplingConfig, distribution
-from lit_transformers.decoding.speculative import Acceptance, Draws, speculate
+from lit_transformers.decoding.speculative import Acceptance, Draws, decode_with_drafts, speculate
 from lit_transformers.gates.miniature import probe_data
 from lit_transformers.models.capabilities import CausalNetwork
+from lit_transformers.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from lit_transformers.models.language_model import LanguageModel, LanguageModelConfig
 
 GREEDY = SamplingConfig(temperature=0.0)
@@ -184,6 +186,64 @@ def equals_slow_decoding(mixer: Any, other: Any) -> None:
             if config is GREEDY:
                 assert symbols == [*sample(model, PROMPT, length, GREEDY)]
     assert any(0 < share < 1 for share in shares), "drafts were always accepted, or never"
+
+
+def translator(mixer: Any, positions: Any = None, like: EncoderDecoder | None = None, seed: int = 0) -> EncoderDecoder:
+    """An encoder-decoder with strong opinions, in double precision. like: one whose opinions it nearly shares."""
+    torch.manual_seed(seed)
+    fields = {"dim": 16, "heads": 2, "depth": 2, "initial_std": 0.4, "tokens": {"kind": "full", "tied": False}}
+    config = EncoderDecoderConfig.from_dict(
+        {"kind": "encoder_decoder", **fields, "decoder_mixer": mixer, "positions": positions}
+    )
+    network = config.build(probe_data(VOCABULARY, 12)).eval().double()
+    if like is not None:
+        for own, other in zip(network.parameters(), like.parameters(), strict=True):
+            own.data = other.data + 0.03 * torch.randn_like(other)
+    return network
+
+
+SOURCES = torch.tensor([[1, 4, 2, 7, 3, 0], [6, 5, 0, 0, 0, 0], [9, 9, 8, 1, 0, 0]])
+SOURCE_MASK = torch.arange(6) < torch.tensor([[5], [2], [4]])
+
+
+@pytest.mark.parametrize("mixer", ["attention", "linear", "lstm"])
+def test_a_drafted_translation_is_that_of_greedy_decoding(mixer: str) -> None:
+    model, counts, config = translator({"kind": mixer}), Acceptance(), GreedyConfig(ratio=2.0, extra=9)
+    expected = decode(model, SOURCES, SOURCE_MASK, config, 0).symbols
+    assert len({len(symbols) for symbols in expected}) > 1, "no output ended before its limit"
+    for draft in (translator({"kind": mixer}, like=model), translator({"kind": "linear"}, seed=3)):
+        assert decode_with_drafts(model, draft, SOURCES, SOURCE_MASK, config, 0, 3, counts) == expected
+    assert 0 < counts.accepted < counts.drafted
+
+
+def test_nothing_is_drafted_after_the_end_of_an_output() -> None:
+    model, counts = translator({"kind": "attention"}), Acceptance()
+    config = GreedyConfig(ratio=0.0, extra=40)
+    outputs = decode_with_drafts(model, model, SOURCES, SOURCE_MASK, config, 0, 64, counts)
+    assert outputs == decode(model, SOURCES, SOURCE_MASK, config, 0).symbols
+    assert counts.drafted == sum(min(len(symbols) + 1, 39) for symbols in outputs) < 3 * 39
+
+
+def test_a_draft_reads_no_further_than_the_weights_of_both_networks_reach() -> None:
+    """The model reaches 12 symbols and the draft 8, then the other way round."""
+    learned = [{"kind": "learned", "restart": "document", "max_length": length} for length in (12, 8)]
+    config = GreedyConfig(ratio=0.0, extra=20)
+    for own, other in (learned, learned[::-1]):
+        model, draft = translator({"kind": "attention"}, own), translator({"kind": "attention"}, other)
+        for network in (model, draft):
+            network.tokens.logits.bias.data[0] = -100.0  # no output ends
+        expected = decode(model, SOURCES, SOURCE_MASK, config, 0).symbols
+        assert max(map(len, expected)) == own["max_length"]
+        assert decode_with_drafts(model, draft, SOURCES, SOURCE_MASK, config, 0, 4) == expected
+
+
+def test_sampled_translations_are_drafted_and_beams_are_refused() -> None:
+    model = translator({"kind": "attention"})
+    config: DecodingConfig = SampledConfig(ratio=1.0, extra=4, sampling=SamplingConfig(temperature=1.5, seed=4))
+    first, again = (decode_with_drafts(model, model, SOURCES, SOURCE_MASK, config, 0) for _ in range(2))
+    assert first == again != decode(model, SOURCES, SOURCE_MASK, GreedyConfig(ratio=1.0, extra=4), 0).symbols
+    with pytest.raises(ConfigError, match="--draft: a draft serves greedy decoding and sampling, not a beam search"):
+        decode_with_drafts(model, model, SOURCES, SOURCE_MASK, BeamConfig(), 0)
 
 
 def test_a_draft_is_accepted_as_often_as_its_chance_and_nothing_after_one_that_is_not() -> None:

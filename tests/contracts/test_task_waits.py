@@ -30,9 +30,11 @@ LM = LanguageModelConfig(dim=DIM, heads=HEADS, depth=2)
 ENCODER = EncoderConfig(dim=DIM, heads=HEADS, depth=2)
 ROWS = ENCODER.override({"segments": 2, "transform": "gelu"})
 ORDERED = ROWS.override({"query_stream": "learned", "mixer": {"kind": "attention", "encoding": "xl", "memory": 5}})
+LEARNED = {"kind": "learned", "restart": "document", "max_length": 40}
 ADAPTIVE = {"tokens": {"kind": "adaptive", "cutoffs": [3, 6], "shrink": 2}}
 CASES: dict[str, tuple[ModelConfig, Mapping[str, Any], Mapping[str, Any]]] = {
     "causal_lm": (LM.override({"mixer": AttentionConfig(encoding=XLConfig(), memory=4)}), {}, {}),
+    "causal_lm, learned positions": (LM.override({"positions": LEARNED, "mixer": AttentionConfig(memory=4)}), {}, {}),
     "causal_lm, all losses": (LM, {"intermediate": True, "future": [0.5]}, {}),
     "causal_lm, halting": (LM.override({"stack": UniversalConfig(halting=HaltingConfig())}), {}, {}),
     "causal_lm, adaptive": (LM.override(ADAPTIVE), {"intermediate": True}, {}),

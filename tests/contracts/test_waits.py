@@ -4,6 +4,7 @@ without gradients."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pretended_device
 import pytest
@@ -13,11 +14,14 @@ from pretended_device import DEVICE
 from synchronisations import counted
 from torch import Tensor
 
+from lit_transformers.batch import LabelledDescription, SpanLabels
+from lit_transformers.encodings.positions import PositionError
 from lit_transformers.gates.miniature import probe_data
 from lit_transformers.mixer import Context, Mixer, Mode, detach
 from lit_transformers.mixers import MIXERS, WindowConfig
 from lit_transformers.mixers.waits import WAITS, most_waits
-from lit_transformers.models import EncoderConfig, LanguageModelConfig
+from lit_transformers.models import EncoderConfig, LanguageModelConfig, ModelConfig
+from lit_transformers.models.capabilities import RowNetwork
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +108,41 @@ def test_a_network_tells_its_mixers_where_a_row_begins(config: type[LanguageMode
     with counted() as waits:
         network(symbols)
     assert waits == []
+
+
+LEARNED = {"kind": "learned", "restart": "document", "per_layer": True}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "encoder"},
+        {"kind": "encoder", "stack": "reversible"},
+        {"kind": "encoder", "stack": "universal"},
+        {"kind": "language_model"},
+        {"kind": "deformer", "segments": 2, "apart": 1},
+        {"kind": "deformer", "segments": 2, "apart": 1, "passage_positions": "restart"},
+    ],
+    ids=lambda fields: ", ".join(str(value) for value in fields.values()),
+)
+def test_learned_positions_are_known_to_reach_far_enough_before_they_are_read(fields: dict[str, Any]) -> None:
+    config = ModelConfig.from_dict({"dim": DIM, "heads": HEADS, "depth": 2, "positions": LEARNED} | fields)
+    data = LabelledDescription(
+        vocabulary=probe_data(11, 9).vocabulary, length=9, labels=SpanLabels(), segments=2, question_width=4
+    )
+    network = config.build(data).to(DEVICE)
+    assert isinstance(network, RowNetwork)
+    symbols = torch.zeros(2, 9, dtype=torch.long, device=DEVICE)
+    segments = (torch.arange(9, device=DEVICE) >= 4).long().expand(2, 9)
+    with counted() as waits:
+        network.read_row(symbols, None, symbols > 0, segments if "segments" in fields else None)
+        if fields["kind"] == "deformer":
+            states = network.lower_states(symbols[:, 4:])
+            network.read_with(symbols[:, :4], None, states)
+    assert waits == []
+    longer = torch.zeros(1, 12, dtype=torch.long, device=DEVICE)
+    with pytest.raises(PositionError, match="position 11 lies beyond the 9 learned positions"):
+        network.read_row(longer, None, longer > 0, torch.zeros_like(longer) if "segments" in fields else None)
 
 
 def test_what_waits_is_counted() -> None:

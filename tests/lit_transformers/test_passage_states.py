@@ -22,6 +22,7 @@ from lit_transformers.checked_files import NOTHING, CheckedFile, CheckedWriter, 
 from lit_transformers.config import ConfigError
 from lit_transformers.inference import answer_passages
 from lit_transformers.inference import encode_passages as encoding
+from lit_transformers.inference import precision as arithmetic
 from lit_transformers.inference.answer_passages import PassageAnswerPredictor, passage_answer_predictor_of
 from lit_transformers.inference.encode_passages import encode_passages, passage_reader_of
 from lit_transformers.inference.lines import LineOptions
@@ -211,6 +212,23 @@ def test_answers_from_a_cache_are_those_of_predict_on_the_same_windows(
             assert own["probability"] == pytest.approx(other["probability"], abs=tolerance)
             assert own["passage"] == (None if own["answer"] is None else 1 + 2 * number)
     assert equal == len(PAIRS) if precision == "float32" else equal > 0.9 * len(PAIRS)
+
+
+@pytest.mark.parametrize("computed", ["bfloat16", "int8"])
+def test_answers_from_a_cache_are_computed_in_a_precision(
+    folder: Path, states: dict[str, Path], computed: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """int8 is computed on every processor, on some of them slowly."""
+    monkeypatch.setattr(arithmetic, "has_int8_product", lambda: True)
+    lines = [{"question": question, "passage": 1 + 2 * number} for question, number in PAIRS]
+    exact = answered(reader(folder, states["float32"]), *lines)
+    options = LineOptions(precision=computed)
+    predictor = passage_answer_predictor_of(folder / "checkpoint.ckpt", states["float32"], options)
+    found = answered(predictor, *lines)
+    assert all(one["score"] != other["score"] for one, other in zip(found, exact, strict=True))
+    assert [one["score"] for one in found] == pytest.approx([one["score"] for one in exact], rel=0.02, abs=0.1)
+    alone = [answered(predictor, line)[0]["score"] for line in lines[:6]]
+    assert alone == pytest.approx([one["score"] for one in found[:6]], abs=1e-5)
 
 
 def test_a_network_reads_states_of_a_cache_as_it_reads_the_row(folder: Path, states: dict[str, Path]) -> None:
@@ -522,6 +540,9 @@ def test_commands_lead_from_questions_to_answers_in_passages_that_a_retriever_ha
     monkeypatch.delattr(PassageFinder, "vectors_of_passages")  # the vectors of the passages are on the disk
     of_found = ["--passages", str(tmp_path / "states"), "--retriever", str(finder), "--top", "2", "--threshold", "100"]
     answers = [json.loads(line) for line in run("answer", checkpoint, *of_found)]
+    of_all = ["answer", checkpoint, "--passages", str(tmp_path / "states")]
+    in_float32, in_bfloat16 = run(*of_all), run(*of_all, "--precision", "bfloat16")
+    assert len(in_bfloat16) == len(in_float32) and not {*in_bfloat16} & {*in_float32}
     predictor = reader(folder, tmp_path / "states", threshold=100.0)
     for question, entries, answer in zip(QUESTIONS, found, answers, strict=True):
         lines = [entry["line"] for entry in entries["passages"]]

@@ -13,6 +13,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from datamodules import LabelledDataConfig, RowDataConfig, SentencesConfig, TopicsConfig, WordsConfig
 from datamodules.core.documents import SPLITS
@@ -28,6 +30,7 @@ from lit_transformers.encodings.positions import LearnedConfig
 from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.heads.combined_layers import LayerCombination
 from lit_transformers.models import EncoderConfig
+from lit_transformers.models.capabilities import depth_of, lowest_layers
 from lit_transformers.models.encoder import Encoder
 from lit_transformers.runs import RunConfig, StartConfig, describe, fit, layer_probes, load
 from lit_transformers.runs.feature_pass import feature_pass
@@ -37,6 +40,7 @@ from lit_transformers.runs.layer_probes import classifier, log_softmax, pooled_l
 from lit_transformers.runs.train import starting_task
 from lit_transformers.tasks import ClassificationConfig, MaskedLMConfig
 from lit_transformers.tasks.features import FeatureTable
+from lit_transformers.tasks.labelled import LabelledTask
 from lit_transformers.tasks.pooled import PooledTask
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.groups import FROZEN_NETWORK, roles_of
@@ -427,6 +431,22 @@ def test_runs_of_the_same_rows_and_layers_share_a_pass(pretrained: Path, questio
         other = feature_pass(config.override(change))
         assert other is not None and other.name != own.name
     assert feature_pass(config.override({"training.cache_features": False})) is None
+
+
+def test_a_pass_counts_the_layers_that_it_computes(pretrained: Path, questions: str) -> None:
+    """Next to the products that torch counts of the same passes."""
+    config = downstream(questions, pretrained).override(CACHED)
+    task = config.measured_task.build(config.model, config.build_data().description, config.training)
+    assert isinstance(task, LabelledTask)
+    rows, counted = torch.ones(1, 24, dtype=torch.long), list[int]()
+    for lowest in (0, 1):
+        own = feature_pass(config.override({"training.cache_features": not lowest, "training.cached_layers": lowest}))
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+            (lowest_layers(task.network, lowest) if lowest else task.network).read_row(rows, None, rows > 1)
+        counted.append(counter.get_total_flops())
+        assert own is not None and own.flops_per_token == pytest.approx(counted[-1] / 24, rel=0.001)
+        assert own.flops == own.tokens * own.flops_per_token
+    assert depth_of(task.network) == 3 and counted[1] == pytest.approx(counted[0] / 3)
 
 
 def test_features_of_what_is_not_frozen_are_refused(pretrained: Path, questions: str, tmp_path: Path) -> None:

@@ -19,11 +19,12 @@ import lit_transformers.__main__ as command
 from lit_transformers.adapters import BottleneckConfig
 from lit_transformers.batch import DataDescription, LabelledDescription, SpanLabels, Vocabulary, WordTagLabels
 from lit_transformers.config import ConfigError
+from lit_transformers.decoding.decode import GreedyConfig, decode
 from lit_transformers.encodings.positions import LearnedConfig
 from lit_transformers.exchange import programs
 from lit_transformers.exchange.fine_tuned import head_of_import
-from lit_transformers.exchange.programs import check, export_program, random_rows, reader, trace, write_program
-from lit_transformers.exchange.standalone import Standalone, require_readable, standalone_of
+from lit_transformers.exchange.programs import check, export_program, reader, trace, write_program
+from lit_transformers.exchange.standalone import Standalone, modules_of, require_readable, standalones_of
 from lit_transformers.exchange.transfer import export_start, weights_of
 from lit_transformers.mixers import (
     AttentionConfig,
@@ -108,8 +109,8 @@ def standalone(config: TaskConfig, model: EncoderConfig = ENCODER, data: Labelle
 def require_equal(network: Standalone, run: Callable[..., tuple[Tensor, ...]]) -> None:
     """The outputs of a program are those of its network, at real symbols."""
     for shape in SHAPES:
-        rows = random_rows(network, *shape)
-        expected, outputs = network(*rows.given()), run(*rows.given())
+        rows = network.random_inputs(*shape)
+        expected, outputs = network(*rows), run(*rows)
         assert len(outputs) == len(network.outputs)
         for one, other in zip(network.compared(expected, rows), network.compared(outputs, rows), strict=True):
             torch.testing.assert_close(other, one, atol=1e-5, rtol=1e-5)
@@ -153,7 +154,7 @@ def test_heads_of_tokens_give_their_logits_in_onnx_runtime(
 ) -> None:
     require_onnx()
     network = standalone(task, data=data)
-    assert (network.inputs, network.outputs) == (("input_ids", "attention_mask", "token_type_ids"), outputs)
+    assert (tuple(network.inputs), network.outputs) == (("input_ids", "attention_mask", "token_type_ids"), outputs)
     write_program(trace(network), network, tmp_path / "model.onnx", "onnx")
     require_equal(network, reader(tmp_path / "model.onnx", "onnx"))
 
@@ -188,11 +189,11 @@ def require_equal_norms(network: Standalone, folder: Path) -> None:
     write_program(trace(network), network, folder / "model.onnx", "onnx")
     run = reader(folder / "model.onnx", "onnx")
     for shape in ((1, 2), (3, 65), (32, LONG)):
-        rows = random_rows(network, *shape)
+        rows = network.random_inputs(*shape)
         with torch.no_grad():
-            expected, outputs = network(*rows.given()), run(*rows.given())
+            expected, outputs = network(*rows), run(*rows)
         for one, other in zip(expected, outputs, strict=True):
-            own, written = one[rows.real.bool()], other[rows.real.bool()]
+            own, written = one[rows[1].bool()], other[rows[1].bool()]
             assert own.norm() > 0 and (own - written).norm() <= 1e-5 * own.norm()
 
 
@@ -205,13 +206,13 @@ def test_a_masked_lm_gives_the_logits_by_which_it_fills_and_its_states(tmp_path:
     network = Standalone(task, LONG)
     assert network.outputs == ("logits", "last_hidden_state")
     require_equal_norms(network, tmp_path)
-    rows = random_rows(network, 3, 9)
-    logits, hidden = reader(tmp_path / "model.onnx", "onnx")(*rows.given())
+    rows = network.random_inputs(3, 9)
+    logits, hidden = reader(tmp_path / "model.onnx", "onnx")(*rows)
     with torch.no_grad():
-        states = task.network.read_row(rows.symbols, rows.real.bool(), torch.zeros(3, 9, dtype=torch.bool)).hidden
+        states = task.network.read_row(rows[0], rows[1].bool(), torch.zeros(3, 9, dtype=torch.bool)).hidden
         vectors = task.network.predict(states)
         expected = vectors @ task.network.tokens.logits.weight.T + task.network.tokens.logits.bias
-    at = rows.real.bool()
+    at = rows[1].bool()
     torch.testing.assert_close(hidden[at], states[at], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(logits[at], expected[at], atol=1e-5, rtol=1e-5)
 
@@ -221,18 +222,21 @@ def test_a_causal_lm_gives_the_logits_of_the_next_symbol(tmp_path: Path) -> None
     config, model = CausalLMConfig(), LanguageModelConfig(**SMALL, mixer=AttentionConfig(encoding="rotary"))
     task = random_task(config, model, config.probe_data(DATA.vocabulary, LONG))
     network = Standalone(task, LONG)
-    assert (network.inputs, network.outputs) == (("input_ids", "attention_mask"), ("logits", "last_hidden_state"))
+    assert (tuple(network.inputs), network.outputs) == (
+        ("input_ids", "attention_mask"),
+        ("logits", "last_hidden_state"),
+    )
     require_equal_norms(network, tmp_path)
-    run, rows = reader(tmp_path / "model.onnx", "onnx"), random_rows(network, 1, 12)
-    logits, hidden = run(*rows.given())
+    run, rows = reader(tmp_path / "model.onnx", "onnx"), network.random_inputs(1, 12)
+    logits, hidden = run(*rows)
     with torch.no_grad():
-        output = task.network(rows.symbols, None, None).hidden
+        output = task.network(rows[0], None, None).hidden
     torch.testing.assert_close(hidden, output, atol=1e-5, rtol=1e-5)
     expected = output @ task.network.tokens.logits.weight.T + task.network.tokens.logits.bias
     torch.testing.assert_close(logits, expected.detach(), atol=1e-5, rtol=1e-5)
-    changed = rows.symbols.clone()
+    changed = rows[0].clone()
     changed[0, 7] = (changed[0, 7] + 1) % network.symbols
-    others, _ = run(changed, rows.real)
+    others, _ = run(changed, rows[1])
     assert torch.equal(others[0, :7], logits[0, :7]) and not torch.allclose(others[0, 7], logits[0, 7])
 
 
@@ -242,7 +246,7 @@ def test_an_import_without_the_part_that_predicts_symbols_gives_states_alone(che
         name: own for name, own in weights.tensors.items() if not name.startswith(("heads.", "network.tokens.logi"))
     }
     for tensors, outputs in ((bare, ("last_hidden_state",)), (weights.tensors, ("logits", "last_hidden_state"))):
-        network, _ = standalone_of(checkpoint.parent, weights._replace(tensors=tensors, task=None))
+        (network,), _ = standalones_of(checkpoint.parent, weights._replace(tensors=tensors, task=None))
         assert network.outputs == outputs
 
 
@@ -263,12 +267,85 @@ def test_mixers_that_no_program_computes_at_every_shape_are_refused(
         check(network, reader(tmp_path / "model.onnx", "onnx"))
 
 
-def test_a_network_that_reads_pairs_is_refused(checkpoint: Path) -> None:
-    _, config, _ = load(checkpoint)
-    seq2seq = Seq2SeqConfig()
-    model = EncoderDecoderConfig(**SMALL)
-    task = seq2seq.build(model, seq2seq.probe_data(DATA.vocabulary, LONGEST), TrainingConfig())
-    with pytest.raises(ConfigError, match="reads pairs of a source and a target"):
+def pair_task(model: EncoderDecoderConfig, longest: int = LONG) -> Task:
+    config = Seq2SeqConfig()
+    data = replace(config.probe_data(DATA.vocabulary, longest), source_length=longest - 10)  # type: ignore[call-arg]
+    return random_task(config, model, data)
+
+
+@pytest.mark.parametrize("mixer", ["attention", "synthesizer"])
+def test_both_sides_of_an_encoder_decoder_give_their_numbers_in_onnx_runtime(mixer: str, tmp_path: Path) -> None:
+    require_onnx()
+    model = EncoderDecoderConfig(**SMALL, positions=LearnedConfig(restart="document"))
+    task = pair_task(model.override({"decoder_mixer": mixer}))
+    sides = modules_of(task, LONG)
+    assert [(side.file, side.outputs) for side in sides] == [
+        ("encoder_model", ("last_hidden_state",)),
+        ("decoder_model", ("logits",)),
+    ]
+    for side in sides:
+        write_program(trace(side), side, tmp_path / "model.onnx", "onnx")
+        run = reader(tmp_path / "model.onnx", "onnx")
+        for shape in ((1, 2), (3, 65), (2, side.longest)):
+            given = side.random_inputs(*shape)
+            with torch.no_grad():
+                expected, outputs = side(*given), run(*given)
+            for one, other in zip(side.compared(expected, given), side.compared(outputs, given), strict=True):
+                assert one.norm() > 0 and (one - other).norm() <= 1e-5 * one.norm()
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An encoder-decoder after a few updates."""
+    folder = tmp_path_factory.mktemp("pairs")
+    lines = [" ".join(["red", "green", "blue", "one"][n % 3 : 2 + n % 3]) for n in range(60)]
+    for file in ("train.aa", "train.bb", "val.aa", "val.bb"):
+        (folder / file).write_text("\n".join(lines) + "\n")
+    config = {
+        "model": {"kind": "encoder_decoder", **SMALL, "positions": "sinusoidal", "norm": "pre"},
+        "task": {"kind": "seq2seq", "metrics": ["accuracy"], "decoding": {"kind": "greedy", "extra": 6}},
+        "data": {
+            "kind": "pairs",
+            "source": {"kind": "parallel", "path": str(folder), "source": "aa", "target": "bb"},
+            "tokenizer": {"kind": "bpe", "size": 280},
+            "tokens_per_batch": 2 * LONGEST,
+            "longest_source": LONGEST,
+            "longest_target": LONGEST,
+        },
+        "training": {"steps": 3, "device": "cpu"},
+    }
+    assert fit(RunConfig.from_dict(config), folder / "run")["outcome"] == "finished"
+    return folder / "run" / "checkpoint.ckpt"
+
+
+def test_the_files_of_a_translator_write_what_the_suite_writes(translator: Path, tmp_path: Path) -> None:
+    require_onnx()
+    folder = tmp_path / "exported"
+    notes = export_program(translator, folder, "onnx").notes
+    assert sum(note.startswith("check: at (1, 2), ") for note in notes) == 2
+    assert {"encoder_model.onnx", "decoder_model.onnx", "tokenizer.json"} <= {file.name for file in folder.iterdir()}
+    fields = json.loads((folder / "config.json").read_text())
+    boundary = load(translator)[0].data.vocabulary.boundary
+    assert fields["decoder_start_token_id"] == fields["eos_token_id"] == boundary
+    encode, decode_on = (reader(folder / f"{side}_model.onnx", "onnx") for side in ("encoder", "decoder"))
+    source, real = torch.tensor([[5, 7, boundary, 0], [7, 6, 5, boundary]]), torch.tensor([[1, 1, 1, 0], [1] * 4])
+    (states,) = encode(source, real)
+    written = torch.full((2, 1), boundary)
+    for _ in range(4):
+        (logits,) = decode_on(written, states, real)
+        written = torch.cat([written, logits[:, -1:].argmax(dim=-1)], dim=1)
+    task = load(translator)[0]
+    config = GreedyConfig(ratio=0.0, extra=4)
+    expected = decode(task.evaluator(), source, real.bool(), config, boundary).symbols  # type: ignore[arg-type]
+    assert [row[: row.index(boundary)] if boundary in row else row for row in written[:, 1:].tolist()] == expected
+
+
+def test_what_an_encoder_decoder_cannot_export_is_refused(translator: Path) -> None:
+    task, config, _ = load(translator)
+    with pytest.raises(ConfigError, match=r"model\.decoder_mixer: a row has other outputs of LSH in each pass"):
+        require_readable(task, config.override({"model.decoder_mixer": {"kind": "lsh"}}))
+    task.data = replace(task.data, placed=True)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="data: targets begin at positions that other programs do not know"):
         require_readable(task, config)
 
 
@@ -288,7 +365,7 @@ def test_weights_for_a_start_have_the_names_of_a_run_and_nothing_else(checkpoint
     assert (written.model, written.symbols, written.licences) == (kept.model, kept.symbols, {"data texts.csv": "CC0"})
     plain = yaml.safe_load((folder / "config.yaml").read_text())
     assert plain["start"] == str(folder / "weights.safetensors")
-    network, _ = standalone_of(folder, written)
+    (network,), _ = standalones_of(folder, written)
     require_equal(network, Standalone(load(checkpoint)[0], LONGEST))
     head = head_of_import(written)
     assert head is not None and head.labels == ["a", "b"]
@@ -334,7 +411,7 @@ def test_an_adapter_that_cannot_be_merged_is_refused(checkpoint: Path) -> None:
     weights = weights_of(checkpoint)
     adapted = weights._replace(model=weights.model.override({"adapter": BottleneckConfig(width=2)}))
     with pytest.raises(ConfigError, match="a bottleneck adapter cannot be merged"):
-        standalone_of(checkpoint.parent, adapted)
+        standalones_of(checkpoint.parent, adapted)
 
 
 def test_a_computation_that_follows_from_the_length_of_rows_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -33,15 +34,18 @@ def lines_of(count: int, seed: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a model that learned to copy words, from a language called aa to one called bb."""
-    torch.set_num_threads(1)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts to copy, from a language called aa to one called bb."""
     folder = tmp_path_factory.mktemp("words")
     for split, count in (("train", 2000), ("val", 40)):
         text = "".join(f"{line}\n" for line in lines_of(count, count))
         for language in ("aa", "bb"):
             (folder / f"{split}.{language}").write_text(text)
-    config = RunConfig.from_dict(
+    return folder
+
+
+def config_of(folder: Path, steps: int = 220) -> RunConfig:
+    return RunConfig.from_dict(
         {
             "model": {"kind": "encoder_decoder", "dim": 32, "heads": 2, "depth": 1, "positions": "learned"},
             "task": {"kind": "seq2seq", "metrics": ["bleu", "accuracy"], "decoding": "greedy"},
@@ -53,11 +57,17 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "longest_source": LONGEST,
                 "longest_target": LONGEST,
             },
-            "training": {"steps": 220, "device": "cpu", "optimizer": {"kind": "adam", "learning_rate": 0.005}},
+            "training": {"steps": steps, "device": "cpu", "optimizer": {"kind": "adam", "learning_rate": 0.005}},
         }
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def checkpoint(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a model that learned to copy words."""
+    torch.set_num_threads(1)
     directory = tmp_path_factory.mktemp("run")
-    record = fit(config, directory)
+    record = fit(config_of(folder), directory)
     assert record["outcome"] == "finished" and record["metrics"]["val/bleu"] > 90, record
     return directory / CHECKPOINT
 
@@ -197,6 +207,46 @@ def test_the_command_writes_lines_to_one_stream_and_counts_to_the_other(checkpoi
     done = subprocess.run(run, input=b"red six\n\ntwo\n", capture_output=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, b"red six\n\ntwo\n"), done.stderr
     assert done.stderr.decode().splitlines() == ["lines: 3", "empty, and left so: 1"]
+
+
+@pytest.fixture(scope="module")
+def draft(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a model that learned less."""
+    directory = tmp_path_factory.mktemp("draft")
+    fit(config_of(folder, steps=60).override({"model.dim": 16}), directory)
+    return directory / CHECKPOINT
+
+
+def test_a_draft_changes_no_line_and_is_counted(checkpoint: Path, draft: Path) -> None:
+    lines = lines_of(30, 5)
+    expected, _ = translate(checkpoint, lines)
+    outputs, messages = translate(checkpoint, lines, TranslationOptions(beams=1, draft=draft, draft_symbols=3))
+    assert outputs == expected
+    numbers = re.fullmatch(r"accepted (\d+) of (\d+) drafted symbols .*, (\d\.\d\d) a pass", messages[-1])
+    assert numbers is not None and 0 < int(numbers[1]) < int(numbers[2]) and float(numbers[3]) > 1
+
+
+def test_a_draft_that_cannot_serve_is_refused_in_one_line(
+    checkpoint: Path, draft: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def line_of(model: Path, *options: str) -> str:
+        assert main(["translate", str(model), "--draft", *options]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    def other(**changes: object) -> Path:
+        directory = tmp_path / str(len([*tmp_path.iterdir()]))
+        fit(config_of(folder, steps=1).override(changes), directory)
+        capsys.readouterr()
+        return directory / CHECKPOINT
+
+    assert "add --beams 1" in line_of(checkpoint, str(draft), "--beams", "2")
+    assert "has other symbols" in line_of(checkpoint, str(other(**{"data.tokenizer": "characters"})))
+    assert "sources of 4 symbols" in line_of(checkpoint, str(other(**{"data.longest_source": 5})))
+    whole_only = other(**{"model.decoder_mixer": {"kind": "synthesizer"}, "task.decoding.cache": False})
+    assert "cannot be read symbol by symbol; omit the draft" in line_of(checkpoint, str(whole_only))
+    forgets = other(**{"model.decoder_mixer": {"kind": "attention", "memory": 2}})
+    assert "model.decoder_mixer.memory is 2; omit the draft" in line_of(forgets, str(draft))
 
 
 def test_a_translator_summarizes_nothing(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:

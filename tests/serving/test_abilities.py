@@ -18,12 +18,14 @@ from lit_transformers.inference.embed import embedder_of
 from lit_transformers.inference.lines import LineOptions
 from lit_transformers.inference.passages import passage_finder_of, passages_in
 from lit_transformers.inference.predict import predictor_of
+from lit_transformers.inference.predictor import load_for_lines
 from lit_transformers.inference.translate import TranslationOptions, Translator
 from lit_transformers.inference.write import TextWriter
 from lit_transformers.runs import load
 from lit_transformers.serving.messages import LineAnswer, Prompt, ServingOptions, TextPiece
 from lit_transformers.serving.services import LineService, Services, services_of
 from lit_transformers.serving.worker import check, pieces
+from lit_transformers.training.checkpoints import read
 
 ABILITIES: dict[Kind, list[str]] = {
     "classify": ["classify", "embed"],
@@ -51,6 +53,35 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Path]:
         folders[kind] = tmp_path_factory.mktemp(kind)
         tiny_run(kind, folders[kind])
     return folders
+
+
+def reads_of(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files of checkpoints that are read from now on."""
+    reads = list[Path]()
+
+    def counted(file: Path) -> dict[str, Any]:
+        reads.append(file)
+        return read(file)
+
+    monkeypatch.setattr(sys.modules["lit_transformers.runs.evaluate"], "read", counted)
+    return reads
+
+
+@pytest.mark.parametrize("kind", ["classify", "answer", "search", "translate", "generate"])
+def test_a_checkpoint_is_read_once(kind: Kind, folders: dict[Kind, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = reads_of(monkeypatch)
+    services(folders[kind])
+    assert reads == [folders[kind] / "checkpoint.ckpt"]
+
+
+def test_a_network_that_cannot_read_rows_without_padding_is_read_once_too(
+    folders: dict[Kind, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, reads = tiny_run("classify", tmp_path, mixer={"kind": "lsh"}), reads_of(monkeypatch)
+    task, _, _ = load_for_lines(checkpoint)
+    assert reads == [checkpoint] and not task.model_config.unpadded
+    task, _, _ = load_for_lines(folders["classify"] / "checkpoint.ckpt")
+    assert task.model_config.unpadded
 
 
 def services(folder: Path, **options: Any) -> Services:

@@ -11,22 +11,33 @@ from typing import Any
 import psutil
 import pytest
 from served import serving_network
-from tiny_runs import tiny_run
+from tiny_runs import Kind, tiny_run
 
 from benchmarks import bad_requests
 from benchmarks.bad_requests import BadRequest, Reply, RequestCounts, abused, attempted, fault_of
 from benchmarks.serving import RunningServer
 
 
-def test_a_server_stays_as_it_was_under_bad_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "requests"),
+    [
+        ("classify", 1500),
+        pytest.param("generate", 1000, marks=pytest.mark.slow),
+        pytest.param("translate", 1000, marks=pytest.mark.slow),
+        pytest.param("summarize", 1000, marks=pytest.mark.slow),
+    ],
+)
+def test_a_server_stays_as_it_was_under_bad_requests(
+    kind: Kind, requests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bad_requests, "HELD", 0.0)
-    with serving_network(tiny_run("classify", tmp_path)) as served:
-        result = asyncio.run(abused(RunningServer(psutil.Process(), served.port), 1500, 8, seed=1))
+    with serving_network(tiny_run(kind, tmp_path)) as served:
+        result = asyncio.run(abused(RunningServer(psutil.Process(), served.port), requests, 8, seed=1))
     assert result["faults"] == [] and result["equal_answers"] is True
     assert {"200", "400", "404", "405", "413", "422"} <= result["statuses"].keys() <= {
         "200", "400", "404", "405", "408", "413", "422", "429", "431", "closed", "not read"
     }  # fmt: skip
-    assert sum(result["statuses"].values()) == result["requests"] == 1500
+    assert sum(result["statuses"].values()) == result["requests"] == requests
 
 
 @pytest.mark.parametrize(
@@ -39,6 +50,9 @@ def test_a_server_stays_as_it_was_under_bad_requests(tmp_path: Path, monkeypatch
         (BadRequest(b"", "whole"), Reply(413, b"a", False), "status 413 without a line"),
         (BadRequest(b"", "ended", is_whole=False), Reply(0, b"", False), ""),
         (BadRequest(b"", "left"), None, ""),
+        (BadRequest(b"", "whole"), Reply(200, b'data: {"text": "a"}\n\n', False, True), "events without an end"),
+        (BadRequest(b"", "whole"), Reply(200, b"event: end\ndata: {}\n\n", False, True), ""),
+        (BadRequest(b"", "whole"), Reply(200, b'event: error\ndata: {"detail": "a"}\n\n', False, True), ""),
     ],
 )
 def test_what_breaks_a_promise_is_a_fault(request_sent: BadRequest, reply: Reply | None, fault: str) -> None:
