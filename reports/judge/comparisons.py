@@ -111,6 +111,11 @@ class Comparison:
         return share_not_excluded(*self.beyond) if self.beyond else None
 
     @property
+    def has_many_beyond(self) -> bool:
+        """Whether more seeds lie beyond the margin than those of equal arms."""
+        return self.beyond is not None and self.beyond[0] > MOST_BEYOND * self.beyond[1]
+
+    @property
     def seeds_needed(self) -> int | None:
         """The number of seeds that would decide with a power of 0.8, by what the present ones leave possible; if looks
         are left, at the next one that would. None where it cannot be computed or 1,000 would not."""
@@ -150,7 +155,8 @@ class Comparison:
         """Returns with which probability this many seeds decide at a share of the present levels."""
         assert self.estimate is not None
         within = (self.equality_level or 0.0) * share
-        margin = self.margin if self.equality_level else None
+        may_be_equal = self.equality_level is not None and not self.has_many_beyond
+        margin = self.margin if may_be_equal else None
         return self.estimate.decided(seeds, self.level * share, margin, within, self.widening_at(seeds)).either
 
     def widening_at(self, seeds: int) -> float:
@@ -570,7 +576,7 @@ def _reconsidered(comparison: Comparison, study: Study, evidence: Evidence) -> C
         seeds = [seed for seed in seeds if _all(learned, arms, seed)]
     beyond = sum(abs(one) > comparison.margin for one in evidence.pairs(comparison.weights, seeds))
     comparison = replace(comparison, beyond=(beyond, len(seeds)))
-    if comparison.verdict != "equal" or beyond <= MOST_BEYOND * len(seeds):
+    if comparison.verdict != "equal" or not comparison.has_many_beyond:
         return comparison
     doubt = f"within the margin on average, but {beyond} of {len(seeds)} seeds lie beyond it"
     return replace(comparison, verdict="unresolved", doubt=doubt)
