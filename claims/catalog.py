@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ablations import catalog
-from claims import starting_weights
+from claims import error_rates, starting_weights
 from claims.canaries import CANARIES, intervals
 from claims.claim import ROOT, Claim
 from claims.shell import metrics_in, run_line
@@ -90,6 +90,14 @@ CLAIMS = {
             starting_weights.configs,
             ("claims.starting_weights",),
             minutes=45,
+        ),
+        Claim(
+            "error_rates",
+            ("python -m claims measure error_rates",),
+            lambda folder, commands: error_rates.measured(),
+            lambda: _demo_configs()[:1],
+            ("claims.error_rates", "reports.judge.comparisons"),
+            minutes=5,
         ),
     )
 }

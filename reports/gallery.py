@@ -17,7 +17,7 @@ from lit_transformers.records.files import RESULTS, write_text
 from reports.judge.agreement import GalleryEntry, judge_comparisons
 from reports.judge.effects import relative_effects
 from reports.publish import PUBLISHED, published
-from reports.read.answers import with_answer
+from reports.read.answers import former_verdicts, with_answer
 from reports.read.results import read_results
 from reports.read.study import ReportError
 from reports.report import PAGE, PUBLIC_FORMATS, REPORT, find, render_site, write_page
@@ -32,6 +32,7 @@ from reports.show.overview import (
     Finding,
     answers_table,
     beyond_the_scale,
+    changed_verdicts,
     disagreements,
     findings_note,
     findings_of,
@@ -82,7 +83,8 @@ def read_entries(folder: Path) -> list[GalleryEntry]:
 def read_entry(directory: Path) -> GalleryEntry:
     """Reads one published study from its folder."""
     findings = find(with_answer(read_results(directory / RESULTS), directory))
-    return GalleryEntry(directory.name, findings, tuple(judge_comparisons(findings)))
+    judged = tuple(judge_comparisons(findings))
+    return GalleryEntry(directory.name, findings, judged, former_verdicts(directory))
 
 
 def _require_published(folder: Path) -> list[Path]:
@@ -158,6 +160,8 @@ def _blocks(entries: Sequence[GalleryEntry]) -> Iterator[str]:
     unresolved, unjudged = open_comparisons(entries, REPORT), not_judged(entries, REPORT)
     yield from ("## Open", _without_heading(unresolved) if unresolved.rows else NOTHING_OPEN)
     yield from ("## Not judged", _without_heading(unjudged)) if unjudged.rows else ()
+    changed = changed_verdicts(entries, REPORT)
+    yield from (f"## {changed.title}", _without_heading(changed)) if changed.rows else ()
     yield from filter(None, [escape_markdown(unmeasured_floors(entries))])
     effects, omitted = relative_effects(entries)
     if effects or omitted:

@@ -13,6 +13,7 @@ from lit_transformers.records.plan import Plan
 from reports.judge.comparisons import compare, estimates
 from reports.judge.fairness import environments
 from reports.judge.findings import Findings
+from reports.judge.normality import ENOUGH, FEWEST, WIDENING
 from reports.judge.statistics import RESAMPLES
 from reports.read.answers import with_answer
 from reports.read.results import read_results, write_results
@@ -32,20 +33,24 @@ PUBLIC_FORMATS = ("png",)
 METHOD = f"""\
 Differences are paired: both arms share seeds, data order and evaluation documents. The 95 % interval combines the \
 variance between seeds (Student's t with one degree of freedom fewer than seeds) and between documents \
-({RESAMPLES:,} resamples, shared by all seeds and arms). In simulations it covers the truth 93 to 97 % of the time at \
-three and at five seeds, where a percentile bootstrap covers it about 75 and 85 %. Verdicts hold after Holm's \
+({RESAMPLES:,} resamples, shared by all seeds and arms; documents of one origin are one cluster); without documents it \
+covers seeds alone, and the table of intervals says so. Unless the seeds of the study show that they are near normal, \
+which takes at least {FEWEST} seeds of an arm and {ENOUGH} degrees of freedom, the part over seeds is {WIDENING:g} \
+times as wide: this holds the error of a study where some seeds learn late or differences are skewed. From six seeds \
+on, a verdict also needs a permutation of signs (p below 0.05), which assumes no normality. Verdicts hold after Holm's \
 correction over all comparisons of the study (contrasts, main effects and interactions), so that at most 5 % of \
 studies without any difference have a verdict; an interval that just excludes zero may stay unresolved. The smallest \
 detectable difference is the one that this number of seeds detects with a power of 0.8 at the corrected level. The \
-seeds needed would detect the observed difference with the same power; for an open comparison, at a later look with \
-the look's share of the error. Arms whose matched budgets, planned or measured, differ by more than the study allows \
-get no verdict."""
+seeds needed would decide with the same power, by what the present seeds leave possible; for an open comparison, at a \
+later look with the look's share of the error. Arms whose matched budgets, planned or measured, differ by more than \
+the study allows get no verdict, nor do arms of which a seed is missing or, unless the study says so, diverged."""
 
 EQUALITY = """\
 A comparison is equal if its interval lies within plus and minus the margin that the study stated beforehand, also if \
 the interval excludes zero. Among several comparisons, the verdicts better, worse and different are tested at 3 % and \
 equal at 2 %, each by Holm's procedure, so that at most 5 % of studies have a false statement of either kind; a single \
-comparison is tested at 5 % for both. The seeds needed are for either verdict."""
+comparison is tested at 5 % for both. No comparison is equal if more than a tenth of the seeds lie beyond the margin. \
+The seeds needed are for either verdict."""
 
 
 LOOKS = """\

@@ -295,7 +295,9 @@ class Questions(Examples):
         return f"{of_question}, symbols {window.start} to {window.stop}"
 
     def document_name(self, split: Split, document: int) -> str:
-        return self.question(split, document)[1].name
+        """Returns the name of a question behind its passage, by which reports know the questions of one passage."""
+        passage = int(self._placed(split).passages[document])
+        return f"passage {passage}, question {self.question(split, document)[1].name}"
 
     def reading_messages(self) -> list[str]:
         unheld = self._placed("train").unheld

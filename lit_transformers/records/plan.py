@@ -37,6 +37,7 @@ __all__ = [
     "Protocol",
     "PublishedCell",
     "PublishedNumbers",
+    "Quantity",
     "RetentionRuns",
     "Source",
     "TunedArm",
@@ -49,6 +50,9 @@ __all__ = [
 ]
 
 VERSION = 1
+
+Quantity = Literal["mean", "median", "mean where learned"]
+"""What a study estimates of the values of an arm's seeds."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,10 @@ class Metric(Checked):
 
     goal: what is better; None: what the objective or the module of the runs states, which is then in the plan.
     ``margin`` is stated before anything is trained; without one no comparison is called equal.
+    quantity: what is estimated of an arm's seeds: their median, which few seeds can bound whatever their distribution;
+    the mean of those that have learned, also where others diverged; or, with None, the mean.
+    learned: the share of the way from the value of who knows nothing, or from the best floor, to the best value, from
+    which on a seed has learned; None for a quarter.
     """
 
     name: Name
@@ -90,6 +98,8 @@ class Metric(Checked):
     label: str = ""
     compare: Literal["difference", "ratio"] = "difference"
     margin: Margin | None = None
+    quantity: Annotated[Quantity | None, IF_ANY] = None
+    learned: Annotated[Number | None, IF_ANY] = None
 
     def check(self) -> None:
         if self.margin and self.compare == "ratio" and not 1 < self.margin.size <= 2:
@@ -98,6 +108,8 @@ class Metric(Checked):
                 f"got {self.margin.size!r}",
                 "margin.size",
             )
+        if self.learned is not None and not 0 < self.learned < 1:
+            raise ConfigError(f"a share lies above 0 and below 1; got {self.learned!r}", "learned")
 
     @property
     def title(self) -> str:

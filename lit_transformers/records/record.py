@@ -15,6 +15,7 @@ from lit_transformers.records.measurement import Measurement
 from lit_transformers.records.schema import LEFT_OUT, Number, parse, to_plain
 
 __all__ = [
+    "NOT_A_NUMBER",
     "VERSION",
     "Gate",
     "Outcome",
@@ -29,6 +30,9 @@ __all__ = [
 VERSION = 1
 
 Outcome = Literal["finished", "pruned", "failed", "invalid"]
+
+NOT_A_NUMBER = "not-a-number"
+"""How the reason of a run begins whose loss became infinite or no number."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,11 @@ class Record:
     observed: Mapping[str, Any] = field(default_factory=dict)
     resumable: Annotated[bool | None, LEFT_OUT] = None
     time_limit: Annotated[Number | None, LEFT_OUT] = None
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss of the run became infinite or no number."""
+        return self.outcome == "failed" and (self.reason or "").startswith(NOT_A_NUMBER)
 
     @property
     def read_tokens(self) -> float | None:

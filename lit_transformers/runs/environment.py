@@ -14,6 +14,7 @@ import torch
 from lit_transformers.config import Plain
 from lit_transformers.machine.processor import processor
 from lit_transformers.printing.error_lines import first_line
+from lit_transformers.records.record import NOT_A_NUMBER
 from lit_transformers.training.callbacks import Diverged
 from lit_transformers.training.disk_space import what_is_full
 
@@ -55,7 +56,7 @@ def commit() -> str | None:
 def reason(error: Exception) -> str:
     """Returns why a run failed, in a few words that a table can show."""
     if isinstance(error, Diverged):
-        return f"not-a-number: {error}"
+        return f"{NOT_A_NUMBER}: {error}"
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return "out of memory"
     return what_is_full(error) or f"{type(error).__name__}: {first_line(error)}"

@@ -12,24 +12,36 @@ It is *not judged* where the baseline does not beat the floor, where none of its
 (``known``), or where the baseline gains nothing from the context in which arms differ: a model that has learned less
 than simple predictors, or uses no more context than all arms see, cannot answer the question. An arm with separate data
 counts as the baseline of these, unless what it learned does not generalize (``generalization``).
+It is *in another unit* where our verdict is equal and the margin has no size in the unit of the source's metric.
 It is *withdrawn* where its study is.
+
+Bits, nats and perplexities are one quantity in three units: where the study and its source measure it in different
+ones, the numbers of the source are converted to the unit of the study before they meet its margin.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
-from lit_transformers.records.plan import PlannedArm, PublishedCell, PublishedNumbers
+import numpy as np
+
+from lit_transformers.records.plan import Metric, PlannedArm, PublishedCell, PublishedNumbers
 from reports.judge.comparisons import Comparison
 from reports.judge.findings import Findings
 from reports.judge.systems import system_of
 
-Agreement = Literal["agrees", "disagrees", "unresolved", "not judged", "no published number", "withdrawn"]
+Agreement = Literal[
+    "agrees", "disagrees", "unresolved", "not judged", "in another unit", "no published number", "withdrawn"
+]
 
-AGREEMENTS: tuple[Agreement, ...] = ("agrees", "disagrees", "unresolved", "not judged", "no published number")
+AGREEMENTS: tuple[Agreement, ...] = (
+    *("agrees", "disagrees", "unresolved"),
+    *("not judged", "in another unit", "no published number"),
+)
 """The agreements of studies that stand. Withdrawn studies are counted separately."""
 
 RULE = """\
@@ -43,11 +55,53 @@ direction of the source's metric is better. Sizes are not compared, because the 
 
 EQUALITY_RULE = """\
 A study may state a margin, the smallest effect that matters. The verdict equal agrees with a difference of the source \
-below the margin, and disagrees with a larger one."""
+below the margin, and disagrees with a larger one. Perplexities of a source are compared as bits or nats if the study \
+measures these; a margin in a unit that cannot be converted to that of the source is not compared with it."""
+
+_TURNS = 20_000
 
 WITHDRAWN_RULE = """\
 A study with a fault is withdrawn, with the reason, until it is measured again: its numbers stay, and none of its \
 comparisons counts."""
+
+
+_UNITS = {
+    "perplexity": re.compile(r"perplexity|\bppl\b", re.I),
+    "bits": re.compile(r"\bbits|\bbp[bcd]\b", re.I),
+    "nats": re.compile(r"nats", re.I),
+    "accuracy": re.compile("accuracy", re.I),
+    "bleu": re.compile("bleu", re.I),
+    "rouge": re.compile("rouge", re.I),
+    "f1": re.compile(r"\bf1\b|_f1\b", re.I),
+}
+_PER_NAT = {"bits": 1 / math.log(2), "nats": 1.0, "perplexity": 0.0}
+"""How many of a unit are one nat; a perplexity is the exponential of nats."""
+
+
+class Chance(NamedTuple):
+    """How many of the comparisons with a direction agree with their source, of how many, and with which probability
+    at least as many would by chance, if each study goes with its source or against it with one chance in two."""
+
+    agree: int
+    directional: int
+    p: float
+
+
+def chance_of(entries: Sequence[GalleryEntry]) -> Chance:
+    """Returns how far the agreement of studies exceeds chance. Studies are clusters, which turn as a whole."""
+    directions = [
+        [judged.agreement == "agrees" for judged in entry.judged if _is_directional(judged)] for entry in entries
+    ]
+    balances = np.array([2.0 * sum(one) - len(one) for one in directions if one])
+    if not len(balances):
+        return Chance(0, 0, 1.0)
+    signs = np.random.default_rng(0).choice((-1.0, 1.0), (_TURNS, len(balances)))
+    larger = int(np.count_nonzero(signs @ np.abs(balances) >= balances.sum() - 1e-9))
+    return Chance(sum(map(sum, directions)), sum(map(len, directions)), (larger + 1) / (_TURNS + 1))
+
+
+def _is_directional(judged: JudgedComparison) -> bool:
+    return judged.agreement in ("agrees", "disagrees") and judged.comparison.verdict in ("better", "worse")
 
 
 @dataclass(frozen=True)
@@ -71,11 +125,13 @@ class JudgedComparison:
 
 @dataclass(frozen=True)
 class GalleryEntry:
-    """A published study: the name of its folder, its findings, and its comparisons judged against its source."""
+    """A published study: the name of its folder, its findings, its comparisons judged against its source, and the
+    verdicts that it was published with, by comparison, where these are kept."""
 
     name: str
     findings: Findings
     judged: tuple[JudgedComparison, ...]
+    former: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def system(self) -> str:
@@ -105,9 +161,11 @@ def _agreement(findings: Findings, comparison: Comparison, difference: float | N
         return "no published number"
     if not findings.can_answer(comparison.weights):
         return "not judged"
-    if comparison.verdict == "equal":
-        is_small = _published_effect(findings, comparison, difference) < published_margin(findings)
-        return "agrees" if is_small else "disagrees"
+    if comparison.verdict in ("equal", "identical"):
+        effect = _published_effect(findings, comparison, difference)
+        if effect is None:
+            return "in another unit"
+        return "agrees" if effect < published_margin(findings) else "disagrees"
     if comparison.verdict not in ("better", "worse"):
         return "unresolved"
     ours = 1 if comparison.verdict == "better" else -1
@@ -143,15 +201,35 @@ def published_cells(findings: Findings, comparison: Comparison) -> dict[str, flo
     return values if len(values) == len(cells) else {}
 
 
-def _published_effect(findings: Findings, comparison: Comparison, difference: float) -> float:
-    """Returns the size of the source's effect as the study's margin measures it: its difference or, where the metric
-    compares by ratio, the larger of its ratio and the inverse; infinity where its numbers have no ratio."""
-    if not findings.ratio:
+def _published_effect(findings: Findings, comparison: Comparison, difference: float) -> float | None:
+    """Returns the size of the source's effect as the study's margin measures it: its difference, in the unit of the
+    margin, or, where the metric compares by ratio, the larger of its ratio and the inverse. It is infinite where its
+    numbers have no ratio, and None where its unit cannot be converted."""
+    published, cells = findings.study.plan.published, published_cells(findings, comparison)
+    assert published is not None
+    if findings.ratio:
+        if min(cells.values()) <= 0:
+            return math.inf
+        return math.exp(abs(sum(comparison.weights[arm] * math.log(cell) for arm, cell in cells.items())))
+    if published.margin is not None:
         return abs(difference)
-    cells = published_cells(findings, comparison)
-    if min(cells.values()) <= 0:
-        return math.inf
-    return math.exp(abs(sum(comparison.weights[arm] * math.log(cell) for arm, cell in cells.items())))
+    ours, theirs = unit_of(findings.metric), unit_of(published.metric)
+    if ours == theirs:
+        return abs(difference)
+    if ours not in _PER_NAT or theirs not in _PER_NAT or (theirs == "perplexity" and min(cells.values()) <= 0):
+        return None
+    nats = {arm: math.log(cell) if theirs == "perplexity" else cell / _PER_NAT[theirs] for arm, cell in cells.items()}
+    if ours == "perplexity":
+        return None
+    return abs(sum(comparison.weights[arm] * value for arm, value in nats.items())) * _PER_NAT[ours]
+
+
+def unit_of(metric: Metric | str) -> str:
+    """Returns the unit of a metric of a study, or of its source, as its name and label tell: ``bits``, ``nats``,
+    ``perplexity``, or the name itself of any other, in lower case and without its split."""
+    name = metric if isinstance(metric, str) else metric.name.rpartition("/")[2]
+    title = name if isinstance(metric, str) else f"{name} {metric.label}"
+    return next((unit for unit, pattern in _UNITS.items() if pattern.search(title)), name.casefold())
 
 
 def published_margin(findings: Findings) -> float:

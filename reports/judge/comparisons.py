@@ -2,16 +2,26 @@
 
 Every comparison is a weighted sum over arms of the same seeds, so one kind of interval serves all of them. It is called
 equal where its interval lies within the study's margin, also if the interval excludes zero: nobody would care.
+
+Intervals are wider where the seeds of a study do not show that they are near normal (``normality``). A verdict is taken
+back in two cases: a permutation of signs, which assumes no normality, does not confirm it (from six seeds on); or, of
+"equal", more than a tenth of all seeds that have finished lie beyond the margin, seeds after the decision included.
+
+There is no verdict on how good an arm is where one of its seeds is lost, where one diverged, unless the study asks for
+the seeds that have learned, and where all arms know all there is or none has learned anything. Where an arm has learned
+in some seeds and not in others, how often it learns is a separate question (``learning``) of the same family.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal
+from typing import Literal, NamedTuple
+
+import numpy as np
 
 from lit_transformers.records.measure import Goal
 from lit_transformers.records.plan import Plan, PlannedArm
@@ -19,6 +29,7 @@ from reports.judge.comparability import incomparable
 from reports.judge.evidence import Evidence, gather
 from reports.judge.fairness import mismatch
 from reports.judge.known import LEAST, learned_too_little
+from reports.judge.learning import Frequency, bounds, learned_runs, share_not_excluded
 from reports.judge.multiplicity import (
     WHOLE,
     Look,
@@ -28,15 +39,27 @@ from reports.judge.multiplicity import (
     looks_taken,
     step_down,
 )
+from reports.judge.normality import WIDENING, is_near_normal, seeds_to_show
 from reports.judge.retention import beyond_limit
-from reports.judge.statistics import LEVEL, PairedDifference, estimate
+from reports.judge.statistics import (
+    LEVEL,
+    MOST_SEEDS,
+    POWER,
+    PairedDifference,
+    estimate,
+    estimate_median,
+    sign_flip_p,
+)
 from reports.read.study import Study
 
 Kind = Literal["contrast", "main effect", "interaction"]
-Verdict = Literal["better", "worse", "equal", "differs", "unresolved"]
+Verdict = Literal["better", "worse", "equal", "identical", "differs", "unresolved"]
 
-_STEPS = 10
-"""The parts of an interval at whose ends the seeds that are needed are computed."""
+MOST_BEYOND = 0.1
+"""The largest share of seeds beyond the margin of arms that are called equal."""
+_MOST_NAMES = 3
+_FIRST_OF_SECOND_OPINIONS = 6
+"""The fewest seeds whose signs can decide at 5 %."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +72,11 @@ class Comparison:
     decide what is open, with their shares as multiples of that of the present one. ``documents`` is the number of
     documents that the estimate was resampled over, 0 where none were. ``estimate`` and ``margin`` are in units of the
     metric or, where the metric compares by ratio, of its natural logarithm. ``factors`` are those of an effect.
+
+    frequency: how often its arms learn, where one of them learns in some seeds and not in others; the estimate is then
+    of the seeds in which all have learned. widening: as in ``normality``, and ``normal_from`` the number of seeds from
+    which near-normal seeds could be shown; None where the seeds show that they are not. doubt: why a verdict was taken
+    back. beyond: of how many finished seeds (the second number) the difference lies beyond the margin (the first).
     """
 
     name: str
@@ -65,6 +93,12 @@ class Comparison:
     equality_level: float | None = None
     factors: tuple[str, ...] = ()
     ahead: tuple[Look, ...] = ()
+    frequency: Frequency | None = None
+    widening: float = 1.0
+    normal_from: int | None = None
+    doubt: str | None = None
+    beyond: tuple[int, int] | None = None
+    differences: tuple[float, ...] = ()
 
     @property
     def detectable(self) -> float | None:
@@ -72,45 +106,62 @@ class Comparison:
         return self.estimate.detectable(self.level) if self.estimate else None
 
     @property
-    def seeds_needed(self) -> int | None:
-        """The number of seeds that would detect the observed difference, or that it lies within the margin, with a
-        power of 0.8, whichever is smaller; of what is open, at the next look that would.
+    def share_not_excluded(self) -> float | None:
+        """The largest share of runs beyond the margin that the finished seeds do not exclude; None without a margin."""
+        return share_not_excluded(*self.beyond) if self.beyond else None
 
-        None where it cannot be computed or where no number of seeds would.
-        """
-        if self.estimate is None:
+    @property
+    def has_many_beyond(self) -> bool:
+        """Whether more seeds lie beyond the margin than those of equal arms."""
+        return self.beyond is not None and self.beyond[0] > MOST_BEYOND * self.beyond[1]
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """The number of seeds that would decide with a power of 0.8, by what the present ones leave possible; if looks
+        are left, at the next one that would. None where it cannot be computed or 1,000 would not."""
+        return self.seeds_for(POWER)
+
+    @property
+    def seeds_range(self) -> tuple[int | None, int | None]:
+        """The numbers of seeds that would decide in half and in 95 % of cases; None as in ``seeds_needed``."""
+        return self.seeds_for(0.5), self.seeds_for(0.95)
+
+    def seeds_for(self, power: float) -> int | None:
+        """Returns the number of seeds that would decide with this power, as ``seeds_needed``."""
+        if self.estimate is None or self.estimate.variances is None:
             return None
         if not self.ahead:
-            return self._seeds_at(1.0)
+            return self._seeds_at(1.0, power)
         fewest = self.estimate.seeds + 1
         for look in self.ahead:
-            needed = self._seeds_at(look.share)
+            needed = self._seeds_at(look.share, power)
             if needed is not None and (look.seeds is None or needed <= look.seeds):
                 return look.seeds or max(needed, fewest)
             fewest = (look.seeds or 0) + 1
         return None
 
-    def _seeds_at(self, share: float) -> int | None:
+    def _seeds_at(self, share: float, power: float) -> int | None:
         """Returns the number of seeds that would decide at a share of the present levels, or None."""
         assert self.estimate is not None
-        numbers = [self.estimate.seeds_needed(self.level * share)]
-        if self.margin is not None and self.equality_level is not None:
-            numbers.append(self.estimate.seeds_within(self.margin, self.equality_level * share))
-        return min((number for number in numbers if number is not None), default=None)
+        if self.power_of(MOST_SEEDS, share) < power:
+            return None
+        few, enough = self.estimate.seeds, MOST_SEEDS
+        while enough - few > 1:
+            middle = (few + enough) // 2
+            few, enough = (few, middle) if self.power_of(middle, share) >= power else (middle, enough)
+        return enough
 
-    @property
-    def seeds_range(self) -> tuple[int | None, int | None]:
-        """The smallest and the largest number of seeds that would be needed if the difference were another one within
-        its interval; None where no number of seeds would do."""
-        if self.estimate is None or self.estimate.interval is None:
-            return self.seeds_needed, self.seeds_needed
-        low, high = self.estimate.interval
-        differences = [low + (high - low) * step / _STEPS for step in range(_STEPS + 1)]
-        if low < 0 < high:
-            differences.append(0.0)
-        needed = [replace(self, estimate=replace(self.estimate, difference=one)).seeds_needed for one in differences]
-        numbers = [number for number in needed if number is not None]
-        return min(numbers, default=None), None if None in needed else max(numbers)
+    def power_of(self, seeds: int, share: float = 1.0) -> float:
+        """Returns with which probability this many seeds decide at a share of the present levels."""
+        assert self.estimate is not None
+        within = (self.equality_level or 0.0) * share
+        may_be_equal = self.equality_level is not None and not self.has_many_beyond
+        margin = self.margin if may_be_equal else None
+        return self.estimate.decided(seeds, self.level * share, margin, within, self.widening_at(seeds)).either
+
+    def widening_at(self, seeds: int) -> float:
+        """Returns the widening that is to be expected of this many seeds."""
+        return 1.0 if self.normal_from is not None and seeds >= self.normal_from else max(self.widening, 1.0)
 
 
 def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Comparison, ...]:
@@ -123,14 +174,33 @@ def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Co
     looks, margin = looks_taken(study.plan.looks), _margin(study, notes)
     if study.plan.looks and not looks:
         reason = f"the look of {study.plan.looks.planned[0]} seeds is not complete"
-        early = (_measure(one, study, evidence, unmatched, WHOLE) for one in planned)
+        early = _measured(planned, study, evidence, unmatched, WHOLE)
         return tuple(replace(one, margin=margin, reason=one.reason or reason) for one in early)
     if cost := cost_of_added_looks(study.plan.looks):
         notes.append(cost)
-    measured = [[_measure(one, study, evidence, unmatched, look) for one in planned] for look in looks]
-    judged = _judge(measured, looks, study.plan.metric.goal, margin)
+    measured = [_measured(planned, study, evidence, unmatched, look) for look in looks]
+    goal = study.plan.metric.goal
+    judged = [_reconsidered(one, study, evidence) for one in _judge(measured, looks, goal, margin)]
+    if any(one.widening > 1 for one in judged):
+        normal = [
+            [_as_if_normal(one, look) for one in comparisons] for comparisons, look in zip(measured, looks, strict=True)
+        ]
+        judged = [_doubted(*both) for both in zip(judged, _judge(normal, looks, goal, margin), strict=True)]
     ahead = tuple(look._replace(share=look.share / looks[-1].share) for look in looks_ahead(study.plan.looks))
     return tuple(replace(one, ahead=ahead) if one.verdict == "unresolved" else one for one in judged)
+
+
+def _as_if_normal(comparison: Comparison, look: Look) -> Comparison:
+    if comparison.estimate is None:
+        return comparison
+    return replace(comparison, estimate=comparison.estimate.as_if_normal(LEVEL * look.share))
+
+
+def _doubted(comparison: Comparison, normal: Comparison) -> Comparison:
+    """Returns an open comparison with the verdict that near-normal seeds would have, as a doubt."""
+    if comparison.verdict != "unresolved" or comparison.doubt or normal.verdict in (None, "unresolved"):
+        return comparison
+    return replace(comparison, doubt=f"{normal.verdict} if seeds are near normal, which they do not show")
 
 
 def estimates(study: Study, notes: list[str]) -> tuple[Comparison, ...]:
@@ -138,7 +208,7 @@ def estimates(study: Study, notes: list[str]) -> tuple[Comparison, ...]:
     evidence = gather(study, notes)
     look = (looks_taken(study.plan.looks) or (WHOLE,))[-1]
     planned = (*planned_contrasts(study.plan), *planned_effects(study.plan, evidence))
-    return tuple(_measure(one, study, evidence, unmatched=True, look=look) for one in planned)
+    return tuple(_measured(planned, study, evidence, unmatched=True, look=look))
 
 
 def _margin(study: Study, notes: list[str]) -> float | None:
@@ -253,15 +323,97 @@ class _Grid:
         return term
 
 
-def _measure(planned: Comparison, study: Study, evidence: Evidence, unmatched: bool, look: Look) -> Comparison:
+def _measured(
+    planned: Sequence[Comparison], study: Study, evidence: Evidence, unmatched: bool, look: Look
+) -> list[Comparison]:
+    """Returns planned comparisons with their estimates from the seeds of a look, or with the reasons why there are
+    none."""
+    seeds, learned = _Seeds.of(study, look), learned_runs(study)
+    arms = [arm for arm in study.arm_names if arm != study.plan.baseline]
+    pairs = [
+        evidence.pairs({arm: 1.0, study.plan.baseline: -1.0}, used)
+        for arm in arms
+        if (
+            used := [
+                s
+                for s in seeds.common((arm, study.plan.baseline), evidence)
+                if _all(learned, (arm, study.plan.baseline), s)
+            ]
+        )
+    ]
+    shape = _Shape.of([one for one in pairs if np.isfinite(one).all()])
+    return [_measure(one, study, evidence, unmatched, look, seeds, learned, shape) for one in planned]
+
+
+class _Shape(NamedTuple):
+    """The widening of intervals, and the number of seeds that could show near-normal ones; None where they are not."""
+
+    widening: float
+    normal_from: int | None
+
+    @classmethod
+    def of(cls, differences: Sequence[Sequence[float]]) -> _Shape:
+        """differences: of each arm from the baseline, one for each seed."""
+        needed = seeds_to_show(len(differences))
+        if is_near_normal(differences):
+            return cls(1.0, needed)
+        was_asked = min(map(len, differences), default=0) >= needed
+        return cls(WIDENING, None if was_asked else needed)
+
+
+class _Seeds(NamedTuple):
+    """The seeds that a look holds: from the ``first`` one to before the ``end``; None for all."""
+
+    first: int
+    end: int | None
+
+    @classmethod
+    def of(cls, study: Study, look: Look) -> _Seeds:
+        first = study.plan.arms[0].runs[0].seed
+        return cls(first, None if look.seeds is None else first + look.seeds)
+
+    def has(self, seed: int) -> bool:
+        return self.end is None or seed < self.end
+
+    def common(self, arms: Sequence[str], evidence: Evidence) -> list[int]:
+        """Returns the seeds of the look that all arms have finished."""
+        return [seed for seed in evidence.seeds(arms) if self.has(seed)]
+
+    def planned(self, arms: Sequence[str], study: Study) -> list[int]:
+        """Returns the seeds of the look that are planned for all arms."""
+        return sorted(set.intersection(*({run.seed for run in study.of(arm) if self.has(run.seed)} for arm in arms)))
+
+
+def _all(learned: Mapping[tuple[str, int], bool], arms: Iterable[str], seed: int) -> bool:
+    return all(learned.get((arm, seed), False) for arm in arms)
+
+
+def _measure(
+    planned: Comparison,
+    study: Study,
+    evidence: Evidence,
+    unmatched: bool,
+    look: Look,
+    in_look: _Seeds,
+    learned: Mapping[tuple[str, int], bool],
+    shape: _Shape,
+) -> Comparison:
     """Returns a planned comparison with its estimate from the seeds of a look, or with the reason why there is none."""
     if not planned.weights:
         return planned
-    arms = list(planned.weights)
-    first = study.plan.arms[0].runs[0].seed
-    seeds = [seed for seed in evidence.seeds(arms) if look.seeds is None or seed < first + look.seeds]
+    arms, metric = list(planned.weights), study.plan.metric
+    ended = [seed for seed in in_look.planned(arms, study) if all((arm, seed) in learned for arm in arms)]
+    is_mixed = any(len({learned[arm, seed] for seed in ended}) > 1 for arm in arms)
+    has_diverged = any(run.diverged for arm in arms for run in study.of(arm) if run.seed in ended)
+    if is_mixed or has_diverged:
+        planned = replace(planned, frequency=_frequency(planned, ended, learned))
+    seeds = in_look.common(arms, evidence)
+    if is_mixed:
+        seeds = [seed for seed in seeds if _all(learned, arms, seed)]
     if not seeds:
-        return replace(planned, reason=_why_missing(study, arms))
+        return replace(
+            planned, reason="no seed has learned in all of its arms" if is_mixed else _why_missing(study, arms)
+        )
     other = incomparable(study, planned.weights, seeds)
     # Of records from before they said what they were measured on, the difference stays beside the reason.
     of_old_records = other is not None and any(run.lacks_measurement for arm in arms for run in study.finished(arm))
@@ -271,12 +423,75 @@ def _measure(planned: Comparison, study: Study, evidence: Evidence, unmatched: b
     if reason := evidence.without_interval(arms, seeds):
         return replace(planned, estimate=PairedDifference(sum(pairs) / len(pairs), len(pairs)), reason=reason)
     resampled = evidence.at_documents(planned.weights, seeds)
-    difference = estimate(pairs, resampled, LEVEL * look.share)
+    is_median = metric.quantity == "median"
+    level = LEVEL * look.share
+    difference = (
+        estimate_median(pairs, resampled, level) if is_median else estimate(pairs, resampled, level, shape.widening)
+    )
     reason = other or (None if unmatched else mismatch(study, arms)) or _why_unknown(study, arms)
-    reason = reason or beyond_limit(study, arms, seeds, LEVEL * look.share)
-    if reason is None and difference.p is None:
-        reason = "one seed: no interval, no verdict" if len(seeds) == 1 else "every seed gives the same difference"
-    return replace(planned, estimate=difference, documents=evidence.documents if resampled else 0, reason=reason)
+    reason = reason or beyond_limit(study, arms, seeds, level)
+    reason = reason or _why_seeds_are_missing(study, arms, in_look) or _why_no_mechanism(study, arms, seeds)
+    if reason is None and difference.p is None and any(pairs):
+        reason = _why_no_interval(pairs, is_median)
+    return replace(
+        planned,
+        estimate=difference,
+        documents=evidence.documents if resampled else 0,
+        reason=reason,
+        widening=1.0 if is_median else shape.widening,
+        normal_from=None if is_median else shape.normal_from,
+        differences=tuple(pairs),
+    )
+
+
+def _frequency(planned: Comparison, seeds: Sequence[int], learned: Mapping[tuple[str, int], bool]) -> Frequency | None:
+    """Returns how often the two arms of a contrast learn; None of an effect."""
+    if planned.kind != "contrast":
+        return None
+    return Frequency.of({arm: [learned[arm, seed] for seed in seeds] for arm in planned.weights})
+
+
+def _why_no_interval(pairs: Sequence[float], is_median: bool) -> str:
+    if len(pairs) == 1:
+        return "one seed: no interval, no verdict"
+    if is_median and len(set(pairs)) > 1:
+        return f"{len(pairs)} seeds do not bound a median; six do"
+    return "every seed gives the same difference"
+
+
+def _why_seeds_are_missing(study: Study, arms: Sequence[str], seeds: _Seeds) -> str | None:
+    """Returns why missing seeds leave no verdict on how good an arm is: one was lost, or one diverged, unless the study
+    asks for the seeds that have learned."""
+    common = seeds.planned(arms, study)
+    missing = [run for arm in arms for run in study.of(arm) if run.missing and run.seed in common]
+    lost = [run for run in missing if not run.diverged]
+    if lost:
+        names = ", ".join(dict.fromkeys(f"{run.arm} (seed {run.seed}: {run.missing})" for run in lost[:_MOST_NAMES]))
+        more = f" and {len(lost) - _MOST_NAMES} more" if len(lost) > _MOST_NAMES else ""
+        return f"seeds are missing and to be done: {names}{more}"
+    if missing and study.plan.metric.quantity != "mean where learned":
+        counts = Counter(run.arm for run in missing)
+        text = ", ".join(f"{count} of {len(common)} seeds of {arm}" for arm, count in counts.items())
+        return f"diverged, which is an outcome: {text}; only how often arms learn is compared"
+    return None
+
+
+def _why_no_mechanism(study: Study, arms: Sequence[str], seeds: Sequence[int]) -> str | None:
+    """Returns why a difference says nothing of mechanisms: all arms are within the margin of the best possible value,
+    or none is beyond the margin of what is reached without learning."""
+    metric = study.plan.metric
+    if metric.margin is None or metric.compare == "ratio":
+        return None
+    means = {arm: float(np.mean([run.value for run in study.finished(arm) if run.seed in seeds])) for arm in arms}
+    limits = {arm: bounds(study, arm) for arm in arms}
+    size, sign = metric.margin.size, 1 if metric.goal == "minimize" else -1
+    both = "both know" if len(arms) == 2 else "all know"
+    if all(known.best is not None and sign * (means[arm] - known.best) <= size for arm, known in limits.items()):
+        return f"{both} all there is: within {size:g} of the best possible value"
+    neither = "neither has" if len(arms) == 2 else "none has"
+    if all(known.floor is not None and sign * (known.floor - means[arm]) <= size for arm, known in limits.items()):
+        return f"{neither} learned it: not beyond the floor by more than {size:g}"
+    return None
 
 
 def _why_unknown(study: Study, arms: Sequence[str]) -> str | None:
@@ -296,7 +511,8 @@ def _judge(
     """Returns every comparison as it is at the look that decides it or, undecided, at the last one, corrected over all
     that may have a verdict. measured: the comparisons at each look."""
     family = {index for comparisons in measured for index, one in enumerate(comparisons) if _p(one) is not None}
-    shares = error_shares(len(family), margin)
+    asked = {~index for comparisons in measured for index, one in enumerate(comparisons) if one.frequency}
+    shares = error_shares(len(family | asked), margin)
     judged: list[Comparison] = list(measured[0])
     different: set[int] = set()
     equal: set[int] = set()
@@ -305,19 +521,65 @@ def _judge(
         for index in undecided:
             judged[index] = replace(comparisons[index], margin=margin)
         p_values = {index: p for index in undecided if (p := _p(judged[index])) is not None}
+        often = {
+            ~index: one.frequency.p for index, one in enumerate(judged) if one.frequency and ~index not in different
+        }
         within = {index: p for index in p_values if (p := _p_within(judged[index])) is not None}
-        differing = step_down(p_values, len(family) - len(different), shares.difference * look.share)
+        tested = p_values | often
+        differing = step_down(tested, len(family | asked) - len(different), shares.difference * look.share)
         alike = step_down(within, len(family) - len(equal), shares.equality * look.share)
         for index, (adjusted, level) in differing.items():
+            if index < 0:
+                frequency = judged[~index].frequency
+                assert frequency is not None
+                decided = replace(frequency, adjusted=adjusted, level=level)
+                judged[~index] = replace(judged[~index], frequency=decided)
+                continue
             judged[index] = replace(judged[index], adjusted=adjusted, level=level)
             if index in alike:
                 judged[index] = replace(
                     judged[index], equality=alike[index].adjusted, equality_level=alike[index].level
                 )
-            judged[index] = replace(judged[index], verdict=_verdict(judged[index], goal))
+            judged[index] = _with_verdict(judged[index], goal)
         different |= {index for index, outcome in differing.items() if outcome.adjusted < LEVEL}
         equal |= {index for index, outcome in alike.items() if outcome.adjusted < LEVEL}
-    return judged
+    return [replace(one, verdict="identical") if _is_identical(one) else one for one in judged]
+
+
+def _is_identical(comparison: Comparison) -> bool:
+    """Whether two arms have the same value in each of several seeds."""
+    is_same = len(comparison.differences) > 1 and not any(comparison.differences)
+    return is_same and comparison.reason is None and comparison.kind == "contrast"
+
+
+def _with_verdict(comparison: Comparison, goal: Goal | None) -> Comparison:
+    """Returns a comparison with its verdict, or with the doubt that leaves it open: that the permutation of signs does
+    not confirm it."""
+    verdict = _verdict(comparison, goal)
+    estimate = comparison.estimate
+    if verdict == "unresolved" or estimate is None or len(comparison.differences) < _FIRST_OF_SECOND_OPINIONS:
+        return replace(comparison, verdict=verdict)
+    p = sign_flip_p(comparison.differences, comparison.margin if verdict == "equal" else None)
+    if p < LEVEL:
+        return replace(comparison, verdict=verdict)
+    doubt = f"t intervals say {verdict}, and a permutation of signs does not (p = {p:.2f})"
+    return replace(comparison, verdict="unresolved", doubt=doubt)
+
+
+def _reconsidered(comparison: Comparison, study: Study, evidence: Evidence) -> Comparison:
+    """Returns a comparison with the seeds beyond its margin, all that have finished; without "equal" if these are more
+    than a tenth."""
+    if comparison.margin is None or not comparison.weights or not comparison.differences:
+        return comparison
+    seeds, learned, arms = evidence.seeds([*comparison.weights]), learned_runs(study), [*comparison.weights]
+    if comparison.frequency:
+        seeds = [seed for seed in seeds if _all(learned, arms, seed)]
+    beyond = sum(abs(one) > comparison.margin for one in evidence.pairs(comparison.weights, seeds))
+    comparison = replace(comparison, beyond=(beyond, len(seeds)))
+    if comparison.verdict != "equal" or not comparison.has_many_beyond:
+        return comparison
+    doubt = f"within the margin on average, but {beyond} of {len(seeds)} seeds lie beyond it"
+    return replace(comparison, verdict="unresolved", doubt=doubt)
 
 
 def _p(comparison: Comparison) -> float | None:

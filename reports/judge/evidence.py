@@ -8,6 +8,7 @@ documents carry the value, and logarithms of so few are too skewed for the inter
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,11 @@ __all__ = ["Evidence", "gather"]
 Pair = tuple[str, int]
 """An arm and a seed."""
 
+_PART = re.compile(r"(@\d+|, (row|symbols|question) .*)$")
+"""What follows the name of an origin in that of a part of it."""
+_RECORD = re.compile(r":\d+$")
+FEWEST_FILES = 20
+"""The fewest files whose records are clusters; the records of a single file are documents."""
 _AGREEMENT = 1e-3
 _AT_A_TIME = 64
 _MOST_SUMS = 1024
@@ -38,9 +44,9 @@ _LARGEST = 1e100
 class Evidence:
     """The values of runs by arm and seed and, for runs with usable documents, the same at resampled documents.
 
-    ``documents`` is their number before pooling and ``sizes`` are those of the pooled ones. Where one document
-    dominates, ``deviations`` holds by how much each document's own value lies off the value of all documents. With
-    ``ratio``, all values are logarithms, which are not finite where the value is not positive.
+    ``documents`` is the number of their clusters before pooling and ``sizes`` are those of the pooled ones. Where one
+    document dominates, ``deviations`` holds by how much each document's own value lies off the value of all documents.
+    With ``ratio``, all values are logarithms, which are not finite where the value is not positive.
     """
 
     values: Mapping[Pair, float]
@@ -109,7 +115,9 @@ def gather(study: Study, notes: list[str]) -> Evidence:
     documented = _documented(runs, study.plan.metric.name, measure, notes) if measure else []
     if measure is None or not documented:
         return Evidence(values, ratio)
-    first, sums = documented[0][1], {(run.arm, run.seed): grouped(measure.sums(losses)) for run, losses in documented}
+    first = documented[0][1]
+    clusters = clusters_of(first.names)
+    sums = {(run.arm, run.seed): grouped(added(measure.sums(losses), clusters)) for run, losses in documented}
     sizes = next(iter(sums.values()))[:, -1]
     return Evidence(
         values=values,
@@ -119,8 +127,29 @@ def gather(study: Study, notes: list[str]) -> Evidence:
         if dominates(sizes)
         else {},
         sizes=sizes,
-        documents=len(first.names),
+        documents=int(clusters.max()) + 1,
     )
+
+
+def clusters_of(names: Sequence[str]) -> NDArray[np.int64]:
+    """Returns the number of the cluster of each document [documents], in the order of their first documents. names: as
+    in ``DocumentLosses``, an ordinal and the name of the document."""
+    origins = [_PART.sub("", name.partition(" ")[2]) for name in names]
+    files = [_RECORD.sub("", origin) for origin in origins]
+    if len({file for file in files if not file.isdigit()}) >= FEWEST_FILES:
+        origins = [origin if file.isdigit() else file for origin, file in zip(origins, files, strict=True)]
+    numbers: dict[str, int] = {}
+    keys = (origin or name for origin, name in zip(origins, names, strict=True))
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+
+
+def added(columns: Array, clusters: NDArray[np.int64]) -> Array:
+    """Returns the sums of ``columns`` [documents, k] over the documents of each cluster [clusters, k]."""
+    if len(columns) == clusters.max() + 1:
+        return columns
+    sums = np.zeros((int(clusters.max()) + 1, columns.shape[1]))
+    np.add.at(sums, clusters, columns)
+    return sums
 
 
 def _logarithm(values: float | Array) -> Array:

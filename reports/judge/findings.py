@@ -204,6 +204,16 @@ class Findings:
         return f"{limits}; {margin.reason.rstrip('.')}"
 
     @property
+    def about_width(self) -> str | None:
+        """Why intervals are wider than those of near-normal seeds, in words; None where they are not."""
+        wide = [one for one in self.comparisons if one.widening > 1 and one.estimate and one.estimate.interval]
+        if not wide:
+            return None
+        needed = wide[0].normal_from
+        why = "they are not" if needed is None else f"{needed} seeds of each arm could show it"
+        return f"intervals are {wide[0].widening:g} times as wide as those of near-normal seeds: {why}"
+
+    @property
     def difference_unit(self) -> str:
         return f"ratios of {self.metric.title}" if self.ratio else self.metric.title
 

@@ -1,4 +1,4 @@
-"""What more seeds would decide, by the differences and variances of the runs that there are."""
+"""What more seeds would decide, by what the runs that there are leave possible."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Forecast:
 def forecast(
     comparisons: Iterable[Comparison], counts: Sequence[int], looks: LookPlan | None, power: float
 ) -> tuple[Forecast, ...]:
-    """Returns what each number of seeds would decide with this power, if differences are as large as observed.
+    """Returns what each number of seeds would decide with this power, by the predictive distribution of the present
+    ones: a difference that was observed by luck is not taken as the truth.
 
     counts: ascending. With a plan of looks they are its looks, and each has its share of the error; else each is taken
     to be the number of seeds from the start. Comparisons without an interval are left out.
@@ -45,29 +46,18 @@ def forecast(
         error = LEVEL * by_look.get(count, 1.0)
         pending = [one for one in family if one not in different and one not in equal]
         for one in sorted(pending, key=_p):
-            if _differs(one, count, error * shares.difference / (len(family) - len(different)), power):
+            level = error * shares.difference / (len(family) - len(different))
+            within = error * shares.equality / max(len(family) - len(equal), 1)
+            assert one.estimate is not None
+            shows = one.estimate.decided(count, level, one.margin, within, one.widening_at(count))
+            if shows.different >= power:
                 different.append(one)
-            elif _is_equal(one, count, error * shares.equality / (len(family) - len(equal)), power):
+            elif shows.equal >= power:
                 equal.append(one)
         undecided = [one for one in pending if one not in different and one not in equal]
         arms = frozenset(arm for one in pending for arm in one.weights)
         forecasts.append(Forecast(count, _names(different), _names(equal), _names(undecided), arms))
     return tuple(forecasts)
-
-
-def _differs(comparison: Comparison, seeds: int, level: float, power: float) -> bool:
-    """Returns whether so many seeds detect the observed difference."""
-    estimate = comparison.estimate
-    assert estimate is not None and estimate.variances is not None
-    return estimate.variances.detectable(seeds, level, power) <= abs(estimate.difference)
-
-
-def _is_equal(comparison: Comparison, seeds: int, level: float, power: float) -> bool:
-    """Returns whether so many seeds show that the observed difference lies within the margin."""
-    estimate = comparison.estimate
-    assert estimate is not None and estimate.variances is not None
-    room = (comparison.margin or 0.0) - abs(estimate.difference)
-    return room > 0 and estimate.variances.detectable(seeds, level, (1 + power) / 2) <= room
 
 
 def _names(comparisons: Iterable[Comparison]) -> tuple[str, ...]:

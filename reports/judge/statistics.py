@@ -28,31 +28,35 @@ Where documents differ in size and their own values vary equally, resampling mak
 far its own value may vary, and the interval would cover the truth 98 % of the time or more. In that case ``document``
 is the variance between the documents' own values, all weighted equally, times the sum of squared shares: the large
 document is assumed to vary as the others do. Where short documents vary more than it, the interval is too wide.
+
+All of this takes seeds as near normal. Where that is not shown (``normality``), the standard error over seeds is
+multiplied by a ``widening``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import nctdtrinc, stdtrit
+from scipy.special import bdtr, nctdtrinc, stdtr, stdtrit
 
 Array = NDArray[np.float64]
 
 RESAMPLES = 10_000
 LEVEL = 0.05
 POWER = 0.8
-POWER_OF_AN_END = (1 + POWER) / 2
-"""The power for one end of an interval with which both ends together have a power of 0.8."""
 MOST_SEEDS = 1000
+FUTURES = 2000
+"""The draws of what more seeds may show."""
 MOST_GROUPS = 512
 DOMINANT = 1 / 4
 """The share of the total size from which on a single document is too large for resampling."""
+MOST_EXACT, DRAWN_SIGNS = 14, 20_000
 _CHUNK = 1024
 _LEAST_P = 1e-12
 
@@ -64,22 +68,44 @@ class ConfidenceInterval(NamedTuple):
     high: float
 
 
+class Chances(NamedTuple):
+    """With which probability seeds show that there is a difference, that it lies within the margin, and one of both."""
+
+    different: float
+    equal: float
+    either: float
+
+
 @dataclass(frozen=True)
 class PairedDifference:
     """A paired difference, in units of the metric, with its intervals and p-value.
 
     ``interval`` decides verdicts; ``over_seeds`` (Student's t, documents fixed) and ``bootstrap`` (percentiles over
     seeds and documents) are for comparison. All three and ``p`` are None for a single seed and where all seeds
-    give the same difference.
+    give the same difference. ``pairs`` and ``resampled`` are what they are computed from.
     """
 
     difference: float
     seeds: int
     interval: ConfidenceInterval | None = None
     over_seeds: ConfidenceInterval | None = None
-    bootstrap: ConfidenceInterval | None = None
     p: float | None = None
     variances: Variances | None = None
+    pairs: Array | None = field(default=None, compare=False, repr=False)
+    resampled: Resampled | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def bootstrap(self) -> ConfidenceInterval | None:
+        """The percentiles over seeds and documents, computed when they are asked for, since they decide nothing."""
+        return None if self.pairs is None else _percentiles(self.pairs, self.resampled)
+
+    def as_if_normal(self, level: float) -> PairedDifference:
+        """Returns the same with the interval of near-normal seeds at a level."""
+        if self.variances is None or self.variances.widening == 1:
+            return self
+        variances = replace(self.variances, widening=1.0)
+        interval = _interval_around(self.difference, variances.half_width(level))
+        return replace(self, interval=interval, p=variances.p(self.difference), variances=variances)
 
     def p_within(self, margin: float) -> float | None:
         """Returns the level at which the interval just lies within plus and minus a margin: 1 if the difference does
@@ -87,24 +113,39 @@ class PairedDifference:
         room = margin - abs(self.difference)
         return None if self.variances is None else self.variances.p(room) if room > 0 else 1.0
 
-    def seeds_within(self, margin: float, level: float = LEVEL) -> int | None:
-        """Returns how many seeds would show with a power of 0.8 that the observed difference lies within a margin.
+    def decided(self, seeds: int, level: float, margin: float | None, within: float, widening: float) -> Chances:
+        """Returns with which probability this many seeds, the present ones among them, show that there is a difference,
+        and that it lies within the margin.
 
-        None where up to 1,000 would not.
+        It is the mean over what the present seeds leave possible: the posterior of mean and variance under a flat
+        prior. level, within: of both statements. widening: of the intervals then. Both are 0 without an interval.
         """
-        room = margin - abs(self.difference)
-        return self.variances.seeds_needed(room, level, POWER_OF_AN_END) if self.variances and room > 0 else None
+        if self.variances is None or seeds <= self.seeds:
+            return Chances(0.0, 0.0, 0.0)
+        means, variances = self._future(seeds)
+        half = replace(self.variances, widening=widening).half_widths(seeds, variances, level)
+        different = np.abs(means) > half
+        half = replace(self.variances, widening=widening).half_widths(seeds, variances, within or 1.0)
+        equal = np.abs(means) + half < (margin or 0.0)
+        return Chances(*(float(np.mean(one)) for one in (different, equal, different | equal)))
+
+    def _future(self, seeds: int) -> tuple[Array, Array]:
+        """Returns the mean and the variance over seeds that this many seeds may have [draws] each."""
+        assert self.variances is not None
+        now, new = self.seeds, seeds - self.seeds
+        generator = np.random.default_rng(3)
+        squares = (now - 1) * self.variances.seed
+        variance = squares / generator.chisquare(now - 1, FUTURES)
+        deviation = np.sqrt(variance)
+        true = self.difference + deviation * generator.standard_normal(FUTURES) / math.sqrt(now)
+        mean = true + deviation * generator.standard_normal(FUTURES) / math.sqrt(new)
+        more = variance * generator.chisquare(new - 1, FUTURES) if new > 1 else 0.0
+        total = squares + more + now * new / seeds * (self.difference - mean) ** 2
+        return (now * self.difference + new * mean) / seeds, total / (seeds - 1)
 
     def detectable(self, level: float = LEVEL) -> float | None:
         """Returns the smallest difference that this many seeds detect at a level with a power of 0.8."""
         return self.variances.detectable(self.seeds, level) if self.variances else None
-
-    def seeds_needed(self, level: float = LEVEL) -> int | None:
-        """Returns how many seeds would detect the observed difference with a power of 0.8.
-
-        None where up to 1,000 would not, as with too few documents.
-        """
-        return self.variances.seeds_needed(self.difference, level) if self.variances else None
 
 
 @dataclass(frozen=True)
@@ -167,11 +208,15 @@ def _shared_covariance(values: Array) -> float:
 
 
 def estimate(
-    differences: Sequence[float] | Array, resampled: Resampled | None = None, level: float = LEVEL
+    differences: Sequence[float] | Array,
+    resampled: Resampled | None = None,
+    level: float = LEVEL,
+    widening: float = 1.0,
 ) -> PairedDifference:
     """Returns the mean of paired differences, one per seed, with intervals; without documents they cover seeds only.
 
-    level: that of the interval which decides verdicts. Raises ValueError where a difference is not finite.
+    level: that of the interval which decides verdicts. widening: what its part over seeds is multiplied by. Raises
+    ValueError where a difference is not finite.
     """
     pairs = np.asarray(differences, dtype=np.float64)
     _require_finite(pairs, "a paired difference")
@@ -179,17 +224,79 @@ def estimate(
     mean = float(pairs.mean())
     if seeds < 2 or np.ptp(pairs) <= 1e-12 * max(1.0, float(np.abs(pairs).max())):
         return PairedDifference(mean, seeds)
-    variances = Variances.measure(pairs, resampled)
-    over_seeds = variances.half_width(LEVEL, documents=False)
+    variances = Variances.measure(pairs, resampled, widening)
+    over_seeds = replace(variances, widening=1.0).half_width(LEVEL, documents=False)
     return PairedDifference(
         difference=mean,
         seeds=seeds,
         interval=_interval_around(mean, variances.half_width(level)),
         over_seeds=_interval_around(mean, over_seeds),
-        bootstrap=_percentiles(pairs, resampled),
         p=variances.p(mean),
         variances=variances,
+        pairs=pairs,
+        resampled=resampled,
     )
+
+
+@dataclass(frozen=True)
+class MedianDifference(PairedDifference):
+    """The median of paired differences, with the interval between two of them, whatever their distribution.
+
+    ``bounds`` holds of each pair of order statistics its level (the sign test's), the ends, and ``document``, the
+    standard error of the documents, which widens them by its t quantile.
+    """
+
+    bounds: tuple[tuple[float, float, float], ...] = ()
+    document: float = 0.0
+    freedom: float = math.inf
+
+    def p_within(self, margin: float) -> float | None:
+        if not self.bounds:
+            return None
+        rooms = ((level, min(margin - high, low + margin)) for level, low, high in self.bounds)
+        return self._level(rooms)
+
+    def p_of_zero(self) -> float | None:
+        """Returns the level at which the interval just touches zero; None without an interval."""
+        return self._level((level, max(low, -high)) for level, low, high in self.bounds) if self.bounds else None
+
+    def half_widened(self, level: float) -> float:
+        """Returns what documents add to each end at a level."""
+        return quantile(self.freedom, level) * self.document if self.document else 0.0
+
+    def _level(self, rooms: Iterable[tuple[float, float]]) -> float:
+        """Returns the lowest level at which a bound keeps its room. rooms: levels, and the room beyond an end."""
+        levels = [max(level, self._document_level(room)) for level, room in rooms if room > 0]
+        return min(levels, default=1.0)
+
+    def _document_level(self, room: float) -> float:
+        return 2 * float(stdtr(min(self.freedom, 1e6), -room / self.document)) if self.document else 0.0
+
+
+def estimate_median(
+    differences: Sequence[float] | Array, resampled: Resampled | None = None, level: float = LEVEL
+) -> PairedDifference:
+    """Returns the median of paired differences, one per seed, with the interval of the sign test: its ends are observed
+    differences, and six seeds bound it at 5 %. Raises ValueError where a difference is not finite.
+
+    level: that of the interval, which is None where it takes more seeds.
+    """
+    pairs = np.sort(np.asarray(differences, dtype=np.float64))
+    _require_finite(pairs, "a paired difference")
+    count = len(pairs)
+    bounds = tuple(
+        (2 * float(bdtr(k, count, 0.5)), float(pairs[k]), float(pairs[count - 1 - k])) for k in range(count // 2)
+    )
+    has_documents = resampled is not None and (resampled.sizes > 0).sum() >= 2
+    document = math.sqrt(resampled.variance()) if resampled is not None and has_documents else 0.0
+    freedom = resampled.freedom if resampled is not None and has_documents else math.inf
+    found = MedianDifference(float(np.median(pairs)), count, bounds=bounds, document=document, freedom=freedom)
+    if count < 2:
+        return found
+    within = [(low, high) for one, low, high in bounds if one <= level]
+    wider = found.half_widened(level)
+    interval = ConfidenceInterval(within[-1][0] - wider, within[-1][1] + wider) if within else None
+    return replace(found, interval=interval, p=found.p_of_zero())
 
 
 @dataclass(frozen=True)
@@ -197,20 +304,21 @@ class Variances:
     """The variances of a mean difference.
 
     ``seed`` is that of a single seed, which is divided by the number of seeds; ``document`` is that of the documents,
-    which all seeds share.
+    which all seeds share. ``widening``: what the standard error over seeds is multiplied by.
     """
 
     seeds: int
     seed: float
     document: float
     document_freedom: float
+    widening: float = 1.0
 
     @classmethod
-    def measure(cls, pairs: Array, resampled: Resampled | None) -> Variances:
+    def measure(cls, pairs: Array, resampled: Resampled | None, widening: float = 1.0) -> Variances:
         seed = float(pairs.var(ddof=1))
         if resampled is None or (resampled.sizes > 0).sum() < 2:
-            return cls(len(pairs), seed, 0.0, math.inf)
-        return cls(len(pairs), seed, resampled.variance(), resampled.freedom)
+            return cls(len(pairs), seed, 0.0, math.inf, widening)
+        return cls(len(pairs), seed, resampled.variance(), resampled.freedom, widening)
 
     def half_width(self, level: float, documents: bool = True) -> float:
         """Returns half of the interval at a level such as 0.05; without documents, of Student's t over seeds."""
@@ -221,13 +329,24 @@ class Variances:
 
         It is the larger of the two half-widths of the module's docstring.
         """
-        seed = self.seed / seeds
+        seed = self.widening**2 * self.seed / seeds
         fixed = factor(seeds - 1) * math.sqrt(seed)
         if not (documents and self.document):
             return fixed
         total = seed + self.document
         freedom = total**2 / (seed**2 / (seeds - 1) + self.document**2 / self.document_freedom)
         return max(factor(freedom) * math.sqrt(total), fixed)
+
+    def half_widths(self, seeds: int, variances: Array, level: float) -> Array:
+        """Returns the half-widths of intervals of this many seeds with these variances over seeds, which they take the
+        place of ``seed`` [n]."""
+        seed = self.widening**2 * variances / seeds
+        fixed = quantile(seeds - 1, level) * np.sqrt(seed)
+        if not self.document:
+            return np.asarray(fixed)
+        total = seed + self.document
+        freedom = total**2 / (seed**2 / (seeds - 1) + self.document**2 / self.document_freedom)
+        return np.maximum(np.abs(stdtrit(freedom, level / 2)) * np.sqrt(total), fixed)
 
     def p(self, difference: float) -> float:
         """Returns the p-value: the level at which the interval just touches zero, at least 1e-12."""
@@ -247,7 +366,8 @@ class Variances:
         return self._scaled_error(seeds, lambda freedom: _detectable_shift(freedom, level, power))
 
     def seeds_needed(self, difference: float, level: float = LEVEL, power: float = POWER) -> int | None:
-        """Returns the smallest number of seeds that detects ``difference`` with this power, or None above 1,000."""
+        """Returns the smallest number of seeds that detects a difference of this size with this power, or None above
+        1,000, as with too few documents."""
         if self.detectable(MOST_SEEDS, level, power) > abs(difference):
             return None
         few, enough = 1, MOST_SEEDS
@@ -256,6 +376,34 @@ class Variances:
             is_enough = self.detectable(middle, level, power) <= abs(difference)
             few, enough = (few, middle) if is_enough else (middle, enough)
         return enough
+
+
+def sign_flip_p(differences: Sequence[float] | Array, margin: float | None = None) -> float:
+    """Returns the p-value of the permutation of signs: that differences are symmetric around zero or, with a margin,
+    around its nearer end. It assumes no normality, and is exact up to 14 seeds; beyond, it takes 20,000 draws.
+
+    Its smallest value is 2 / 2**seeds (half of it with a margin): below 5 % from six seeds on.
+    """
+    pairs = np.asarray(differences, dtype=np.float64)
+    if margin is not None:
+        return max(_one_sided(margin - pairs), _one_sided(margin + pairs))
+    return min(1.0, 2 * min(_one_sided(pairs), _one_sided(-pairs)))
+
+
+def _one_sided(pairs: Array) -> float:
+    """Returns the share of signs with which the sum is at least as large as observed, which counts as drawn."""
+    sums = _signs(len(pairs)) @ np.abs(pairs)
+    larger = int(np.count_nonzero(sums >= pairs.sum() - 1e-9 * np.abs(pairs).sum()))
+    return larger / len(sums) if len(pairs) <= MOST_EXACT else (larger + 1) / (len(sums) + 1)
+
+
+@lru_cache(maxsize=4)
+def _signs(seeds: int) -> Array:
+    """Returns all signs of the differences of these seeds [2**seeds, seeds], or 20,000 drawn ones."""
+    if seeds > MOST_EXACT:
+        return np.random.default_rng(2).choice(np.array([-1.0, 1.0]), (DRAWN_SIGNS, seeds))
+    bits: NDArray[np.int64] = (np.arange(2**seeds)[:, None] >> np.arange(seeds)) & 1
+    return 1.0 - 2.0 * bits
 
 
 def resampled_sums(columns: Array, resamples: int = RESAMPLES, seed: int = 0) -> Array:

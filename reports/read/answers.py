@@ -15,6 +15,8 @@ from lit_transformers.records.files import write_json
 from reports.read.study import ReportError, Study
 
 ANSWERS = "answers.json"
+FORMER = "former_verdicts.json"
+"""Beside the publications: by folder and comparison, the verdict of the judgement that they were published with."""
 STATED_LATER = "Which comparisons answer the question was stated after these results were known."
 
 
@@ -25,6 +27,19 @@ def with_answer(study: Study, directory: Path) -> Study:
     if answer is None or study.plan.answer is not None:
         return study
     return replace(study, plan=replace(study.plan, answer=tuple(answer)), notes=(*study.notes, STATED_LATER))
+
+
+def former_verdicts(directory: Path) -> dict[str, str]:
+    """Returns the verdicts that the study of this folder was published with, by comparison; empty where none are kept.
+    Raises ReportError where the file is damaged."""
+    path = directory.parent / FORMER
+    if not path.exists():
+        return {}
+    try:
+        former: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
+        return dict(former.get(directory.name, {}))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ReportError(f"{path}: damaged ({error}); restore it: git checkout {path.name}") from None
 
 
 def write_answers(folder: Path, answers: Mapping[str, Sequence[str]]) -> Path:

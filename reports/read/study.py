@@ -27,6 +27,8 @@ from lit_transformers.records.study_folder import require_name
 from reports.read.measurements import NOTHING, Array, DocumentLosses, Measurements, read_curves, read_documents
 from reports.read.outputs import OUTPUTS, with_outputs, words_of
 
+NOT_FINITE = "is not finite"
+
 
 class ReportError(ValueError):
     """Raised where a report cannot be written; its message is one line that names the file and the remedy."""
@@ -43,6 +45,13 @@ class Run:
     missing: str | None
     value: float = math.nan
     measurements: Measurements = NOTHING
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it ended with a loss or a value that is infinite or no number: an outcome, unlike a lost run."""
+        if self.record is None or self.missing is None:
+            return False
+        return self.record.diverged or self.missing.endswith(NOT_FINITE)
 
     @property
     def lacks_measurement(self) -> bool:
@@ -237,7 +246,7 @@ def _outcome(record: Record | str, metric: Metric) -> tuple[str | None, float, R
     if value is None:
         return f"no {metric.name} in its record", math.nan, record
     if not math.isfinite(value):
-        return f"{metric.name} is not finite", math.nan, record
+        return f"{metric.name} {NOT_FINITE}", math.nan, record
     return None, value, record
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "answer",
     "costs_text",
     "effect_text",
+    "frequency_text",
     "further_answers",
     "headline",
     "interval_of",
@@ -30,11 +31,12 @@ __all__ = [
 _MOST = 8
 _COSTS = (("flops_per_token", "FLOPs per token"), ("seconds", "time"))
 _EQUAL = "equal"
-_VERDICTS: tuple[Verdict, ...] = ("better", "worse", "equal", "differs", "unresolved")
+_VERDICTS: tuple[Verdict, ...] = ("better", "worse", "equal", "identical", "differs", "unresolved")
 _TITLES: dict[Verdict, str] = {
     "better": "Better",
     "worse": "Worse",
     "equal": "Equal",
+    "identical": "Identical in every seed",
     "differs": "Depends on each other",
     "unresolved": "Open",
 }
@@ -111,7 +113,8 @@ def _main_result(findings: Findings) -> str:
     if not primary:
         return "No comparison is planned: there is a single arm."
     others = [comparison for comparison in leading(findings) if comparison not in primary]
-    return " ".join(filter(None, [*_by_verdict(findings, primary), _rest(others)]))
+    often = (frequency_text(findings, one) for one in primary)
+    return " ".join(filter(None, [*_by_verdict(findings, primary), *often, _rest(others)]))
 
 
 def _by_verdict(findings: Findings, primary: Sequence[Comparison]) -> Iterator[str]:
@@ -142,20 +145,41 @@ def _by_verdict(findings: Findings, primary: Sequence[Comparison]) -> Iterator[s
 def _addition(findings: Findings, verdict: Verdict, group: Sequence[Comparison], names: Mapping[str, str]) -> str:
     """Returns what makes a difference equal, or how many seeds it would take to decide what is open."""
     if verdict == "equal":
-        return f" ({findings.margin})"
+        return f" ({findings.margin}{_not_excluded(group)})"
     if verdict != "unresolved":
         return ""
+    doubts = dict.fromkeys(one.doubt for one in group if one.doubt)
+    if len(doubts) == 1 and all(one.doubt for one in group):
+        return f" ({next(iter(doubts))})"
     nearest = min(group, key=lambda candidate: (seeds_or_infinity(candidate), -_size(candidate)))
     of_these = "" if len(group) == 1 else f" on {names[nearest.name]}"
     number, comma, otherwise = (seeds_needed(nearest) or "").partition(", ")
     return f"; a verdict{of_these} would take {number} seeds{comma}{otherwise}{_range(nearest)}" if number else ""
 
 
+def _not_excluded(group: Iterable[Comparison]) -> str:
+    """Returns which share of runs beyond the margin the seeds of equal comparisons do not exclude."""
+    shares = [share for one in group if (share := one.share_not_excluded) is not None]
+    return f"; up to {max(shares):.0%} of runs may lie beyond it" if shares else ""
+
+
+def frequency_text(findings: Findings, comparison: Comparison) -> str:
+    """Returns in a sentence how often the arms of a comparison learn; nothing where all or none of their seeds have."""
+    frequency = comparison.frequency
+    if frequency is None:
+        return ""
+    label = findings.study.plan.labels.alone
+    parts = []
+    for arm, count in frequency.learned.items():
+        low, high = frequency.interval(arm)
+        parts.append(f"{label(arm)} learns in {count} of {frequency.seeds} seeds ({low:.0%} to {high:.0%})")
+    return f"{', '.join(parts)}: {'decided' if frequency.is_decided else 'open'} (McNemar's p = {frequency.p:.2g})."
+
+
 def _range(comparison: Comparison) -> str:
-    """Returns how many seeds a verdict would take at the least and at the most, by the interval of the difference; the
-    observed one alone promises more than it holds."""
+    """Returns how many seeds would decide in half and in 95 % of cases."""
     fewest, most = ("over 1,000" if number is None else str(number) for number in comparison.seeds_range)
-    return "" if fewest == most else f" ({fewest} to {most} by its interval)"
+    return "" if fewest == most else f" (in half of cases {fewest}, in 95 % {most})"
 
 
 def _signed_difference(findings: Findings, comparison: Comparison) -> str:
@@ -217,8 +241,10 @@ def sentence(findings: Findings, comparison: Comparison) -> str:
     cost = costs_text(findings, comparison)
     parts = [
         _result_text(findings, comparison),
+        *([comparison.doubt] if comparison.doubt else []),
         *_detectable_texts(findings, comparison),
         *([f"at {cost}"] if cost else []),
+        *([often] if (often := frequency_text(findings, comparison).rstrip(".")) else []),
     ]
     return f"{'; '.join(parts)}."
 
@@ -286,7 +312,7 @@ def _result_text(findings: Findings, comparison: Comparison) -> str:
         return f"{_capitalized_name(findings, comparison)}: no answer ({comparison.reason})"
     verdict = comparison.verdict or f"no verdict ({comparison.reason})"
     if verdict == "equal":
-        verdict = f"equal ({findings.margin})"
+        verdict = f"equal ({findings.margin}{_not_excluded([comparison])})"
     return f"{_capitalized_name(findings, comparison)}: {_change_with_interval(findings, comparison)}: {verdict}"
 
 

@@ -29,6 +29,7 @@ from reports.show.overview import (
     agreements_text,
     answers,
     by_system,
+    changed_verdicts,
     disagreements,
     findings_note,
     findings_of,
@@ -266,6 +267,8 @@ def _parts(entries: Sequence[GalleryEntry], page: str) -> Iterator[tuple[str, It
     yield "Open", [to_html(unresolved) if unresolved.rows else element("p", NOTHING_OPEN)]
     floors = unmeasured_floors(entries)
     yield "Not judged", [to_html(unjudged) if unjudged.rows else Html(), paragraphs([floors] if floors else [])]
+    changed = changed_verdicts(entries, page)
+    yield changed.title, [to_html(changed) if changed.rows else Html()]
     yield "Every comparison", [_comparisons(entry) for entry in entries if entry.judged]
     yield "How agreement is decided", [paragraphs(rules(entries))]
 

@@ -18,6 +18,7 @@ from reports.judge.agreement import (
     WITHDRAWN_RULE,
     GalleryEntry,
     JudgedComparison,
+    chance_of,
 )
 from reports.judge.comparisons import Comparison
 from reports.judge.effects import RelativeEffect, relative_effect
@@ -35,8 +36,8 @@ MOST_FINDINGS = 10
 NOTHING_OPEN = "Nothing is open."
 NOT_JUDGED = "not judged"
 _MOST_ANSWERS, _MOST_NAMES = 3, 3
-_DECIDED = ("better", "worse", "equal")
-VERDICTS = ("better", "worse", "equal", "differs", "unresolved", NOT_JUDGED, "withdrawn")
+_DECIDED = ("better", "worse", "equal", "identical")
+VERDICTS = ("better", "worse", "equal", "identical", "differs", "unresolved", NOT_JUDGED, "withdrawn")
 
 
 class Finding(NamedTuple):
@@ -92,6 +93,12 @@ def summary(entries: Sequence[GalleryEntry]) -> str:
         f"{number} stud{'y' if number == 1 else 'ies'}, {sum(agreements[name] for name in AGREEMENTS)} comparisons"
     )
     tally = ", ".join(f"{name} {agreements[name]}" for name in AGREEMENTS)
+    chance = chance_of(entries)
+    if chance.directional:
+        tally += (
+            f". Of {chance.directional} with a direction {chance.agree} have that of their source, where chance gives "
+            f"half (p = {chance.p:.2f}, studies as clusters)"
+        )
     apart = f" Withdrawn, and not counted: {', '.join(withdrawn)}." if withdrawn else ""
     return (
         "Which changes to a Transformer help, how much, at which cost, and does the paper that proposed them agree? "
@@ -128,7 +135,7 @@ def findings_note(chosen: Sequence[Finding]) -> str:
 def _finding(entry: GalleryEntry, judged: JudgedComparison, page: str) -> Finding:
     findings, comparison = entry.findings, judged.comparison
     effect = relative_effect(entry.name, findings, judged)
-    has_size = comparison.verdict != "equal" and not findings.ratio
+    has_size = comparison.verdict not in ("equal", "identical") and not findings.ratio
     size = f" by {abs(effect.ours):.3g} %" if isinstance(effect, RelativeEffect) and has_size else ""
     cost = costs_text(findings, comparison, level="")
     source = "no published number"
@@ -292,8 +299,7 @@ def open_comparisons(entries: Sequence[GalleryEntry], page: str) -> Table:
     )
     rows = tuple(row for entry in entries if (row := _open_row(entry, page)))
     notes = (
-        "The seeds needed are those that would show, four times out of five, the observed difference or that it lies "
-        "within the study's margin.",
+        "The seeds needed are those that would decide four times out of five, by what the present ones leave possible.",
     )
     return Table("open", "Unresolved comparisons and the seeds they need", columns, rows, notes)
 
@@ -311,6 +317,23 @@ def _open_row(entry: GalleryEntry, page: str) -> tuple[Cell, ...] | None:
         Cell(comparisons[0].name),
         *(Cell(seeds_needed(one)) for one in (comparisons[0], half, last)),
     )
+
+
+def changed_verdicts(entries: Sequence[GalleryEntry], page: str) -> Table:
+    """Returns a table of the comparisons that have another verdict than the one which they were published with."""
+    columns = (Column("Study"), Column("Comparison"), Column("Former verdict"), Column("Verdict"), Column("Why"))
+    rows = []
+    for entry in entries:
+        for one in entry.findings.comparisons:
+            former, now = entry.former.get(one.name), one.verdict or "none"
+            if former and former != now:
+                why = one.doubt or one.reason or ""
+                rows.append((_study_cell(entry, page), Cell(one.name), Cell(former), Cell(now), Cell(why)))
+    notes = (
+        "The judgement has changed since these studies were measured: it holds where some seeds learn late, where "
+        "differences are skewed, and where arms know all or nothing. Nothing was trained anew.",
+    )
+    return Table("changed", "Verdicts that the judgement has changed", columns, tuple(rows), notes)
 
 
 def not_judged(entries: Sequence[GalleryEntry], page: str) -> Table:

@@ -112,6 +112,8 @@ def _doubt(findings: Findings, comparison: Comparison) -> str:
     """Returns why there is no verdict, or why one is open though the interval of the comparison excludes zero."""
     if comparison.verdict is None:
         return comparison.reason or ""
+    if comparison.doubt:
+        return comparison.doubt
     if comparison.verdict != "unresolved" or not excludes_zero(comparison):
         return ""
     family = len([one for one in findings.comparisons if one.adjusted is not None])

@@ -215,7 +215,8 @@ def _closing(findings: Findings) -> Iterator[str]:
     better = _BETTER[findings.study.plan.goal]
     counted = any(cost_of(run, _COSTS[0]) is not None for run in findings.study.runs)
     cost = "FLOPs per token" if counted else "time"
-    yield f"{ratio} {findings.metric.title}; {better} is better. Cost: {cost}.{margin}"
+    width = f" Over seeds, {findings.about_width}." if findings.about_width else ""
+    yield f"{ratio} {findings.metric.title}; {better} is better. Cost: {cost}.{margin}{width}"
     yield from further_answers(findings)
     by_reason: dict[str, list[str]] = {}
     for one in findings.shown:

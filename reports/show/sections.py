@@ -81,6 +81,7 @@ def all_tables(findings: Findings) -> tuple[Table, ...]:
         context(findings),
         *([] if of_rows else [ranking(findings)]),
         differences(findings, contrasts, "differences", "Paired differences"),
+        frequencies(findings),
         *([] if of_rows else [effects_table]),
         *(further_differences(further, number) for number, further in enumerate(findings.further, start=1)),
         bleu_tests(findings),
@@ -315,11 +316,60 @@ def differences(findings: Findings, comparisons: Sequence[Comparison], name: str
         for one in comparisons
     )
     notes = [f"Equal: {findings.margin}."] if findings.margin else []
+    notes += _doubts(comparisons, names.levels)
+    if width := findings.about_width:
+        notes.append(f"Over seeds, {width}.")
     if any(one.verdict == "unresolved" and excludes_zero(one) for one in comparisons):
         notes.append(
             "Intervals are of one comparison each; verdicts allow for all of them (p after Holm's correction)."
         )
     return Table(name, title, columns, rows, tuple(notes), unit)
+
+
+def _doubts(comparisons: Sequence[Comparison], levels: Mapping[str, str]) -> Iterator[str]:
+    """Yields why verdicts were taken back, each reason once, and what the seeds of equal arms do not exclude."""
+    by_doubt: dict[str, list[str]] = {}
+    for one in comparisons:
+        if one.doubt:
+            by_doubt.setdefault(one.doubt, []).append(levels[one.name])
+    for doubt, doubted in by_doubt.items():
+        yield f"{', '.join(doubted)}: {doubt}."
+    for one in comparisons:
+        if one.verdict == "equal" and one.beyond:
+            count, total = one.beyond
+            yield (
+                f"{levels[one.name]}: {count} of {total} seeds lie beyond the margin, which does not exclude that "
+                f"{one.share_not_excluded:.0%} of runs do."
+            )
+
+
+def frequencies(findings: Findings) -> Table:
+    """Returns a table of how often arms learn, where one of a comparison learns in some seeds and not in others."""
+    label = findings.study.plan.labels.alone
+    columns = (
+        Column("Comparison"),
+        Column("Arm"),
+        Column("Learned in", "count"),
+        Column("Seeds", "count"),
+        Column("95 % interval", "interval", decimals=2),
+        Column("p (McNemar)", "p"),
+        Column("Verdict"),
+    )
+    rows = []
+    for one in findings.shown:
+        frequency = one.frequency
+        for arm, count in frequency.learned.items() if frequency else ():
+            assert frequency is not None
+            low, high = frequency.interval(arm)
+            verdict = Cell("differs" if frequency.is_decided else "unresolved")
+            cells = (Cell(count), Cell(frequency.seeds), Cell(low=low, high=high), Cell(frequency.p), verdict)
+            rows.append((Cell(one.name), Cell(label(arm)), *cells))
+    notes = (
+        "A seed has learned if it comes at least a stated share of the way from what is reached without learning to "
+        "the best value; a run that diverged has not. Differences of these comparisons are of the seeds in which both "
+        "arms have learned.",
+    )
+    return Table("frequencies", "How often arms learn", columns, tuple(rows), notes)
 
 
 def further_differences(further: Findings, number: int) -> Table:
@@ -371,7 +421,7 @@ def _comparison_cells(findings: Findings, comparison: Comparison, columns: int) 
 
 
 def seeds_needed(comparison: Comparison) -> str | None:
-    """Returns as text how many seeds would detect the observed difference, or None where it cannot be computed."""
+    """Returns as text how many seeds would decide a comparison, or None where it cannot be computed."""
     estimate = comparison.estimate
     if estimate is None or estimate.p is None:
         return None

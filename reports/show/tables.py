@@ -232,6 +232,7 @@ VERDICT_STYLES = {
     "better": "bold green",
     "worse": "bold red",
     "equal": "bold cyan",
+    "identical": "bold cyan",
     "differs": "bold",
     "unresolved": "yellow",
 }

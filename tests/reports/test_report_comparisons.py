@@ -23,6 +23,7 @@ from study_on_disk import (
 from lit_transformers.scores import ENTITY_COLUMNS
 from reports.judge.comparisons import Comparison, compare
 from reports.judge.measures import measure_of
+from reports.judge.normality import WIDENING
 from reports.judge.statistics import holm
 from reports.read.measurements import as_documents
 from reports.read.study import load_study
@@ -64,7 +65,7 @@ def test_a_difference_is_the_mean_of_the_paired_ones(tmp_path: Path) -> None:
     comparisons, _ = compare_arms(tmp_path)
     estimate = comparisons[OFF_AGAINST_ON].estimate
     assert estimate is not None and estimate.interval is not None
-    half_width = 4.302653 * 0.1 / math.sqrt(3)
+    half_width = WIDENING * 4.302653 * 0.1 / math.sqrt(3)
     assert estimate.difference == pytest.approx(0.2)
     assert estimate.interval == pytest.approx((0.2 - half_width, 0.2 + half_width), rel=1e-5)
     assert comparisons[OFF_AGAINST_ON].documents == 10

@@ -316,7 +316,7 @@ def test_the_index_counts_by_system_and_links_to_every_study(folder: Path, tmp_p
     text = write_gallery(folder).read_text()
     assert (folder / "effects.png").is_file() and "](effects.png)" in text
     page = write_site(folder, tmp_path)
-    tally = "agrees 1, disagrees 1, unresolved 0, not judged 0, no published number 1."
+    tally = "agrees 1, disagrees 1, unresolved 0, not judged 0, in another unit 0, no published number 1."
     assert f"3 studies, 3 comparisons: {tally}" in text
     rows = [line.split(" | ") for line in section(text, "Studies").splitlines() if line.startswith("| ")][2:]
     assert [row[0] for row in rows] == ["| Transformer-XL", "| ", "| No source"]

@@ -96,8 +96,8 @@ def test_a_table_gives_mean_and_spread_by_hand(tmp_path: Path) -> None:
     assert row(page, f"{ON} (baseline)") == [f"{ON} (baseline)", "2.10 ± 0.10", "3"]
     assert "51 ± 1 s" in row(page.partition("## Cost")[2], ON)
     cells = row(page, "recurrence=off against the baseline")
-    # half-width 0.2484; Student's t of 0.2 / (0.1 / sqrt(3)) with 2 degrees of freedom
-    assert cells[1:5] == ["0.20", "-0.05 to 0.45", "unresolved", "0.074"]
+    # half-width 0.2484 times 2.5; Student's t of 0.2 / (2.5 * 0.1 / sqrt(3)) with 2 degrees of freedom
+    assert cells[1:5] == ["0.20", "-0.42 to 0.82", "unresolved", "0.300"]
 
 
 def test_what_all_arms_share_stands_above_their_column_and_whole_names_in_the_csv(tmp_path: Path) -> None:

@@ -65,8 +65,7 @@ def test_the_report_from_runs_equals_the_report_from_results_byte_for_byte(tmp_p
     figures = {
         "learning_curves": "Learning curves: mean over seeds, of up to 8 arms with a band from the least to the "
         "greatest.",
-        "differences": "Paired differences with their 95 % intervals. Verdicts allow for all comparisons, so an "
-        "interval without zero may be unresolved.",
+        "differences": "Paired differences with their 95 % intervals.",
     }
     assert "was damaged" in page.read_text()
     assert markdown(findings, all_tables(findings), figures) == page.read_text()

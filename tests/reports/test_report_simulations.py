@@ -15,6 +15,7 @@ from lit_transformers.records.record import Record
 from reports.judge import evidence, statistics
 from reports.judge.comparisons import compare
 from reports.judge.measures import measure_of
+from reports.judge.statistics import LEVEL
 from reports.read.measurements import DocumentLosses, Measurements
 from reports.read.study import Run, Study
 
@@ -131,7 +132,8 @@ def simulated(generator: np.random.Generator, corpus: Corpus, variation: Variati
 
 
 def outcomes(corpus: Corpus, seeds: int, variations: Sequence[Variation], studies: int) -> tuple[float, float]:
-    """Returns the share of intervals that hold zero, the truth, and the share of studies with a verdict on any arm."""
+    """Returns the share of intervals of near-normal seeds that hold zero, the truth, and that of studies with a verdict
+    on any arm."""
     generator, study_plan = np.random.default_rng(seeds), plan(corpus, seeds)
     covered, wrong_studies = [], 0
     for number in range(studies):
@@ -139,7 +141,8 @@ def outcomes(corpus: Corpus, seeds: int, variations: Sequence[Variation], studie
         variation = variations[number % len(variations)]
         comparisons = compare(simulated(generator, corpus, variation, study_plan), notes)
         assert not notes and all(comparison.documents for comparison in comparisons)
-        intervals = [comparison.estimate.interval for comparison in comparisons if comparison.estimate]
+        estimates = [comparison.estimate.as_if_normal(LEVEL) for comparison in comparisons if comparison.estimate]
+        intervals = [one.interval for one in estimates]
         covered += [interval.low <= 0 <= interval.high for interval in intervals if interval]
         wrong_studies += any(comparison.verdict in ("better", "worse") for comparison in comparisons)
     return float(np.mean(covered)), wrong_studies / studies

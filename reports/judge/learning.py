@@ -1,0 +1,136 @@
+"""Which seeds of an arm have learned, and how often arms learn within their budget.
+
+A seed has learned where its value has come at least a share of the way from what is reached without learning to what
+can be reached. Both follow from the data: from the value of who knows nothing to the best possible one where these are
+known; else from the best floor to the median of the best arm that reads the same data. The study states the share, or
+it is ``LEAST`` of ``known``. A run that diverged has not learned. A run that was lost, for example with its machine,
+says nothing and is to be done again.
+
+Where an arm has learned in some seeds and not in others, a comparison has two answers: how often its arms learn, by
+exact binomial intervals (Clopper and Pearson 1934) and McNemar's exact test over seeds, which both arms share; and how
+good they are in the seeds in which all of them have learned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import bdtr, betaincinv
+
+from lit_transformers.records.floors import Floors
+from reports.judge.known import LEAST
+from reports.judge.statistics import LEVEL, ConfidenceInterval
+from reports.read.study import Run, Study
+
+__all__ = ["Bounds", "Frequency", "bounds", "learned_runs", "share_interval", "share_not_excluded", "threshold"]
+
+_ACCURACY = re.compile(r"accuracy(@\d+)?$")
+"""The metrics whose best value is 1, whatever is measured."""
+
+
+@dataclass(frozen=True)
+class Frequency:
+    """In how many of the ``seeds`` of a comparison each of its two arms has learned.
+
+    p: of McNemar's exact test, that the arms learn equally often. ``adjusted`` and ``level``: as in ``Comparison``.
+    """
+
+    learned: Mapping[str, int]
+    seeds: int
+    p: float
+    adjusted: float | None = None
+    level: float = LEVEL
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether one arm is shown to learn more often than the other."""
+        return self.adjusted is not None and self.adjusted < LEVEL
+
+    def interval(self, arm: str) -> ConfidenceInterval:
+        """Returns the 95 % interval of the share of seeds in which an arm learns."""
+        return share_interval(self.learned[arm], self.seeds)
+
+    @classmethod
+    def of(cls, learned: Mapping[str, Sequence[bool]]) -> Frequency:
+        """Returns the frequency of two arms. learned: of each, whether it has learned, seed by seed."""
+        one, other = learned.values()
+        more, less = (sum(a and not b for a, b in zip(*pair, strict=True)) for pair in ((one, other), (other, one)))
+        p = min(1.0, 2 * float(bdtr(min(more, less), more + less, 0.5))) if more + less else 1.0
+        return cls({arm: sum(seeds) for arm, seeds in learned.items()}, len(one), p)
+
+
+def share_interval(count: int, total: int, level: float = LEVEL) -> ConfidenceInterval:
+    """Returns the exact interval of a share of which ``count`` of ``total`` were observed."""
+    low = float(betaincinv(count, total - count + 1, level / 2)) if count else 0.0
+    high = float(betaincinv(count + 1, total - count, 1 - level / 2)) if count < total else 1.0
+    return ConfidenceInterval(low, high)
+
+
+def share_not_excluded(count: int, total: int) -> float:
+    """Returns the largest share that ``count`` of ``total`` runs do not exclude with 95 % confidence."""
+    return float(betaincinv(count + 1, total - count, 1 - LEVEL)) if count < total else 1.0
+
+
+class Bounds(NamedTuple):
+    """What is reached without learning, and the best possible value; None where they are not known."""
+
+    floor: float | None
+    best: float | None
+
+
+def bounds(study: Study, arm: str) -> Bounds:
+    """Returns the bounds of an arm's data: known values, else the best floor and, of accuracies, the perfect score."""
+    planned = next(one for one in study.plan.arms if one.name == arm)
+    references, floors = planned.references or study.plan.references, _floors_of(study, arm)
+    floor = floors.best(study.plan.metric) if floors else None
+    value = floor.value if floor else None
+    if references:
+        known = references[0].value
+        return Bounds(known if value is None or _is_better(study, known, value) else value, references[-1].value)
+    return Bounds(value, 1.0 if _ACCURACY.search(study.plan.metric.name) else None)
+
+
+def threshold(study: Study, arm: str) -> float | None:
+    """Returns the value from which on a seed of an arm has learned; None where nothing tells what it is."""
+    planned = next(one for one in study.plan.arms if one.name == arm)
+    references = planned.references or study.plan.references
+    share = LEAST if study.plan.metric.learned is None else study.plan.metric.learned
+    if references:
+        start, end = references[0].value, references[-1].value
+        return start + share * (end - start)
+    floors = _floors_of(study, arm)
+    floor = floors.best(study.plan.metric) if floors else None
+    if floor is None or floors is None:
+        return None
+    readers = floors.arms or tuple(study.arm_names)
+    medians = [float(np.median([run.value for run in runs])) for name in readers if (runs := study.finished(name))]
+    best = (min if study.plan.metric.goal == "minimize" else max)(medians, default=floor.value)
+    is_beyond = _is_better(study, best, floor.value)
+    return floor.value + share * (best - floor.value) if is_beyond else None
+
+
+def _floors_of(study: Study, arm: str) -> Floors | None:
+    """Returns the floors of the data that an arm reads; None where they were not measured."""
+    own = study.floors
+    if own is None or not own.arms or arm in own.arms:
+        return own
+    return next((other for other in own.others if arm in other.arms), None)
+
+
+def learned_runs(study: Study) -> dict[tuple[str, int], bool]:
+    """Returns by arm and seed whether a run has learned, of every run that has finished or diverged."""
+    limits = {arm: threshold(study, arm) for arm in study.arm_names}
+    runs = [run for run in study.runs if run.missing is None or run.diverged]
+    return {(run.arm, run.seed): _has_learned(study, run, limits[run.arm]) for run in runs}
+
+
+def _has_learned(study: Study, run: Run, limit: float | None) -> bool:
+    return not run.diverged and (limit is None or run.value == limit or _is_better(study, run.value, limit))
+
+
+def _is_better(study: Study, value: float, other: float) -> bool:
+    return value < other if study.plan.metric.goal == "minimize" else value > other
