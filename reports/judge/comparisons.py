@@ -77,6 +77,8 @@ class Comparison:
     of the seeds in which all have learned. widening: as in ``normality``, and ``normal_from`` the number of seeds from
     which near-normal seeds could be shown; None where the seeds show that they are not. doubt: why a verdict was taken
     back. beyond: of how many finished seeds (the second number) the difference lies beyond the margin (the first).
+    of_all_seeds: the mean over all finished seeds and their number, where these are more than those that decided: an
+    effect that was decided early is too large on average, by chance.
     """
 
     name: str
@@ -98,6 +100,7 @@ class Comparison:
     normal_from: int | None = None
     doubt: str | None = None
     beyond: tuple[int, int] | None = None
+    of_all_seeds: tuple[float, int] | None = None
     differences: tuple[float, ...] = ()
 
     @property
@@ -511,8 +514,8 @@ def _judge(
     """Returns every comparison as it is at the look that decides it or, undecided, at the last one, corrected over all
     that may have a verdict. measured: the comparisons at each look."""
     family = {index for comparisons in measured for index, one in enumerate(comparisons) if _p(one) is not None}
-    asked = {~index for comparisons in measured for index, one in enumerate(comparisons) if one.frequency}
-    shares = error_shares(len(family | asked), margin)
+    frequencies = {~index for comparisons in measured for index, one in enumerate(comparisons) if one.frequency}
+    shares = error_shares(len(family | frequencies), margin)
     judged: list[Comparison] = list(measured[0])
     different: set[int] = set()
     equal: set[int] = set()
@@ -526,7 +529,7 @@ def _judge(
         }
         within = {index: p for index in p_values if (p := _p_within(judged[index])) is not None}
         tested = p_values | often
-        differing = step_down(tested, len(family | asked) - len(different), shares.difference * look.share)
+        differing = step_down(tested, len(family | frequencies) - len(different), shares.difference * look.share)
         alike = step_down(within, len(family) - len(equal), shares.equality * look.share)
         for index, (adjusted, level) in differing.items():
             if index < 0:
@@ -567,14 +570,19 @@ def _with_verdict(comparison: Comparison, goal: Goal | None) -> Comparison:
 
 
 def _reconsidered(comparison: Comparison, study: Study, evidence: Evidence) -> Comparison:
-    """Returns a comparison with the seeds beyond its margin, all that have finished; without "equal" if these are more
-    than a tenth."""
-    if comparison.margin is None or not comparison.weights or not comparison.differences:
+    """Returns a comparison with what all of its seeds show that have finished, also those after its decision: their
+    mean, and how many lie beyond the margin; without "equal" if these are more than a tenth."""
+    if not comparison.weights or not comparison.differences:
         return comparison
     seeds, learned, arms = evidence.seeds([*comparison.weights]), learned_runs(study), [*comparison.weights]
     if comparison.frequency:
         seeds = [seed for seed in seeds if _all(learned, arms, seed)]
-    beyond = sum(abs(one) > comparison.margin for one in evidence.pairs(comparison.weights, seeds))
+    pairs = evidence.pairs(comparison.weights, seeds)
+    if len(pairs) > len(comparison.differences):
+        comparison = replace(comparison, of_all_seeds=(sum(pairs) / len(pairs), len(pairs)))
+    if comparison.margin is None:
+        return comparison
+    beyond = sum(abs(one) > comparison.margin for one in pairs)
     comparison = replace(comparison, beyond=(beyond, len(seeds)))
     if comparison.verdict != "equal" or not comparison.has_many_beyond:
         return comparison

@@ -290,13 +290,13 @@ def estimate_median(
     has_documents = resampled is not None and (resampled.sizes > 0).sum() >= 2
     document = math.sqrt(resampled.variance()) if resampled is not None and has_documents else 0.0
     freedom = resampled.freedom if resampled is not None and has_documents else math.inf
-    found = MedianDifference(float(np.median(pairs)), count, bounds=bounds, document=document, freedom=freedom)
+    median = MedianDifference(float(np.median(pairs)), count, bounds=bounds, document=document, freedom=freedom)
     if count < 2:
-        return found
+        return median
     within = [(low, high) for one, low, high in bounds if one <= level]
-    wider = found.half_widened(level)
+    wider = median.half_widened(level)
     interval = ConfidenceInterval(within[-1][0] - wider, within[-1][1] + wider) if within else None
-    return replace(found, interval=interval, p=found.p_of_zero())
+    return replace(median, interval=interval, p=median.p_of_zero())
 
 
 @dataclass(frozen=True)

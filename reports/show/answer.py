@@ -323,6 +323,9 @@ def _change_with_interval(findings: Findings, comparison: Comparison) -> str:
     interval = interval_of(findings, comparison)
     certainty = f"{estimate.seeds} seed{'s' if estimate.seeds > 1 else ''}"
     certainty = f"95 % interval {interval}, {certainty}" if interval else certainty
+    if comparison.of_all_seeds:
+        mean, seeds = comparison.of_all_seeds
+        certainty += f"; {_signed(findings, mean)} in all {seeds}"
     return f"{_signed(findings, estimate.difference)} {_unit(findings)} ({certainty})"
 
 
