@@ -71,7 +71,7 @@ class Failing:
 def test_workers_send_all_batches_before_a_failure_as_they_are(workers: int) -> None:
     batches = Reading(lambda _: Failing(), Shard(), workers).batches()
     received = []
-    with pytest.raises(DataError, match="^no thirty-sixth$"):
+    with pytest.raises(DataError, match=r"^no thirty-sixth$"):
         received.extend(batch for batch in iter(lambda: next(batches), None))
     expected = [Numbers.numbered(number) for number in range(36)]
     for batch, other in zip(received, expected, strict=True):

@@ -197,10 +197,10 @@ def config(path: Path, **changes: Any) -> LanguageDataConfig:
 
 
 def write_corpus(folder: Path, first: int) -> None:
-    for split in ("train", "validation"):
+    for split, step in (("train", 1), ("validation", 3)):
         (folder / split).mkdir(parents=True, exist_ok=True)
         for number in range(12):
-            words = (f"{(first + number + place) % 40}" for place in range(5 + number))
+            words = (f"{(first + number + step * place) % 40}" for place in range(5 + number))
             (folder / split / f"{number}.txt").write_text(" ".join(words))
 
 
@@ -210,19 +210,21 @@ def read(data_config: LanguageDataConfig) -> list[Any]:
 
 
 def test_data_read_their_own_symbols_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where another tokenizer, another text at the same place, or another split was read before."""
+    """Where another tokenizer, another text at the same place, another split or a part of a document was read
+    before."""
     write_corpus(tmp_path / "corpus", 0)
-    configs = [config(tmp_path / "corpus"), config(tmp_path / "corpus", **{"tokenizer.minimum": 12})]
+    cut, fewer_words = {"evaluation.bytes": 40, "evaluation.last": "cut"}, {"tokenizer.minimum": 12}
+    configs = [config(tmp_path / "corpus", **changes) for changes in (cut, {}, fewer_words)]
     alone = []
     for number, data_config in enumerate(configs):
         monkeypatch.setenv("LIT_CACHE", str(tmp_path / f"alone{number}"))
         alone.append(read(data_config))
     monkeypatch.setenv("LIT_CACHE", str(tmp_path / "shared"))
-    assert [read(data_config) for data_config in configs] == alone and alone[0] != alone[1]
+    assert [read(data_config) for data_config in configs] == alone and alone[0] != alone[1] != alone[2]
     write_corpus(tmp_path / "corpus", 7)
-    changed = read(configs[0])
+    changed = read(configs[1])
     monkeypatch.setenv("LIT_CACHE", str(tmp_path / "afterwards"))
-    assert changed == read(configs[0]) != alone[0]
+    assert changed == read(configs[1]) != alone[1]
 
 
 @pytest.mark.slow
