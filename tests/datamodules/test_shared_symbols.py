@@ -196,12 +196,13 @@ def config(path: Path, **changes: Any) -> LanguageDataConfig:
     return LanguageDataConfig.from_dict(plain).override(changes)
 
 
-def write_corpus(folder: Path, first: int) -> None:
+def write_corpus(folder: Path, order: Sequence[int]) -> None:
+    """Writes texts to twelve files of each split, in an order that no tokenizer depends on."""
     for split, step in (("train", 1), ("validation", 3)):
         (folder / split).mkdir(parents=True, exist_ok=True)
-        for number in range(12):
-            words = (f"{(first + number + step * place) % 40}" for place in range(5 + number))
-            (folder / split / f"{number}.txt").write_text(" ".join(words))
+        for file, number in enumerate(order):
+            words = (f"{(number + step * place) % 40}" for place in range(5 + number))
+            (folder / split / f"{file}.txt").write_text(" ".join(words) + "\n")
 
 
 def read(data_config: LanguageDataConfig) -> list[Any]:
@@ -212,7 +213,7 @@ def read(data_config: LanguageDataConfig) -> list[Any]:
 def test_data_read_their_own_symbols_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where another tokenizer, another text at the same place, another split or a part of a document was read
     before."""
-    write_corpus(tmp_path / "corpus", 0)
+    write_corpus(tmp_path / "corpus", range(12))
     cut, fewer_words = {"evaluation.bytes": 40, "evaluation.last": "cut"}, {"tokenizer.minimum": 12}
     configs = [config(tmp_path / "corpus", **changes) for changes in (cut, {}, fewer_words)]
     alone = []
@@ -221,7 +222,7 @@ def test_data_read_their_own_symbols_alone(tmp_path: Path, monkeypatch: pytest.M
         alone.append(read(data_config))
     monkeypatch.setenv("LIT_CACHE", str(tmp_path / "shared"))
     assert [read(data_config) for data_config in configs] == alone and alone[0] != alone[1] != alone[2]
-    write_corpus(tmp_path / "corpus", 7)
+    write_corpus(tmp_path / "corpus", range(12)[::-1])
     changed = read(configs[1])
     monkeypatch.setenv("LIT_CACHE", str(tmp_path / "afterwards"))
     assert changed == read(configs[1]) != alone[1]
@@ -232,10 +233,11 @@ def test_workers_and_epochs_encode_a_document_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoded: list[int]
 ) -> None:
     monkeypatch.setenv("LIT_CACHE", str(tmp_path / "cache"))
-    write_corpus(tmp_path / "corpus", 0)
+    write_corpus(tmp_path / "corpus", range(12))
     from_workers = read(config(tmp_path / "corpus", workers=3))
     written = sum(path.stat().st_size for path in tmp_path.glob("cache/symbols/*/*.symbols"))
-    assert written == 2 * 2 * sum(1 + 5 + number for number in range(12)), "two bytes a symbol and boundary, two splits"
+    symbols = sum(1 + 5 + number + 1 for number in range(12))
+    assert written == 2 * 2 * symbols, "two bytes for each word, line end and boundary of both splits"
     assert read(config(tmp_path / "corpus")) == from_workers and not encoded
 
 
