@@ -72,11 +72,11 @@ class Reading(NamedTuple):
         """Yields what workers make. Each has a loader of its own, for one loader takes a batch of each in turn."""
         loaders = [_loader(_WorkerChunks(self, cursor, number)) for number in range(self.workers)]
         for loader in cycle(loaders):
-            for sent in loader:
-                yield from sent.batches()
-                if sent.failure is not None:
-                    raise DataError(sent.failure)
-                if sent.ends_chunk:
+            for message in loader:
+                yield from message.batches()
+                if message.failure is not None:
+                    raise DataError(message.failure)
+                if message.ends_chunk:
                     break
             else:
                 return
@@ -113,7 +113,7 @@ class _Tensor(NamedTuple):
         return content[self.start : self.start + size].view(self.dtype).view(self.shape)
 
 
-class _Sent(NamedTuple):
+class _SentBatches(NamedTuple):
     """Batches that a worker sends together. To send one tensor takes both processes a millisecond, so there is one.
 
     content: the bytes of all tensors. outlines: the batches, with a ``_Tensor`` in place of each tensor. ends_chunk:
@@ -126,7 +126,7 @@ class _Sent(NamedTuple):
     failure: str | None = None
 
     @classmethod
-    def of(cls, batches: list[Any], ends_chunk: bool, failure: str | None = None) -> _Sent:
+    def of(cls, batches: list[Any], ends_chunk: bool, failure: str | None = None) -> _SentBatches:
         size, tensors = 0, list[tuple[int, Tensor]]()
 
         def outline(tensor: Tensor) -> _Tensor:
@@ -147,14 +147,14 @@ class _Sent(NamedTuple):
             yield _with_tensors(outline, _Tensor, lambda tensor: tensor.read(self.content))
 
 
-class _WorkerChunks(IterableDataset[_Sent]):
+class _WorkerChunks(IterableDataset[_SentBatches]):
     """The batches of the chunks that one of a reading's workers makes, of each chunk at most CHUNK together."""
 
     def __init__(self, reading: Reading, cursor: str, number: int) -> None:
         self.reading, self.cursor, self.number = reading, cursor, number
 
-    def __iter__(self) -> Iterator[_Sent]:
-        made: list[Any] = []
+    def __iter__(self) -> Iterator[_SentBatches]:
+        together: list[Any] = []
         try:
             batches = self.reading.opened(self.cursor)
             passed_over = self.number
@@ -162,16 +162,16 @@ class _WorkerChunks(IterableDataset[_Sent]):
                 for _ in range(passed_over):
                     batches.skip()
                 for batch in batches.chunk():
-                    if len(made) == CHUNK:
-                        yield _Sent.of(made, ends_chunk=False)
-                        made = []
-                    made.append(batch)
-                if not made:
+                    if len(together) == CHUNK:
+                        yield _SentBatches.of(together, ends_chunk=False)
+                        together = []
+                    together.append(batch)
+                if not together:
                     return
-                yield _Sent.of(made, ends_chunk=True)
-                made, passed_over = [], self.reading.workers - 1
+                yield _SentBatches.of(together, ends_chunk=True)
+                together, passed_over = [], self.reading.workers - 1
         except DataError as error:
-            yield _Sent.of(made, ends_chunk=True, failure=str(error))
+            yield _SentBatches.of(together, ends_chunk=True, failure=str(error))
 
 
 def _with_tensors(batch: Any, kind: type[Any], change: Callable[[Any], Any]) -> Any:

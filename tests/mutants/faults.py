@@ -2193,8 +2193,8 @@ DATA_FAULTS = (
         "elastic",
         "a worker makes the chunks of others too",
         "datamodules/core/loading.py",
-        "made, passed_over = [], self.reading.workers - 1",
-        "made, passed_over = [], 0",
+        "together, passed_over = [], self.reading.workers - 1",
+        "together, passed_over = [], 0",
         (f"{READERS}test_workers_make_the_batches_of_one_process[strings]",),
     ),
     Fault(
@@ -2337,8 +2337,8 @@ DATA_FAULTS = (
         "data",
         "batches that a worker made before a failure are lost",
         "datamodules/core/loading.py",
-        "_Sent.of(made, ends_chunk=True, failure=str(error))",
-        "_Sent.of([], ends_chunk=True, failure=str(error))",
+        "_SentBatches.of(together, ends_chunk=True, failure=str(error))",
+        "_SentBatches.of([], ends_chunk=True, failure=str(error))",
         (f"{DATA}loading.py::test_workers_send_all_batches_before_a_failure_as_they_are[1]",),
     ),
     Fault(
