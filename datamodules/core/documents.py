@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar, get_args
 
@@ -86,6 +86,14 @@ class DocumentStream(ABC):
     @abstractmethod
     def take(self) -> tuple[int, Document] | None:
         """Returns the next document with its ordinal, or None at the end."""
+
+    def take_unread(self) -> tuple[int, Callable[[], Document]] | None:
+        """Hook: takes the next document as its ordinal and a function that reads it. By default it is read at once."""
+        taken = self.take()
+        if taken is None:
+            return None
+        ordinal, document = taken
+        return ordinal, lambda: document
 
 
 class Documents(ABC):

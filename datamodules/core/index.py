@@ -12,9 +12,9 @@ import shutil
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -32,6 +32,7 @@ from datamodules.core.documents import (
     cache_folder,
 )
 from datamodules.core.errors import DataError
+from datamodules.core.permutations import shuffled
 from datamodules.core.preparing import TextCount, lines_while
 from datamodules.core.reading import OPEN_FILES, cut, damage
 from lit_transformers.config import Plain, canonical_hash
@@ -260,11 +261,6 @@ def _index(folder: Path, split: Split) -> npt.NDArray[np.void]:
     return np.memmap(path, RECORD, mode="r")
 
 
-@lru_cache(maxsize=2)
-def _order(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    return np.random.default_rng([seed, epoch]).permutation(count)
-
-
 class IndexedDocuments(Documents):
     """The documents of one split of an index; the ordinal of a document is its row in the index. Cheap to pickle."""
 
@@ -335,10 +331,14 @@ class _Shuffled(DocumentStream):
         self.taken = int(state)
 
     def take(self) -> tuple[int, Document]:
+        ordinal, read = self.take_unread()
+        return ordinal, read()
+
+    def take_unread(self) -> tuple[int, Callable[[], Document]]:
         epoch, place = divmod(self.taken, self.count)
-        ordinal = int(_order(self.count, self.seed, epoch)[place])
+        ordinal = int(shuffled(self.count, self.seed, epoch)[place])
         self.taken += 1
-        return ordinal, self.documents[ordinal]
+        return ordinal, partial(self.documents.__getitem__, ordinal)
 
 
 class _InOrder(DocumentStream):
@@ -355,11 +355,18 @@ class _InOrder(DocumentStream):
         self.ordinal = int(state)
 
     def take(self) -> tuple[int, Document] | None:
+        taken = self.take_unread()
+        return None if taken is None else (taken[0], taken[1]())
+
+    def take_unread(self) -> tuple[int, Callable[[], Document]] | None:
         if self.ordinal >= self.count:
             return None
         ordinal, self.ordinal = self.ordinal, self.ordinal + 1
+        return ordinal, partial(self._read, ordinal)
+
+    def _read(self, ordinal: int) -> Document:
         document = self.documents[ordinal]
-        if self.ordinal == self.count:
-            before = self.documents.bytes_within(self.limit) - len(document.text)
-            document = self.limit.applied(document, before)
-        return ordinal, document
+        if ordinal + 1 < self.count:
+            return document
+        before = self.documents.bytes_within(self.limit) - len(document.text)
+        return self.limit.applied(document, before)

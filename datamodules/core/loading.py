@@ -16,8 +16,9 @@ from datamodules.core.errors import DataError
 __all__ = ["CHUNK", "Batches", "EvaluationLoader", "Reading", "TrainingLoader", "in_order"]
 
 CHUNK = 4
-"""Batches of a chunk where the order of the data does not say, and those that a worker makes ahead. Each tensor of them
-takes a file descriptor, of which a process has about a thousand."""
+"""Batches of a chunk where the order of the data does not say, and those that a worker sends together."""
+ALIGNMENT = 16
+"""Each tensor begins at a multiple of so many bytes in what a worker sends."""
 
 
 class Batches(Protocol):
@@ -71,12 +72,12 @@ class Reading(NamedTuple):
         """Yields what workers make. Each has a loader of its own, for one loader takes a batch of each in turn."""
         loaders = [_loader(_WorkerChunks(self, cursor, number)) for number in range(self.workers)]
         for loader in cycle(loaders):
-            for item in loader:
-                if item is None:
+            for message in loader:
+                yield from message.batches()
+                if message.failure is not None:
+                    raise DataError(message.failure)
+                if message.ends_chunk:
                     break
-                if isinstance(item, _Failure):
-                    raise DataError(item.reason)
-                yield item
             else:
                 return
 
@@ -89,7 +90,7 @@ def _loader(chunks: _WorkerChunks) -> Iterator[Any]:
             batch_size=None,
             num_workers=1,
             collate_fn=_identity,
-            prefetch_factor=CHUNK,
+            prefetch_factor=1,
             generator=torch.Generator(),
         )
     )
@@ -99,45 +100,94 @@ def _identity(item: Any) -> Any:
     return item
 
 
-class _Failure(NamedTuple):
-    """A DataError that a worker passes on as an item, because raising it there would wrap it into a traceback."""
+class _Tensor(NamedTuple):
+    """A tensor among the bytes of others, from the byte ``start`` on."""
 
-    reason: str
+    start: int
+    dtype: torch.dtype
+    shape: torch.Size
+
+    def read(self, content: Tensor) -> Tensor:
+        """Returns the tensor, a view of the bytes."""
+        size = self.shape.numel() * self.dtype.itemsize
+        return content[self.start : self.start + size].view(self.dtype).view(self.shape)
 
 
-class _WorkerChunks(IterableDataset[Any]):
-    """The batches of the chunks that one of a reading's workers makes, None after each chunk."""
+class _SentBatches(NamedTuple):
+    """Batches that a worker sends together. To send one tensor takes both processes a millisecond, so there is one.
+
+    content: the bytes of all tensors. outlines: the batches, with a ``_Tensor`` in place of each tensor. ends_chunk:
+    whether these are the last of a chunk. failure: a DataError, which would come as a traceback if it was raised there.
+    """
+
+    content: Tensor
+    outlines: list[Any]
+    ends_chunk: bool
+    failure: str | None = None
+
+    @classmethod
+    def of(cls, batches: list[Any], ends_chunk: bool, failure: str | None = None) -> _SentBatches:
+        size, tensors = 0, list[tuple[int, Tensor]]()
+
+        def outline(tensor: Tensor) -> _Tensor:
+            nonlocal size
+            start, size = size, size + -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+            tensors.append((start, tensor))
+            return _Tensor(start, tensor.dtype, tensor.shape)
+
+        outlines = [_with_tensors(batch, Tensor, outline) for batch in batches]
+        content = torch.empty(size, dtype=torch.uint8)
+        for start, tensor in tensors:
+            content[start : start + tensor.nbytes] = tensor.contiguous().flatten().view(torch.uint8)
+        return cls(content, outlines, ends_chunk, failure)
+
+    def batches(self) -> Iterator[Any]:
+        """Yields the batches as they were."""
+        for outline in self.outlines:
+            yield _with_tensors(outline, _Tensor, lambda tensor: tensor.read(self.content))
+
+
+class _WorkerChunks(IterableDataset[_SentBatches]):
+    """The batches of the chunks that one of a reading's workers makes, of each chunk at most CHUNK together."""
 
     def __init__(self, reading: Reading, cursor: str, number: int) -> None:
         self.reading, self.cursor, self.number = reading, cursor, number
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[_SentBatches]:
+        together: list[Any] = []
         try:
             batches = self.reading.opened(self.cursor)
             passed_over = self.number
             while True:
                 for _ in range(passed_over):
                     batches.skip()
-                batch = None
                 for batch in batches.chunk():
-                    yield batch
-                if batch is None:
+                    if len(together) == CHUNK:
+                        yield _SentBatches.of(together, ends_chunk=False)
+                        together = []
+                    together.append(batch)
+                if not together:
                     return
-                yield None
-                passed_over = self.reading.workers - 1
+                yield _SentBatches.of(together, ends_chunk=True)
+                together, passed_over = [], self.reading.workers - 1
         except DataError as error:
-            yield _Failure(str(error))
+            yield _SentBatches.of(together, ends_chunk=True, failure=str(error))
+
+
+def _with_tensors(batch: Any, kind: type[Any], change: Callable[[Any], Any]) -> Any:
+    """Returns a batch with its parts of a kind changed, also those in mappings."""
+
+    def changed(part: Any) -> Any:
+        if isinstance(part, Mapping):
+            return {name: changed(column) for name, column in part.items()}
+        return change(part) if isinstance(part, kind) else part
+
+    return batch._replace(**{name: changed(part) for name, part in batch._asdict().items()})
 
 
 def pinned(batch: Any) -> Any:
     """Returns a batch in pinned memory, from which a GPU copies while the host continues."""
-    return batch._replace(**{name: _pinned(part) for name, part in batch._asdict().items()})
-
-
-def _pinned(part: Any) -> Any:
-    if isinstance(part, Mapping):
-        return {name: _pinned(column) for name, column in part.items()}
-    return part.pin_memory() if isinstance(part, Tensor) else part
+    return _with_tensors(batch, Tensor, Tensor.pin_memory)
 
 
 class TrainingLoader:

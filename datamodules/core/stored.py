@@ -11,11 +11,17 @@ import numpy as np
 from datamodules.core.documents import Document
 from datamodules.core.integers import IntegerWriter, mapped
 from datamodules.core.tokenizers import Symbols, Tokenizer, encode_document
+from lit_transformers.batch import Vocabulary
 
-__all__ = ["StoredSymbols", "SymbolWriter"]
+__all__ = ["StoredSymbols", "SymbolWriter", "symbol_type"]
 
 NARROW = 1 << 16
 """Symbols of a vocabulary of at most this size take two bytes each."""
+
+
+def symbol_type(vocabulary: Vocabulary) -> np.dtype[Any]:
+    """Returns the type of stored symbols."""
+    return np.dtype(np.uint16 if vocabulary.size <= NARROW else np.int32)
 
 
 class SymbolWriter:
@@ -25,7 +31,8 @@ class SymbolWriter:
     def __init__(self, file: BinaryIO, starts: IntegerWriter, tokenizer: Tokenizer) -> None:
         self.file, self.starts, self.tokenizer = file, starts, tokenizer
         self.unknown = 0
-        self.narrow = tokenizer.vocabulary.size <= NARROW
+        self.type = symbol_type(tokenizer.vocabulary)
+        self.narrow = self.type == np.uint16
         starts.append(0)
 
     @property
@@ -43,7 +50,7 @@ class SymbolWriter:
             symbols = encode_document(self.tokenizer, document)
         if self.tokenizer.unknown is not None:
             self.unknown += int((symbols == self.tokenizer.unknown).sum())
-        self.file.write(symbols.astype(np.uint16 if self.narrow else np.int32).tobytes())
+        self.file.write(symbols.astype(self.type).tobytes())
         if len(symbols) or keep_empty:
             self.starts.append(self.starts.last + len(symbols))
 

@@ -56,6 +56,7 @@ Errors = Literal["strict", "replace"]
 SAMPLE_BYTES = 50_000_000
 """The text that merges and pieces are learned on by default."""
 UNKNOWN, LINE_END = "<unk>", "<eos>"
+PARALLELISM = "TOKENIZERS_PARALLELISM"
 SPECIAL_NAMES = {"[CLS]": ("[CLS]", "<s>"), "[SEP]": ("[SEP]", "</s>"), "[MASK]": ("[MASK]", "<mask>")}
 """The names that a pretrained tokenizer may give to each special symbol: those of BERT, then those of RoBERTa."""
 
@@ -78,9 +79,11 @@ class Tokenizer(ABC):
     kind      the name by which checkpoints and caches know the class, which no other class may have
     unknown   the symbol of text that has no symbol of its own; None where all text has one
     specials  the special symbols that a pretrained tokenizer has; None where the boundary is the only one
+    keeps_symbols  whether symbols of language modelling are kept in the cache; False where to encode costs as little
     """
 
     kind: ClassVar[str]
+    keeps_symbols: ClassVar[bool] = True
     kinds: ClassVar[dict[str, type[Tokenizer]]] = {}
     vocabulary: Vocabulary
     unknown: int | None = None
@@ -229,6 +232,8 @@ class BytesConfig(TokenizerConfig, kind="bytes"):
 class Bytes(Tokenizer, kind="bytes"):
     """Symbols 0 to 255 are the bytes."""
 
+    keeps_symbols: ClassVar[bool] = False
+
     def __init__(self) -> None:
         self.vocabulary = Vocabulary(size=257, boundary=256, unit="byte", byte_lengths=(*(1,) * 256, 0))
 
@@ -267,6 +272,8 @@ class Characters(Tokenizer, kind="characters"):
 
     An unknown character counts as one byte, the minimum, so that bits per byte are never underestimated.
     """
+
+    keeps_symbols: ClassVar[bool] = False
 
     def __init__(self, alphabet: str, errors: Errors) -> None:
         self.alphabet, self.errors = alphabet, errors
@@ -401,8 +408,15 @@ class BPEConfig(TokenizerConfig, kind="bpe"):
         with learned_texts(self.kind, documents, self.errors, self.train_bytes, self.sample_bytes) as texts:
             model.train_from_iterator(texts, trainer)
         # The library complains when a process that has used its threads forks, as data loaders do.
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        _encode_in_this_thread()
         return BPE(model.to_str(), self.errors)
+
+
+def _encode_in_this_thread() -> None:
+    """Keeps the library from starting as many threads as there are cores in every process that encodes: processes share
+    the work. TOKENIZERS_PARALLELISM of the environment remains as it is."""
+    if PARALLELISM not in os.environ:
+        os.environ[PARALLELISM] = "false"
 
 
 class BPE(Tokenizer, kind="bpe"):
@@ -419,10 +433,12 @@ class BPE(Tokenizer, kind="bpe"):
         self.vocabulary = Vocabulary(size=size + 1, boundary=size, unit="piece", byte_lengths=(*lengths, 0))
 
     def encode(self, text: bytes) -> Symbols:
+        _encode_in_this_thread()
         [encoded] = self.model.encode_batch_fast([text.decode(errors=self.errors)])  # without offsets into the text
         return np.array(encoded.ids, np.int32)
 
     def encode_words(self, words: Sequence[str]) -> list[Symbols]:
+        _encode_in_this_thread()
         return [np.array(encoded.ids, np.int32) for encoded in self.model.encode_batch_fast(spaced(words))]
 
     def encode_with_offsets(self, text: str) -> tuple[Symbols, Offsets]:
@@ -484,7 +500,7 @@ class WordPieceConfig(TokenizerConfig, kind="wordpiece"):
         trainer = trainers.WordPieceTrainer(vocab_size=self.size, special_tokens=["[UNK]"], show_progress=False)
         with learned_texts(self.kind, documents, self.errors, self.train_bytes, self.sample_bytes) as texts:
             model.train_from_iterator(texts, trainer)
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        _encode_in_this_thread()
         return _piece_tokenizer(model.to_str(), self.errors)
 
 
@@ -609,10 +625,12 @@ class PieceTokenizer(Tokenizer, kind="pieces"):
         return next((symbol for symbol in symbols if symbol is not None), None)
 
     def encode(self, text: bytes) -> Symbols:
+        _encode_in_this_thread()
         [encoded] = self.model.encode_batch_fast([text.decode(errors=self.errors)], add_special_tokens=False)
         return np.array(encoded.ids, np.int32)
 
     def encode_words(self, words: Sequence[str]) -> list[Symbols]:
+        _encode_in_this_thread()
         every = self.model.encode_batch_fast(spaced(words), add_special_tokens=False)
         return [np.array(encoded.ids, np.int32) for encoded in every]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from random import Random
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -13,8 +12,9 @@ import numpy.typing as npt
 
 from datamodules.core.documents import Shard
 from datamodules.core.errors import DataError
+from datamodules.core.permutations import shuffled
 
-__all__ = ["Endless", "Once", "Order", "Visit", "Visits", "Windows", "cut", "shuffled"]
+__all__ = ["Endless", "Once", "Order", "Visit", "Visits", "Windows", "cut"]
 
 Item = TypeVar("Item")
 Read = TypeVar("Read")
@@ -47,8 +47,13 @@ class Endless:
 
     def slice(self, start: int, stop: int) -> list[int]:
         """Returns the ordinals from place ``start`` to ``stop``, counted over all passes."""
-        places = map(self.epoch, range(start, stop))
-        return [int(shuffled(self.count, self.seed, epoch)[place]) for epoch, place in places]
+        ordinals: list[int] = []
+        while start < stop:
+            epoch, place = self.epoch(start)
+            read = shuffled(self.count, self.seed, epoch)[place : place + stop - start].tolist()
+            ordinals += read
+            start += len(read)
+        return ordinals
 
     def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
         """Returns the batches of a window, which are sorted by length, in random order."""
@@ -64,15 +69,19 @@ class Once:
     """
 
     def __init__(self, count: int, limit: int | None, documents: npt.NDArray[np.int64] | None = None) -> None:
+        self.ordinals: Sequence[int] = range(count)
+        if limit is None:
+            return
         if documents is None:
-            self.ordinals = [*(range(count) if limit is None else sorted(shuffled(count, 0, 0)[:limit].tolist()))]
+            self.ordinals = sorted(shuffled(count, 0, 0)[:limit].tolist())
         else:
-            chosen = shuffled(int(documents[-1]) + 1, 0, 0)[:limit]
-            self.ordinals = np.flatnonzero(np.isin(documents, chosen)).tolist()
+            chosen = np.sort(shuffled(int(documents[-1]) + 1, 0, 0)[:limit])
+            begins, ends = (np.searchsorted(documents, chosen, side) for side in ("left", "right"))
+            self.ordinals = [ordinal for parts in zip(begins, ends, strict=True) for ordinal in range(*parts)]
 
     def slice(self, start: int, stop: int) -> list[int]:
         """Returns the ordinals from place ``start`` to ``stop``, fewer at the end."""
-        return self.ordinals[start:stop]
+        return [*self.ordinals[start:stop]]
 
     def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
         """Returns the batches as they are, because their order decides nothing."""
@@ -102,12 +111,6 @@ class Visits:
     def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
         """Returns the batches of a window as the order arranges them."""
         return self.order.arrange(batches, start)
-
-
-@lru_cache(maxsize=2)
-def shuffled(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """Returns the order of a pass over ``count`` examples."""
-    return np.random.default_rng([seed, epoch]).permutation(count)
 
 
 def cut(

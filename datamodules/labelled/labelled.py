@@ -183,7 +183,7 @@ class LabelledData(Data):
     def ordinals(self, split: Split) -> list[int]:
         """Returns the ordinals of the examples that are read of a split, ascending: all of train, and otherwise those
         that an evaluation measures."""
-        return [*range(self.examples.count(split))] if split == "train" else self._once(split).ordinals
+        return [*range(self.examples.count(split))] if split == "train" else [*self._once(split).ordinals]
 
     def class_counts(self, column: str, classes: int) -> list[int]:
         """Returns the number of training examples of each class of a column of labels."""

@@ -19,10 +19,10 @@ from datamodules.core.errors import DataError
 from datamodules.core.examples import Example, Examples, ExamplesConfig
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
 from datamodules.core.learning import TextsWithin
+from datamodules.core.permutations import shuffled
 from datamodules.core.reading import damage
 from datamodules.core.tokenizers import BytesConfig, Symbols, Tokenizer, TokenizerConfig, cached_tokenizer, key_of
 from datamodules.core.trained import TrainedSymbols, require_tokenizer
-from datamodules.core.windows import shuffled
 from datamodules.labelled.question_files import Paragraph, Question, is_questions, paragraphs_in
 from datamodules.labelled.question_windows import QuestionWindows, answer_symbols
 from datamodules.labelled.retrieved_passages import RetrievedPassages

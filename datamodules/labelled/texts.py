@@ -18,9 +18,9 @@ from datamodules.core.errors import DataError
 from datamodules.core.examples import Example, Examples, ExamplesConfig, TextRows
 from datamodules.core.index import IndexedCorpus, made_aside
 from datamodules.core.learning import TextsWithin
+from datamodules.core.permutations import shuffled
 from datamodules.core.tokenizers import BytesConfig, Symbols, Tokenizer, TokenizerConfig, key_of
 from datamodules.core.trained import TrainedSymbols, require_tokenizer
-from datamodules.core.windows import shuffled
 from datamodules.labelled.stored_texts import LabelColumn, StoredText
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import LABEL, LabelledDescription
@@ -288,7 +288,7 @@ class StoredTexts(Examples):
 
     def _drawn(self, places: Sequence[int]) -> list[int]:
         """Returns training places in random order."""
-        return [places[place] for place in shuffled(len(places), self.seed, 0).tolist()]
+        return [places[place] for place in shuffled(len(places), self.seed, 0)[:].tolist()]
 
     def _split(self, split: Split) -> Split:
         return "validation" if split == "test" and not self.corpus.count("test") else split

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -219,7 +219,7 @@ class TextOrder:
     """The order of the texts of an evaluation, each once. Passages come first, as the complement (~) of the ordinal of
     their first question; then questions, as their ordinals."""
 
-    def __init__(self, passages: list[int], questions: list[int]) -> None:
+    def __init__(self, passages: Sequence[int], questions: Sequence[int]) -> None:
         self.visits = [*(~ordinal for ordinal in passages), *questions]
 
     def slice(self, start: int, stop: int) -> list[int]:

@@ -1,15 +1,18 @@
 """Lanes: documents laid end to end in the rows of batches, where each row continues the same row of the last batch.
 
 A lane that has room takes the next document of all, so who reads some of the lanes has to know how long the documents
-of the others are. That makes batches the same on any number of ranks and workers.
+of the others are. That makes batches the same on any number of ranks and workers. Their processes share the work of
+encoding: one that lacks a document that another process encodes meanwhile encodes documents that come later.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +21,9 @@ import torch
 from datamodules.core.documents import Document, DocumentStream, Shard
 from datamodules.core.errors import DataError
 from datamodules.core.loading import CHUNK
-from datamodules.core.tokenizers import Tokenizer, encode_document
+from datamodules.core.shared_symbols import SharedSymbols
+from datamodules.core.stored import symbol_type
+from datamodules.core.tokenizers import Symbols, Tokenizer, encode_document
 from lit_transformers.batch import IGNORED, TextBatch
 from lit_transformers.config import Plain
 
@@ -26,15 +31,11 @@ __all__ = ["LaneShape", "Lanes"]
 
 
 ALONE = Shard()
-EMPTY = np.empty(0, np.int32)
-
-
-class KnownLengths(Protocol):
-    """Lengths of documents by their ordinals, plus 1; 0 where one is not known, which is then entered."""
-
-    def __getitem__(self, ordinal: int) -> int: ...
-
-    def __setitem__(self, ordinal: int, length: int) -> None: ...
+EMPTY: Symbols = np.empty(0, np.int32)
+TOGETHER, TOGETHER_BYTES = 256, 1 << 16
+"""The documents that are claimed, encoded and written together: at most so many, or as many as have so many bytes."""
+AHEAD = 4096
+"""The most documents that are taken from the stream before a lane needs them."""
 
 
 class LaneShape(NamedTuple):
@@ -52,14 +53,14 @@ class LaneShape(NamedTuple):
 
 @dataclass(slots=True)
 class _LaneDocument:
-    """A document in a lane. at: the stream's state before it. document: None once it is encoded, and in a lane of
-    another rank. symbols: the boundary, then its ``length`` symbols; empty before that."""
+    """A document in a lane. at: the stream's state before it. read: reads its text; None once ``symbols`` are there,
+    and in a lane of another rank. symbols: the boundary, then its ``length`` symbols; empty before that."""
 
     at: Plain
     ordinal: int
-    document: Document | None
+    read: Callable[[], Document] | None
     length: int = 0
-    symbols: npt.NDArray[np.int32] = field(default_factory=lambda: EMPTY)
+    symbols: Symbols = field(default_factory=lambda: EMPTY)
 
 
 class _Lane:
@@ -103,6 +104,45 @@ class _Lane:
             self.offset -= self.documents.pop(0).length
 
 
+class _Upcoming:
+    """The documents of a stream, of which later ones can be seen before they are taken."""
+
+    def __init__(self, stream: DocumentStream) -> None:
+        self.stream = stream
+        self.waiting: deque[_LaneDocument] = deque()
+        self.seen = 0
+
+    def state(self) -> Plain:
+        """Returns the position of the next document."""
+        return self.waiting[0].at if self.waiting else self.stream.state()
+
+    def go_to(self, state: Plain) -> None:
+        """Makes the next document the one that came next when ``state`` was taken."""
+        self.waiting.clear()
+        self.seen = 0
+        self.stream.go_to(state)
+
+    def take(self) -> _LaneDocument | None:
+        """Returns the next document, or None at the end."""
+        self.seen = max(self.seen - 1, 0)
+        return self.waiting.popleft() if self.waiting else self._next()
+
+    def later(self) -> Iterator[_LaneDocument]:
+        """Yields documents that come later, each once and not more than AHEAD before the next one."""
+        while self.seen < AHEAD:
+            if self.seen == len(self.waiting):
+                if (document := self._next()) is None:
+                    return
+                self.waiting.append(document)
+            self.seen += 1
+            yield self.waiting[self.seen - 1]
+
+    def _next(self) -> _LaneDocument | None:
+        at = self.stream.state()
+        taken = self.stream.take_unread()
+        return None if taken is None else _LaneDocument(at, *taken)
+
+
 class _Arrays(NamedTuple):
     """The arrays of a batch, which are written row by row."""
 
@@ -127,6 +167,9 @@ class Lanes:
     """One rank's share of the lanes. A document d_1..d_n has inputs boundary, d_1..d_(n-1) and targets d_1..d_n.
 
     The batches end when the stream has ended and no lane has anything left; lanes that end earlier are padding.
+
+    store: the symbols of documents, each after its boundary, which other processes read and write too; None: every
+    document is encoded here.
     """
 
     def __init__(
@@ -135,9 +178,10 @@ class Lanes:
         tokenizer: Tokenizer,
         shape: LaneShape,
         share: Shard = ALONE,
-        lengths: KnownLengths | None = None,
+        store: SharedSymbols | None = None,
     ) -> None:
-        self.stream, self.tokenizer, self.shape, self.share, self.lengths = stream, tokenizer, shape, share, lengths
+        self.stream, self.tokenizer, self.shape, self.share, self.store = stream, tokenizer, shape, share, store
+        self.upcoming, self.type = _Upcoming(stream), symbol_type(tokenizer.vocabulary)
         self.lanes = [_Lane() for _ in range(shape.rows)]
         self.own = share.of(self.lanes)
         for lane in self.own:
@@ -182,7 +226,7 @@ class Lanes:
             [[document.at for document in lane.documents], lane.offset, lane.scored, int(lane.fresh), lane.unbroken]
             for lane in self.lanes
         ]
-        return json.dumps([self.stream.state(), lanes], separators=(",", ":"))
+        return json.dumps([self.upcoming.state(), lanes], separators=(",", ":"))
 
     def go_to(self, cursor: str) -> None:
         """Makes the next batch the one that came next when ``cursor`` was taken."""
@@ -190,48 +234,81 @@ class Lanes:
         for lane, (starts, offset, scored, fresh, *unbroken) in zip(self.lanes, lanes, strict=True):
             lane.clear(fresh=True)
             for start in starts:
-                self.stream.go_to(start)
+                self.upcoming.go_to(start)
                 self._pull(lane)
             lane.go_to(offset, scored, bool(fresh), *unbroken)  # cursors of older checkpoints have four fields
-        self.stream.go_to(state)
+        self.upcoming.go_to(state)
 
     def _pull(self, lane: _Lane) -> bool:
         """Adds the stream's next document to the lane; returns False at the stream's end."""
-        at = self.stream.state()
-        taken = self.stream.take()
-        if taken is None:
+        item = self.upcoming.take()
+        if item is None:
             return False
-        item = _LaneDocument(at, *taken)
         item.length = self._length(item)
         if not lane.is_own:
-            item.document, item.symbols = None, EMPTY
+            item.read, item.symbols = None, EMPTY
         if item.length:
             lane.add(item)
         return True
 
     def _length(self, item: _LaneDocument) -> int:
         """Returns the number of symbols of a document, which is encoded where nobody knows it."""
-        known = 0 if self.lengths is None else int(self.lengths[item.ordinal])
-        if known:
-            return known - 1
-        length = len(self._symbols(item)) - 1
-        if self.lengths is not None:
-            self.lengths[item.ordinal] = length + 1
-        return length
+        if self.store is not None:
+            while (known := self.store.length(item.ordinal)) is None and self.store.divides_work:
+                if not self._encode_together(item, self.store) and not self.store.wait(item.ordinal):
+                    break
+            if known is not None:
+                return known - 1
+        return len(self._symbols(item)) - 1
 
-    def _symbols(self, item: _LaneDocument) -> npt.NDArray[np.int32]:
-        """Returns the boundary and the symbols of a document, which is encoded once. Raises DataError where they are
-        not as many as others have entered."""
-        if item.document is not None:
-            encoded = encode_document(self.tokenizer, item.document)
-            if item.length not in (0, len(encoded)):
-                reason = f"has {len(encoded)} symbols, and the cache says {item.length}"
-                raise DataError(f"{item.document.name}: {reason}; remove the folder lengths of LIT_CACHE")
-            item.symbols = np.empty(len(encoded) + 1, np.int32)
-            item.symbols[0] = self.tokenizer.vocabulary.boundary
-            item.symbols[1:] = encoded
-            item.document = None
-        return item.symbols
+    def _encode_together(self, item: _LaneDocument, store: SharedSymbols) -> bool:
+        """Encodes into the store a document and those that come later, but for those that it has or that another
+        process has claimed. Returns False where that leaves none."""
+        encoded: dict[int, Symbols] = {}
+        size = 0
+        try:
+            for other in chain([item], self.upcoming.later()):
+                ordinal = other.ordinal
+                if ordinal in encoded or store.length(ordinal) is not None or not store.claim(ordinal):
+                    continue
+                if store.length(ordinal) is None:  # not entered just before the claim
+                    encoded[ordinal] = self._encoded(other)
+                    size += encoded[ordinal].nbytes
+                if len(encoded) == TOGETHER or size >= TOGETHER_BYTES:
+                    break
+        except DataError:
+            if item.ordinal not in encoded:  # a document that comes later fails when it is needed
+                raise
+        finally:
+            store.add([*encoded.items()])
+            store.release()
+        return bool(encoded)
+
+    def _symbols(self, item: _LaneDocument) -> Symbols:
+        """Returns the boundary and the symbols of a document. Raises DataError where they are not as many as others
+        have entered."""
+        if item.read is None:
+            return item.symbols
+        symbols = None if self.store is None else self.store.symbols(item.ordinal)
+        if symbols is None:
+            symbols = self._encoded(item)
+            if item.length not in (0, len(symbols) - 1):
+                folder = "" if self.store is None else self.store.folder
+                reason = f"has {len(symbols) - 1} symbols, and the cache says {item.length}"
+                raise DataError(f"{item.read().name}: {reason}; remove the folder {folder}")
+            if self.store is not None:
+                self.store.add([(item.ordinal, symbols)])
+        item.symbols, item.read = symbols, None
+        return symbols
+
+    def _encoded(self, item: _LaneDocument) -> Symbols:
+        """Returns the boundary and the symbols of a document, which is encoded now."""
+        assert item.read is not None
+        encoded = encode_document(self.tokenizer, item.read())
+        symbols = np.empty(len(encoded) + 1, self.type)
+        symbols[0] = self.tokenizer.vocabulary.boundary
+        symbols[1:] = encoded
+        return symbols
 
     def _fill(self, lane: _Lane) -> int:
         """Reads documents for the lane's next row; returns its number of positions, 0 where none is left to score."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import ClassVar, Literal
-
-import numpy as np
-import numpy.typing as npt
 
 from datamodules.core.data import KnownValues, row_conflicts
 from datamodules.core.documents import Document, Documents, DocumentStream, Limit, Shard, Split, cache_folder
 from datamodules.core.errors import DataError
-from datamodules.core.index import IndexedDocuments, made_aside, writing
+from datamodules.core.index import IndexedDocuments
 from datamodules.core.loading import Reading
+from datamodules.core.shared_symbols import SharedSymbols
 from datamodules.core.tokenizers import (
     Tokenizer,
     encode_document,
@@ -28,10 +25,9 @@ from lit_transformers.config import Config, NonNegative, Plain, Positive, canoni
 
 __all__ = ["EvaluationConfig", "LanguageData", "LanguageDataConfig"]
 
-LENGTHS = "lengths"
+VERSION = 1
+"""Part of every cache key: changes when the same documents and tokenizer give other symbols."""
 WHOLE = Limit()
-TABLE = 1 << 16
-"""The documents of one table of lengths."""
 
 
 class EvaluationConfig(Config):
@@ -212,48 +208,29 @@ class LanguageData(TextData):
         self, split: Split, documents: Callable[[], DocumentStream], shape: LaneShape, limit: Limit = WHOLE
     ) -> Reading:
         rank, workers = self.rank(), self.config.workers
-        is_shared = rank.total * max(workers, 1) > 1
-        lengths = self._lengths(split, limit) if is_shared else None
-        return Reading(partial(_open, documents, self.tokenizer, shape, lengths), rank, workers)
+        store = self._store(split, limit, shared=rank.total * max(workers, 1) > 1)
+        return Reading(partial(_open, documents, self.tokenizer, shape, store), rank, workers)
 
-    def _lengths(self, split: Split, limit: Limit) -> SharedLengths:
-        """Returns the lengths of a split's documents. limit: by which the last document may be cut, and then has
-        another length than elsewhere."""
+    def _store(self, split: Split, limit: Limit, shared: bool) -> Callable[[], SharedSymbols] | None:
+        """Returns what opens the symbols of a split's documents in the cache; None where none are kept.
+
+        Of a corpus that is not on this disk lengths alone are kept, and only where several processes need them.
+        limit: by which the last document may be cut, and then has other symbols than elsewhere.
+        """
+        is_local = isinstance(self.documents(split), IndexedDocuments)
+        if not self.tokenizer.keeps_symbols or not (is_local or shared):
+            return None
         cut = [limit.documents, limit.bytes] if limit.cut else []
-        decisive = [self.corpus.fingerprint, self.config.source.to_dict(), split, self.tokenizer_hash, *cut]
-        return SharedLengths(cache_folder() / LENGTHS / canonical_hash(decisive, 32))
+        decisive = [VERSION, self.corpus.fingerprint, self.config.source.to_dict(), split, self.tokenizer_hash, *cut]
+        folder = cache_folder() / "symbols" / canonical_hash(decisive, 32)
+        return partial(SharedSymbols, folder, self.vocabulary, is_local)
 
 
 def _open(
     documents: Callable[[], DocumentStream],
     tokenizer: Tokenizer,
     shape: LaneShape,
-    lengths: SharedLengths | None,
+    store: Callable[[], SharedSymbols] | None,
     share: Shard,
 ) -> Lanes:
-    return Lanes(documents(), tokenizer, shape, share, lengths)
-
-
-class SharedLengths:
-    """The lengths of documents as ``Lanes`` takes them, in tables of the cache that all processes fill. A table is made
-    when the first of its documents is read, so that nobody has to know how many there are."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._tables: dict[int, npt.NDArray[np.int32]] = {}
-
-    def __getitem__(self, ordinal: int) -> int:
-        return int(self._table(ordinal)[ordinal % TABLE])
-
-    def __setitem__(self, ordinal: int, length: int) -> None:
-        self._table(ordinal)[ordinal % TABLE] = length
-
-    def _table(self, ordinal: int) -> npt.NDArray[np.int32]:
-        number = ordinal // TABLE
-        if number not in self._tables:
-            folder = self.folder / str(number)
-            if not (folder / LENGTHS).exists():
-                with made_aside(folder, LENGTHS) as temporary, writing(folder):
-                    np.zeros(TABLE, np.int32).tofile(temporary / LENGTHS)
-            self._tables[number] = np.memmap(folder / LENGTHS, np.int32, mode="r+")
-        return self._tables[number]
+    return Lanes(documents(), tokenizer, shape, share, store and store())

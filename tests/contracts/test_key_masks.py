@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from datamodules.core.documents import Document
+from datamodules.core.documents import Document, DocumentStream
 from datamodules.core.loading import in_order
 from datamodules.core.tokenizers import Bytes
 from datamodules.text.lanes import Lanes, LaneShape
@@ -138,7 +138,7 @@ def test_padding_is_masked_but_where_no_real_query_sees_it(kind: str, passes: Pa
     assert all(is_masked for kernel, is_masked in passes if kernel != "causal")
 
 
-class Texts:
+class Texts(DocumentStream):
     """A stream of texts in their order, once."""
 
     def __init__(self, texts: Sequence[bytes]) -> None:
@@ -153,7 +153,7 @@ class Texts:
     def state(self) -> int:
         return self.taken
 
-    def go_to(self, state: int) -> None:
+    def go_to(self, state: Any) -> None:
         self.taken = state
 
 

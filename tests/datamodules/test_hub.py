@@ -13,11 +13,20 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from datamodules import DataError, Documents, HubConfig, LanguageData, LanguageDataConfig, Limit, SourceConfig
+from datamodules import (
+    DataError,
+    Documents,
+    HubConfig,
+    LanguageData,
+    LanguageDataConfig,
+    Limit,
+    SourceConfig,
+    WordsConfig,
+)
 from datamodules.core.documents import Document, Shard
 from datamodules.core.learning import sampled
 from datamodules.core.tokenizers import Tokenizer, encode_document
-from datamodules.text import hub, lanes, language
+from datamodules.text import hub, lanes
 
 EVERYTHING = Limit()
 
@@ -268,9 +277,7 @@ def test_training_resumes_with_exactly_the_next_batch(data_set: Path, workers: i
 def test_a_rank_encodes_a_row_of_another_one_only_where_nobody_has(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table of lengths is in parts of so many documents, and any number of them may follow."""
     monkeypatch.setenv("LIT_CACHE", str(tmp_path / "lengths"))
-    monkeypatch.setattr(language, "TABLE", 10)
     encoded: list[str] = []
 
     def encode(tokenizer: Tokenizer, document: Document) -> Any:
@@ -278,7 +285,8 @@ def test_a_rank_encodes_a_row_of_another_one_only_where_nobody_has(
         return encode_document(tokenizer, document)
 
     monkeypatch.setattr(lanes, "encode_document", encode)
-    config = LanguageDataConfig(source=HubConfig(name=str(data_set)), segment_length=32, batch_size=4)
+    source = HubConfig(name=str(data_set))
+    config = LanguageDataConfig(source=source, tokenizer=WordsConfig(), segment_length=32, batch_size=4)
     shares: list[list[torch.Tensor]] = []
     for rank in (0, 1):
         encoded.clear()

@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from datamodules.core.documents import Limit, Shard
 from datamodules.core.index import IndexedDocuments
 from datamodules.core.loading import Reading, in_order
+from datamodules.core.shared_symbols import SharedSymbols
 from datamodules.core.tokenizers import Bytes, Words
 from datamodules.text.lanes import Lanes, LaneShape
 from lit_transformers.batch import IGNORED, TextBatch
@@ -90,17 +92,17 @@ def test_a_training_pass_is_complete(make_documents: MakeDocuments, lengths: lis
 
 
 @fixed
-@given(lengths=lengths, shape=shapes(), known=st.booleans())
-def test_a_length_that_is_known_changes_nothing_and_others_are_entered(
-    make_documents: MakeDocuments, lengths: list[int], shape: LaneShape, known: bool
+@given(lengths=lengths, shape=shapes(), keeps_symbols=st.booleans())
+def test_symbols_that_are_stored_change_nothing_and_others_are_entered(
+    make_documents: MakeDocuments, lengths: list[int], shape: LaneShape, keeps_symbols: bool
 ) -> None:
-    documents, table = make_documents(counting_documents(lengths)), np.zeros(len(lengths), np.int32)
-    if known:
-        table[:] = [length + 1 for length in lengths]
-    lanes = Lanes(documents.evaluation(Limit()), Bytes(), shape, ALONE, table)
-    batches = [*in_order(lanes)]
-    assert all(map(equal_batches, batches, evaluation_lanes(documents, shape))) and batches
-    assert table.tolist() == [length + 1 for length in lengths]
+    documents = make_documents(counting_documents(lengths))
+    with TemporaryDirectory() as folder:
+        for _ in range(2):
+            store = SharedSymbols(Path(folder), Bytes().vocabulary, keeps_symbols)
+            batches = [*in_order(Lanes(documents.evaluation(Limit()), Bytes(), shape, ALONE, store))]
+            assert all(map(equal_batches, batches, evaluation_lanes(documents, shape))) and batches
+            assert [store.length(ordinal) for ordinal in range(len(lengths))] == [length + 1 for length in lengths]
 
 
 @fixed

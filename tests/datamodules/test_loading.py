@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-from datamodules import GeneratedDataConfig
+from datamodules import DataError, GeneratedDataConfig
 from datamodules.core.data import Data
-from datamodules.core.loading import pinned
+from datamodules.core.documents import Shard
+from datamodules.core.loading import Reading, pinned
 from lit_transformers.batch import LabelledBatch, PairBatch
 
 
@@ -28,6 +30,54 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
     monkeypatch.setattr(Tensor, "pin_memory", pin_memory)
     return addresses
+
+
+class Numbers(NamedTuple):
+    """A batch with tensors of many types and shapes."""
+
+    whole: Tensor
+    real: Tensor | None
+    columns: dict[str, Tensor]
+    name: str
+
+    @classmethod
+    def numbered(cls, number: int) -> Numbers:
+        half = torch.full((3, number), 0.5 + number, dtype=torch.bfloat16)
+        columns = {"scalar": torch.tensor(number), "across": torch.arange(6).view(2, 3).mT + number, "half": half}
+        return cls(torch.arange(number + 1), torch.arange(7) > number if number % 2 else None, columns, f"{number}")
+
+
+class Failing:
+    """Batches in chunks of ten, of which the fourth chunk fails after some."""
+
+    def __init__(self) -> None:
+        self.chunks = 0
+
+    def chunk(self) -> Iterator[Numbers]:
+        first, self.chunks = 10 * self.chunks, self.chunks + 1
+        for number in range(first, first + 10):
+            if number == 36:
+                raise DataError("no thirty-sixth")
+            yield Numbers.numbered(number)
+
+    def skip(self) -> None:
+        self.chunks += 1
+
+    def go_to(self, cursor: str) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_workers_send_all_batches_before_a_failure_as_they_are(workers: int) -> None:
+    batches = Reading(lambda _: Failing(), Shard(), workers).batches()
+    received = []
+    with pytest.raises(DataError, match=r"^no thirty-sixth$"):
+        received.extend(batch for batch in iter(lambda: next(batches), None))
+    expected = [Numbers.numbered(number) for number in range(36)]
+    for batch, other in zip(received, expected, strict=True):
+        assert batch.name == other.name and (batch.real is None) == (other.real is None)
+        tensors, others = ([t for t in (b.whole, b.real, *b.columns.values()) if t is not None] for b in (batch, other))
+        assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(tensors, others, strict=True))
 
 
 def test_every_tensor_of_a_batch_is_pinned_and_nothing_else_is_changed(copies: set[int]) -> None:

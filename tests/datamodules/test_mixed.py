@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from datamodules import DataConfig, DataError, MixedData, SourceSamplingConfig
-from datamodules.core.windows import shuffled
+from datamodules.core.permutations import shuffled
 from datamodules.floors.measure import floors
 from datamodules.labelled.sampling import BLOCK, MixedOrder, drawn_sources
 from lit_transformers.batch import LabelledBatch

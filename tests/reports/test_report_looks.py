@@ -82,7 +82,9 @@ def test_a_comparison_is_shown_as_it_was_when_it_was_decided(tmp_path: Path) -> 
     write_two_arms(tmp_path, (0.1, 0.1001, 0.1002, 9, -9, 9), {"planned": (3, 6), "taken": (3, 6)})
     comparison = compare_two(tmp_path)
     assert comparison.verdict == "worse" and comparison.estimate and comparison.estimate.seeds == 3
-    assert comparison.of_all_seeds == (pytest.approx((0.3003 + 9) / 6), 6), "an effect that is decided early is too large"
+    assert comparison.of_all_seeds == (pytest.approx((0.3003 + 9) / 6), 6), (
+        "an effect that is decided early is too large"
+    )
     assert "; +1.5500 in all 6)" in sentence(find(load_study(tmp_path, "xl_recurrence")), comparison)
 
 
