@@ -282,7 +282,7 @@ def test_a_part_of_an_evaluation_has_all_windows_of_its_questions(tmp_path: Path
     read = [number for batch in data.val_dataloader() for number in batch.example.tolist()]
     documents = examples.documents("validation").tolist()
     assert len({*read}) == 5 and all(read.count(number) == documents.count(number) > 1 for number in read)
-    assert Once(3, None).ordinals == [0, 1, 2] and len(Once(9, 4).ordinals) == 4
+    assert [*Once(3, None).ordinals] == [0, 1, 2] and len(Once(9, 4).ordinals) == 4
     few = QuestionsConfig.from_dict({**source, "examples": 7} | {"kind": "questions"}).build()
     assert len({*few.documents("train").tolist()}) == 7 and few.fingerprint != examples.fingerprint
 
