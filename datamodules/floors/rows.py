@@ -102,7 +102,7 @@ def row_cache_floors(data: RowData, metric: str, batches: int, context: VisibleC
     measured = joined_rows([part for batch in _rows(data) for part in reading.rows(batch)])
     static = _row_static(training, measured.beside, size, sides)
     nats = -np.log(mixed_probabilities(static, measured.counts, weights))
-    return {"symbols beside it, with a cache of the row": float(nats.mean())}
+    return {"neighbours, with a cache of the row": float(nats.mean())}
 
 
 class SeenRow(NamedTuple):
@@ -184,8 +184,8 @@ def _without_held_out(batch: RowBatch) -> RowBatch:
 
 def _row_static(training: Beside, evaluated: Beside, size: int, sides: Sequence[int]) -> Floats:
     """Returns the probabilities (s, p) of symbols by their frequencies and by bigrams of each side."""
-    frequencies = np.bincount(training.symbols, minlength=size) + 1.0
-    frequencies /= frequencies.sum()
+    counts = np.bincount(training.symbols, minlength=size) + 1.0
+    frequencies: Floats = (counts / counts.sum()).astype(np.float64)
     bigrams = [bigram(training, evaluated, side, frequencies).probability for side in sides]
     return np.stack([frequencies[evaluated.symbols], *bigrams])
 
