@@ -111,8 +111,9 @@ class CacheWeights(NamedTuple):
 
 
 def cache_counts(text: CacheText) -> Iterator[CacheCounts]:
-    """Yields what is seen of contexts of rising lengths, those of ``ORDERS``."""
-    symbols = text.symbols
+    """Yields what is seen of contexts of rising lengths, those of ``ORDERS``. Where a context was not seen, none of the
+    longer ones was, so that these are not looked for."""
+    symbols, sought = text.symbols, np.arange(len(text.last))
     contexts: dict[int, Integers] = {0: np.zeros_like(symbols), 1: symbols}
     followers = np.flatnonzero(symbols != text.boundary)
     for order, (longer, shorter) in ORDERS.items():
@@ -120,7 +121,13 @@ def cache_counts(text: CacheText) -> Iterator[CacheCounts]:
             before = np.concatenate([np.zeros(shorter, np.int64), contexts[longer][:-shorter]])[: len(symbols)]
             pairs = before * (contexts[shorter].max() + 1) + contexts[shorter]
             contexts[order] = np.unique(pairs, return_inverse=True)[1]
-        yield _counts(text, contexts[order], followers, order)
+        places = (text.last[sought], text.first[sought], text.targets[sought])
+        found = _counts(CacheText(symbols, text.boundary, *places), contexts[order], followers, order)
+        counts = CacheCounts(*(np.zeros(len(text.last), np.int64) for _ in found))
+        for whole, part in zip(counts, found, strict=True):
+            whole[sought] = part
+        sought = sought[found.times > 0]
+        yield counts
 
 
 def _counts(text: CacheText, contexts: Integers, followers: Integers, order: int) -> CacheCounts:

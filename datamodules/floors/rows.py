@@ -87,7 +87,7 @@ def row_cache_floors(data: RowData, metric: str, batches: int, context: VisibleC
     if measure != "nats" or predicted not in ("", *DIRECTIONS) or data.validation_split == "train":
         return {}
     window, size = context.window if context else None, data.description.vocabulary.size
-    reading = _Reading(data, predicted, window)
+    reading = _VisibleRows(data, predicted, window)
     batches = min(batches, max(MOST_SYMBOLS // data.config.tokens_per_step, 1))
     choose = partial(_symbols, data) if predicted else _hidden
     sides = {"": (0, 1), "forward": (0,), "backward": (1,)}[predicted]
@@ -113,7 +113,7 @@ class SeenRow(NamedTuple):
     counts: tuple[CacheCounts, ...]
 
 
-class _Reading:
+class _VisibleRows:
     """Reads what is seen of rows. predicted: "" for hidden symbols, or the direction in which all are."""
 
     def __init__(self, data: RowData, predicted: str, window: int | None) -> None:
