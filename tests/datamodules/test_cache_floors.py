@@ -253,11 +253,14 @@ def test_no_reach_is_no_cache_and_a_reach_of_all_is_the_whole_document(play: Lan
     assert all_documents != pytest.approx(document)
 
 
-def test_a_single_document_of_training_is_divided_and_a_measured_one_teaches_no_weights(tmp_path: Path) -> None:
+def test_a_single_document_of_training_is_divided_and_a_measured_one_teaches_no_weights(
+    play: LanguageDataConfig, tmp_path: Path
+) -> None:
+    assert language_cache_floors(play.override({"evaluation.split": "train"}).build(), "nats", 1000, None) == {}
     for split in ("train", "validation"):
-        (tmp_path / split).mkdir()
-        (tmp_path / split / "a.txt").write_bytes(b" ".join(WORDS))
-    source = FilesConfig(path=str(tmp_path), splits="folders")
+        (tmp_path / "one" / split).mkdir(parents=True)
+        (tmp_path / "one" / split / "a.txt").write_bytes(b" ".join(WORDS))
+    source = FilesConfig(path=str(tmp_path / "one"), splits="folders")
     config = LanguageDataConfig(source=source, segment_length=8, batch_size=2)
     assert len(language_cache_floors(config.build(), "nats", 1000, None)) == 1
     assert language_cache_floors(config.override({"evaluation.split": "train"}).build(), "nats", 1000, None) == {}

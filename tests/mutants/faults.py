@@ -2385,8 +2385,8 @@ DATA_FAULTS = (
         "floors",
         "weights of a cache are fitted on the measured text",
         "datamodules/floors/language.py",
-        "[read.document for read in held_out], context)",
-        "[read.document for read in (held_out := evaluated)], context)",
+        "    if counted and held_out:\n",
+        "    if counted and (held_out := evaluated):\n",
         (
             f"{DATA}cache_floors.py::test_weights_are_fitted_on_the_last_documents_of_training_and_never_on_what_is_measured",
         ),
