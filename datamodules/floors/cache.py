@@ -122,11 +122,11 @@ def cache_counts(text: CacheText) -> Iterator[CacheCounts]:
             pairs = before * (contexts[shorter].max() + 1) + contexts[shorter]
             contexts[order] = np.unique(pairs, return_inverse=True)[1]
         places = (text.last[sought], text.first[sought], text.targets[sought])
-        found = _counts(CacheText(symbols, text.boundary, *places), contexts[order], followers, order)
-        counts = CacheCounts(*(np.zeros(len(text.last), np.int64) for _ in found))
-        for whole, part in zip(counts, found, strict=True):
+        counted = _counts(CacheText(symbols, text.boundary, *places), contexts[order], followers, order)
+        counts = CacheCounts(*(np.zeros(len(text.last), np.int64) for _ in counted))
+        for whole, part in zip(counts, counted, strict=True):
             whole[sought] = part
-        sought = sought[found.times > 0]
+        sought = sought[counted.times > 0]
         yield counts
 
 
