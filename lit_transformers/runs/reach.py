@@ -50,21 +50,20 @@ def visible_context(config: RunConfig) -> VisibleContext | None:
     """Returns what the narrowest layer of a network sees of the text that it predicts, when it is measured; None of
     other data, and of networks that read rows in an order or in segments of their own.
 
-    What a field says of it is a window or a memory. Without a memory, a mixer whose segments continue one another has a
-    state of all that it has read, or of its kernel alone; any other one sees its row.
+    What a field says of it is a window, a kernel or a memory. Without a memory, a mixer whose segments continue one
+    another has a state of all that it has read, and any other one sees its row.
     """
     model, order = _measured_model(config), config.task.protocol()
     windows = [number for _, value in model.leaves_with(Reach) for number in whole(value)]
+    windows += whole(model.mixer.kernel) if isinstance(model.mixer, ConvolutionConfig) else []
     if isinstance(config.data, RowDataConfig):
         in_own_order = order.get("order") == "all" or order.get("segment_length") is not None
         return None if in_own_order else VisibleContext(window=min(windows, default=None))
     if not isinstance(config.data, LanguageDataConfig):
         return None
     memories = [number for _, value in model.leaves_with(Memory) for number in whole(value)]
-    if not memories and model.mixer.promises().streams:
-        kernels = whole(model.mixer.kernel) if isinstance(model.mixer, ConvolutionConfig) else []
-        return VisibleContext(memory=None, window=min(windows or kernels, default=None))
-    return VisibleContext(min(memories, default=0), min(windows, default=None))
+    is_recurrent = not memories and model.mixer.promises().streams
+    return VisibleContext(None if is_recurrent else min(memories, default=0), min(windows, default=None))
 
 
 def _measured_model(config: RunConfig) -> ModelConfig:

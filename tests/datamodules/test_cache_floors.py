@@ -390,6 +390,8 @@ def test_what_a_network_sees_follows_from_its_windows_memories_and_state() -> No
     assert visible_context(longer.override({"task.evaluation": {"mixer.memory": 99}})) == (99, None)
     encoder = RunConfig(model=EncoderConfig(mixer=WindowConfig(window=4)), data=RowDataConfig(), task=MaskedLMConfig())
     assert visible_context(encoder) == (0, 4)
+    convolution = EncoderConfig(mixer=ConvolutionConfig(kernel=(7, 3)), depth=2)
+    assert visible_context(encoder.override({"model": convolution})) == (0, 3)
     for task in (PermutationLMConfig(order="all"), PermutationLMConfig(segment_length=8)):
         assert visible_context(encoder.override({"model": EncoderConfig(), "task": task})) is None
 
