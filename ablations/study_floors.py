@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ablations.plan import PlannedStudy
 from lit_transformers.config import ConfigError, Plain, canonical_hash
-from lit_transformers.records.floors import Floors, load_floors
+from lit_transformers.records.floors import VERSION, Floors, load_floors
 from lit_transformers.records.plan import Plan
 from lit_transformers.records.reference import Reference
 from lit_transformers.records.schema import first_fault
@@ -27,15 +27,16 @@ Configs = Mapping[str, Mapping[str, Plain]]
 
 
 def missing_floors(runs: Path, planned: PlannedStudy, todo: int, console: Console) -> Floors | None:
-    """Measures the floors of a plan, of each of the data that its arms read, and prints a line on each; returns None
-    where they are known.
+    """Measures the floors of a plan, of each of the data that its arms read and of how much of them they see, and
+    prints a line on each; returns None where they are known.
 
     todo: number of runs that are still to be done; with some, floors that could not be measured are tried again. What
     fails is named by the line and by ``reason``, and keeps no run from being done.
     """
-    readers = _readers(planned.plan, planned.configs)
+    readers = _readers(planned.plan, planned.configs, planned.runner)
     stored = _stored(runs, planned.folder)
-    if stored is not None and stored.keys == [*readers] and (stored.values or not todo):
+    is_current = stored is not None and stored.version == VERSION and stored.keys == [*readers]
+    if stored is not None and is_current and (stored.values or not todo):
         return None
     return _floors(planned.plan, readers, planned.configs, planned.runner, console)
 
@@ -52,19 +53,23 @@ def floors_of_published(study: Study, runner: str, console: Console) -> Floors:
         if arm.runs[0].key not in records:
             raise ConfigError(f"the first run of {arm.name} has no result, so that its data are not known")
     configs = {key: record.config for key, record in records.items()}
-    readers = _readers(study.plan, configs)
+    readers = _readers(study.plan, configs, runner)
     for key in readers:
         if call_forked(runner, data_content, runner, configs[key]) != records[key].data.get("fingerprint"):
             raise ConfigError(f"run {key} has read other data than its config stands for on this machine")
     return _floors(study.plan, readers, configs, runner, console)
 
 
-def _readers(plan: Plan, configs: Configs) -> dict[str, tuple[str, ...]]:
-    """Returns the arms that read the same data, by the key of the first run of the first one; the baseline's first."""
+def _readers(plan: Plan, configs: Configs, runner: str) -> dict[str, tuple[str, ...]]:
+    """Returns the arms that read the same data and see as much of them, by the key of the first run of the first one;
+    the baseline's first."""
+    loaded = load_runner(runner)
     keys: dict[str, str] = {}
     readers: dict[str, tuple[str, ...]] = {}
     for arm in plan.arms:
-        key = keys.setdefault(canonical_hash(configs[arm.runs[0].key].get("data")), arm.runs[0].key)
+        config = configs[arm.runs[0].key]
+        seen = loaded.visible_context(loaded.config.from_dict(config))
+        key = keys.setdefault(canonical_hash([config.get("data"), seen]), arm.runs[0].key)
         readers[key] = (*readers.get(key, ()), arm.name)
     return readers
 
@@ -78,13 +83,16 @@ def _floors(
         start = time.monotonic()
         try:
             with console.status(f"measuring the floors of {plan.study}"):
-                floors = Floors(key, call_forked(runner, measure, runner, configs[key], plan.metric.name))
+                values, document = call_forked(runner, measure, runner, configs[key], plan.metric.name)
+            floors = Floors(key, values, document=document, version=VERSION)
         except Exception as error:  # whatever it is, it is no reason not to train
-            floors = Floors(key, reason=first_fault(error))
+            floors = Floors(key, reason=first_fault(error), version=VERSION)
         best = floors.best(plan.metric)
-        text = f"none: {floors.reason}"
+        text, beyond = f"none: {floors.reason}", floors.best_of_document(plan.metric)
         if best is not None:
             text = f"{best.value:.4g} {plan.metric.title}, by {best.name} ({time.monotonic() - start:.0f} s)"
+        if beyond is not None:
+            text += f"; {beyond.value:.4g} by {beyond.name}"
         of_arm = "" if arms[0] == plan.baseline else f" of {arms[0]}"
         console.print(f"{plan.study}: best floor{of_arm} {text}", markup=False, highlight=False, soft_wrap=True)
         return floors if arms[0] == plan.baseline else replace(floors, arms=arms)
@@ -93,14 +101,19 @@ def _floors(
     floors = measured(*first)
     if not others:
         return floors
-    rest = (measured(*other) if floors.values else Floors(other[0], (), floors.reason, other[1]) for other in others)
+    none = replace(floors, arms=(), values=(), document=())
+    rest = (measured(*other) if floors.values else replace(none, key=other[0], arms=other[1]) for other in others)
     return replace(floors, arms=first[1], others=tuple(rest))
 
 
-def measure(runner: str, config: Mapping[str, Plain], metric: str) -> tuple[Reference, ...]:
-    """Returns the floors of a run by its runner, for a process that has imported it."""
+def measure(
+    runner: str, config: Mapping[str, Plain], metric: str
+) -> tuple[tuple[Reference, ...], tuple[Reference, ...]]:
+    """Returns the floors of a run by its runner, and the values of predictors that see the whole document, for a
+    process that has imported it."""
     loaded = load_runner(runner)
-    return tuple(loaded.floors(loaded.config.from_dict(config), metric))
+    parsed = loaded.config.from_dict(config)
+    return tuple(loaded.floors(parsed, metric)), tuple(loaded.document_floors(parsed, metric))
 
 
 def data_content(runner: str, config: Mapping[str, Plain]) -> str | None:

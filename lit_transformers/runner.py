@@ -67,6 +67,16 @@ def no_floors(config: Any, metric: str) -> Sequence[Reference]:
     raise ConfigError("the runner of its runs has no simple predictors")
 
 
+def no_document_floors(config: Any, metric: str) -> Sequence[Reference]:
+    """Returns nothing: no simple predictor sees more than a run does."""
+    return ()
+
+
+def no_visible_context(config: Any) -> Plain:
+    """Returns None: floors do not depend on how much of its data a run sees."""
+    return None
+
+
 def no_context_losses(checkpoint: Path) -> Sequence[ContextLoss]:
     """Raises ConfigError: the runner cannot cut the context of a network."""
     raise ConfigError("the runner of its runs cannot cut the context of a network")
@@ -134,8 +144,11 @@ class Runner:
     where it was stopped with a checkpoint.
     probe: measures a training step and returns its ``seconds`` and its ``memory`` in bytes. check: returns the gates.
     references: returns what is known of a metric of a record beforehand, by its name. floors: returns the values of it
-    that simple predictors reach, and raises an error of one line where there are none. context_losses: measures the
-    language model of a checkpoint with its context cut to rising lengths, and raises such an error for any other.
+    that simple predictors reach, and raises an error of one line where there are none. visible_context: identifies how
+    much of its data a run sees: runs of the same data that differ in it have floors of their own. document_floors:
+    returns the values of predictors that see more, all of a document, which are shown and decide nothing.
+    context_losses: measures the language model of a checkpoint with its context cut to rising lengths, and raises such
+    an error for any other.
     smallest_reach: returns how many symbols back the run sees that sees least, where some of these runs, of which the
     first one is the baseline's, differ in that from it, and else None.
     measure_of: returns the unit and the goal of a metric of a record by its name, None where the code of the run does
@@ -170,6 +183,8 @@ class Runner:
     sources: Callable[[Any], Mapping[str, Any]] = no_sources
     retention: Callable[[Any, Any], RetentionConfigs | None] = no_retention
     cached_pass: Callable[[Any], CachedPass | None] = no_cached_pass
+    visible_context: Callable[[Any], Plain] = no_visible_context
+    document_floors: Callable[[Any, str], Sequence[Reference]] = no_document_floors
 
     def earlier(self, config: Any) -> list[Any]:
         """Returns the configs of all runs that have to be done before a run, each once and after those that it starts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from datamodules.core.errors import DataError
+from datamodules.floors.cache import CacheCounts, VisibleContext, fitted_weights, mixed_probabilities
 from datamodules.rows.rows import RowData
 from lit_transformers.batch import IGNORED, RowBatch
 
-__all__ = ["MOST_SYMBOLS", "Beside", "SymbolPrediction", "bigram", "row_floors"]
+__all__ = ["MOST_SYMBOLS", "Beside", "SymbolPrediction", "bigram", "row_cache_floors", "row_floors"]
 
 MOST_SYMBOLS = 1 << 22
 """The most symbols of training rows that are counted: the first in the order of training."""
@@ -24,6 +25,12 @@ DIRECTIONS = {"forward": NAMES[:2], "backward": (NAMES[0], NAMES[2])}
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+
+HELD_OUT = 10
+"""Every tenth row of training is one that weights of a cache are fitted on."""
+MOST_ROWS = 4096
+"""The most of these rows."""
 
 
 class Beside(NamedTuple):
@@ -64,6 +71,123 @@ def row_floors(data: RowData, metric: str, batches: int) -> dict[str, float]:
     training, evaluated = choose(islice(data.train_dataloader(), batches)), choose(_rows(data))
     values = _by_bigrams(training, evaluated, data.description.vocabulary.size, measure)
     return {name: values[name] for name in DIRECTIONS.get(predicted, NAMES)}
+
+
+def row_cache_floors(data: RowData, metric: str, batches: int, context: VisibleContext | None) -> dict[str, float]:
+    """Returns nats of hidden symbols, or forward_nats or backward_nats of all symbols, of the frequencies and bigrams
+    of ``row_floors`` that are mixed with those of what is seen of the row itself; nothing for other metrics.
+
+    What is seen are the symbols that are not to be predicted, which are never special ones, or those on the side that
+    is read; at most ``context.window`` symbols away, and only those that the row's masks of attention show. Weights are
+    fitted on every tenth row of training, with the counts of the others; then all rows count. Accuracy has no such
+    predictor, for its likeliest symbol would have to be looked for among all; nor have rows of training that are
+    measured, for weights would be fitted on them.
+    """
+    predicted, _, measure = metric.rpartition("_")
+    if measure != "nats" or predicted not in ("", *DIRECTIONS) or data.validation_split == "train":
+        return {}
+    window, size = context.window if context else None, data.description.vocabulary.size
+    reading = _VisibleRows(data, predicted, window)
+    batches = min(batches, max(MOST_SYMBOLS // data.config.tokens_per_step, 1))
+    choose = partial(_symbols, data) if predicted else _hidden
+    sides = {"": (0, 1), "forward": (0,), "backward": (1,)}[predicted]
+    rows = (part for batch in islice(data.train_dataloader(), batches) for part in reading.rows(batch, HELD_OUT))
+    held_out = [*islice(rows, MOST_ROWS)]
+    counted = choose(map(_without_held_out, islice(data.train_dataloader(), batches)))
+    if not held_out or not len(counted.symbols):
+        return {}
+    fitted = joined_rows(held_out)
+    weights = fitted_weights(_row_static(counted, fitted.beside, size, sides), fitted.counts)
+    training = choose(islice(data.train_dataloader(), batches))
+    measured = joined_rows([part for batch in _rows(data) for part in reading.rows(batch)])
+    static = _row_static(training, measured.beside, size, sides)
+    nats = -np.log(mixed_probabilities(static, measured.counts, weights))
+    return {"neighbours, with a cache of the row": float(nats.mean())}
+
+
+class SeenRow(NamedTuple):
+    """The symbols to predict of rows, what stands beside each, and what is seen of the rows: their symbols, and those
+    that stand beside an equal neighbour to the left and to the right."""
+
+    beside: Beside
+    counts: tuple[CacheCounts, ...]
+
+
+class _VisibleRows:
+    """Reads what is seen of rows. predicted: "" for hidden symbols, or the direction in which all are."""
+
+    def __init__(self, data: RowData, predicted: str, window: int | None) -> None:
+        described = data.description
+        self.special = [described.vocabulary.boundary, described.separator, described.mask]
+        self.predicted, self.window = predicted, window
+
+    def rows(self, batch: RowBatch, every: int = 1) -> Iterator[SeenRow]:
+        """Yields the rows of a batch in which something is predicted; of those of training every tenth, by ordinals."""
+        orders = batch.order.numpy() if batch.order is not None else np.zeros_like(batch.inputs.numpy())
+        for row, mask in enumerate(batch.padding_mask.numpy()):
+            if int(batch.example[row]) % every == 0 and mask.any():
+                seen = self._row(batch.inputs[row].numpy()[mask], batch.targets[row].numpy()[mask], orders[row][mask])
+                if len(seen.beside.symbols):
+                    yield seen
+
+    def _row(self, inputs: Integers, targets: Integers, order: Integers) -> SeenRow:
+        is_hidden = (targets != IGNORED) & (self.predicted == "")
+        symbols, places = np.where(targets == IGNORED, inputs, targets), np.arange(len(inputs))
+        is_special = np.isin(symbols, self.special)
+        at = np.flatnonzero(is_hidden if self.predicted == "" else ~is_special)
+        distance = places - at[:, None]
+        seen = ~is_hidden & (order <= order[at][:, None])
+        if self.predicted:
+            seen &= (distance < 0) if self.predicted == "forward" else (distance > 0)
+        if self.window is not None:
+            seen &= np.abs(distance) <= self.window
+        contexts = np.where(is_hidden, -1, symbols)  # what is hidden is no context
+        nothing = np.zeros_like(symbols)
+        beside = [np.concatenate([[-1], contexts[:-1]]), np.concatenate([contexts[1:], [-1]])]
+        counts = [self._counts(nothing, symbols, at, seen & ~is_special)]
+        for side, step in ((0, -1), (1, 1)):
+            if self.predicted != ("forward", "backward")[1 - side]:
+                neighbour = np.clip(places + step, 0, len(places) - 1)
+                both = seen & seen[:, neighbour] & ~is_special & (beside[side] >= 0)
+                known = seen[np.arange(len(at)), at + step] & (beside[side][at] >= 0)
+                counts.append(self._counts(beside[side], symbols, at, both & known[:, None]))
+        original = inputs if self.predicted == "" else symbols
+        return SeenRow(Beside(symbols[at], np.stack([original[at - 1], original[at + 1]])), tuple(counts))
+
+    def _counts(self, contexts: Integers, symbols: Integers, at: Integers, seen: npt.NDArray[np.bool_]) -> CacheCounts:
+        """Returns what is seen of the contexts at places (m,). contexts: of each symbol (t,). seen (m, t)."""
+        events = seen & (contexts == contexts[at][:, None])
+        by_symbol = np.argsort(symbols, kind="stable")
+        sorted_events = events[:, by_symbol]
+        starts = np.flatnonzero(np.diff(symbols[by_symbol], prepend=-1))
+        kinds = (np.add.reduceat(sorted_events, starts, axis=1, dtype=np.int64) > 0).sum(axis=1)
+        right = (events & (symbols == symbols[at][:, None])).sum(axis=1)
+        return CacheCounts(events.sum(axis=1), kinds, right)
+
+
+def joined_rows(rows: Sequence[SeenRow]) -> SeenRow:
+    """Returns what is seen of rows, one after another."""
+    beside = Beside(
+        np.concatenate([row.beside.symbols for row in rows]),
+        np.concatenate([row.beside.beside for row in rows], axis=1),
+    )
+    counts = zip(*(row.counts for row in rows), strict=True)
+    return SeenRow(beside, tuple(CacheCounts(*map(np.concatenate, zip(*part, strict=True))) for part in counts))
+
+
+def _without_held_out(batch: RowBatch) -> RowBatch:
+    """Returns a batch without the rows that weights are fitted on: nothing is predicted of them."""
+    held_out = (batch.example % HELD_OUT == 0)[:, None]
+    hidden = batch.targets.masked_fill(held_out, IGNORED)
+    return batch._replace(targets=hidden, padding_mask=batch.padding_mask & ~held_out)
+
+
+def _row_static(training: Beside, evaluated: Beside, size: int, sides: Sequence[int]) -> Floats:
+    """Returns the probabilities (s, p) of symbols by their frequencies and by bigrams of each side."""
+    counts = np.bincount(training.symbols, minlength=size) + 1.0
+    frequencies: Floats = (counts / counts.sum()).astype(np.float64)
+    bigrams = [bigram(training, evaluated, side, frequencies).probability for side in sides]
+    return np.stack([frequencies[evaluated.symbols], *bigrams])
 
 
 def _by_bigrams(training: Beside, evaluated: Beside, size: int, measure: str) -> dict[str, float]:

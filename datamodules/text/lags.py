@@ -19,7 +19,7 @@ from pydantic import Field
 
 from datamodules.core.documents import Corpus
 from datamodules.core.index import index_corpus
-from datamodules.text.sources import SourceConfig, generated_texts, nothing_left
+from datamodules.text.sources import FirstLag, SourceConfig, generated_texts, nothing_left
 from lit_transformers.config import Fraction, NonNegative, Positive
 
 __all__ = ["LagsConfig", "context_losses"]
@@ -108,6 +108,13 @@ class LagsConfig(SourceConfig, kind="lags"):
         names = ["no context", *(f"{lag} symbols back" for lag in self.lags)]
         return {name: self._mean_loss(lag_count) for lag_count, name in enumerate(names)}
 
+    def first_lag(self) -> FirstLag | None:
+        if len(self.lags) < 2:
+            return None
+        equal = _equal_places(self.symbols, self.lags, self.shares)
+        probability = sum(chance for groups, chance in equal.items() if any({0, 1} <= group for group in groups))
+        return FirstLag(self.lags[0], self.lags[1], probability, self.symbols)
+
     def _mean_loss(self, lag_count: int) -> float:
         """Returns the least possible mean loss of a document in bits per symbol with the first ``lag_count`` lags, less
         of which lie within the document for its first symbols."""
@@ -121,12 +128,17 @@ def context_losses(symbols: int, lags: Sequence[int], shares: Sequence[float]) -
     The last value is the entropy of the source. The values between use symbols at the lags themselves and leave out
     what other symbols of the same context tell about those beyond it.
     """
-    origins = _shared_origins(tuple(lags), tuple(shares))
+    equal = _equal_places(symbols, lags, shares)
+    return [_conditional_entropy(equal, count, symbols) for count in range(len(lags) + 1)]
+
+
+def _equal_places(symbols: int, lags: Sequence[int], shares: Sequence[float]) -> dict[Groups, float]:
+    """Returns the probability of every partition of the places t (0), t - l1 (1), ... into those of equal symbols."""
     equal: dict[Groups, float] = {}
-    for groups, probability in origins.items():
+    for groups, probability in _shared_origins(tuple(lags), tuple(shares)).items():
         for merged, chance in _coincidences(groups, symbols):
             equal[merged] = equal.get(merged, 0.0) + probability * chance
-    return [_conditional_entropy(equal, count, symbols) for count in range(len(lags) + 1)]
+    return equal
 
 
 @cache

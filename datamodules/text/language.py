@@ -194,11 +194,16 @@ class LanguageData(TextData):
         shape = self._shape(config.batch_size, config.segment_length, config.segment_length)
         return self._reading("train", partial(self.documents("train").training, config.seed), shape)
 
-    def evaluation(self, split: Split) -> Reading:
+    @property
+    def evaluation_shape(self) -> LaneShape:
+        """The lanes of an evaluation, on one rank."""
         config, evaluation = self.config, self.config.evaluation
         length = evaluation.segment_length or config.segment_length
-        shape = self._shape(evaluation.batch_size or config.batch_size, length, evaluation.stride or length)
-        limit = evaluation.limit
+        return self._shape(evaluation.batch_size or config.batch_size, length, evaluation.stride or length)
+
+    def evaluation(self, split: Split) -> Reading:
+        limit = self.config.evaluation.limit
+        shape = self.evaluation_shape
         return self._reading(split, partial(self.documents(split).evaluation, limit), shape, limit)
 
     def _shape(self, batch_size: int, length: int, stride: int) -> LaneShape:

@@ -77,6 +77,16 @@ OF_RECORDS = ("lines", "parquet")
 NO_SPLIT = "its name and folders name no split (train, validation or test); set data.source.splits=hash, or rename it"
 
 
+class FirstLag(NamedTuple):
+    """Letters of an alphabet of ``symbols`` repeat the one at a ``distance`` before them with a ``probability``.
+    further: the next distance at which they repeat one."""
+
+    distance: int
+    further: int
+    probability: float
+    symbols: int
+
+
 class SourceConfig(Config):
     """Base of every source's config. ``piece``: the maximum number of bytes of a document. ``parallel``: whether a
     document is two lines, a text and its translation, and each line one sentence. ``generated``: whether documents are
@@ -104,6 +114,11 @@ class SourceConfig(Config):
         """Hook: returns mean losses of a document in bits per byte that are known beforehand, by what a model knows:
         from that of who knows nothing but the symbols to the least possible one. Empty where none are known."""
         return {}
+
+    def first_lag(self) -> FirstLag | None:
+        """Hook: returns how often symbols repeat those at the shortest distance at which they do so on purpose; None
+        where they do at no more than one."""
+        return None
 
     def known_masked_losses(self) -> Mapping[str, float]:
         """Hook: returns mean losses in bits of a word that is hidden, and known to be, in the same manner."""

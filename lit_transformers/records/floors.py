@@ -6,16 +6,21 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from lit_transformers.records.files import write_json
 from lit_transformers.records.plan import Metric, Plan, plan_path
 from lit_transformers.records.reference import Reference
-from lit_transformers.records.schema import parse, to_plain
+from lit_transformers.records.schema import IF_ANY, parse, to_plain
 
-__all__ = ["FLOORS", "Floors", "floors_path", "load_floors", "write_floors"]
+__all__ = ["FLOORS", "VERSION", "Floors", "floors_path", "load_floors", "write_floors"]
 
 FLOORS = "floors.json"
 """The name of the file."""
+VERSION = 2
+"""The version of floors that are measured now. Those of version 1 saw no more of a text than the last few symbols."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,9 @@ class Floors:
     """The value of the study's metric that each simple predictor reaches, or the ``reason`` why there is none.
 
     key: of the first run of the baseline, which stands for the data and the budget that the predictors learned from.
-    arms: those that read these data, their baseline first; empty where all do. others: of other data that arms read.
+    arms: those that read these data and see as much of them, their baseline first; empty where all do. others: of other
+    data that arms read, and of these for arms that see less or more of them. document: the values of predictors that
+    see the whole document, beyond what these arms see, which decide nothing.
     """
 
     key: str
@@ -31,6 +38,8 @@ class Floors:
     reason: str = ""
     arms: tuple[str, ...] = ()
     others: tuple[Floors, ...] = ()
+    document: Annotated[tuple[Reference, ...], IF_ANY] = ()
+    version: Annotated[int, Field(exclude_if=lambda version: version == 1)] = 1
 
     @property
     def keys(self) -> list[str]:
@@ -39,14 +48,23 @@ class Floors:
 
     def best(self, metric: Metric) -> Reference | None:
         """Returns the best floor; None where there is none."""
-        choose = min if metric.goal == "minimize" else max
-        return choose(self.values, key=lambda floor: floor.value, default=None)
+        return _best(self.values, metric)
+
+    def best_of_document(self, metric: Metric) -> Reference | None:
+        """Returns the best value of who sees the whole document; None where there is none."""
+        return _best(self.document, metric)
 
     def are_of(self, plan: Plan) -> bool:
-        """Whether they were measured for the baseline of a plan, and for arms of it that read other data."""
+        """Whether they were measured for the baseline of a plan, and for arms of it that read other data or see less or
+        more of them."""
         baseline = next(arm for arm in plan.arms if arm.name == plan.baseline)
         of_baseline = any(self.key == run.key for run in baseline.runs)
         return of_baseline and plan.by_key().keys() >= {*self.keys} and all(other.arms for other in self.others)
+
+
+def _best(values: tuple[Reference, ...], metric: Metric) -> Reference | None:
+    choose = min if metric.goal == "minimize" else max
+    return choose(values, key=lambda floor: floor.value, default=None)
 
 
 def floors_path(runs: Path, folder: str) -> Path:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from datamodules import LanguageDataConfig
+from datamodules import LanguageDataConfig, RowDataConfig
+from datamodules.floors.cache import VisibleContext
 from lit_transformers.config import Dilation, Memory, Reach
 from lit_transformers.gates.miniature import whole
+from lit_transformers.mixers import ConvolutionConfig
 from lit_transformers.models import ModelConfig
 from lit_transformers.runs.config import RunConfig
 
-__all__ = ["reach", "smallest_reach"]
+__all__ = ["reach", "smallest_reach", "visible_context"]
 
 
 def smallest_reach(configs: Sequence[RunConfig]) -> int | None:
@@ -42,6 +44,26 @@ def reach(config: RunConfig) -> int | None:
     memories = [number for _, value in model.leaves_with(Memory) for number in whole(value)]
     segment = config.data.evaluation.segment_length or config.data.segment_length
     return min(memories) + segment // 2 if memories else None
+
+
+def visible_context(config: RunConfig) -> VisibleContext | None:
+    """Returns what the narrowest layer of a network sees of the text that it predicts, when it is measured; None of
+    other data, and of networks that read rows in an order or in segments of their own.
+
+    What a field says of it is a window, a kernel or a memory. Without a memory, a mixer whose segments continue one
+    another has a state of all that it has read, and any other one sees its row.
+    """
+    model, order = _measured_model(config), config.task.protocol()
+    windows = [number for _, value in model.leaves_with(Reach) for number in whole(value)]
+    windows += whole(model.mixer.kernel) if isinstance(model.mixer, ConvolutionConfig) else []
+    if isinstance(config.data, RowDataConfig):
+        in_own_order = order.get("order") == "all" or order.get("segment_length") is not None
+        return None if in_own_order else VisibleContext(window=min(windows, default=None))
+    if not isinstance(config.data, LanguageDataConfig):
+        return None
+    memories = [number for _, value in model.leaves_with(Memory) for number in whole(value)]
+    is_recurrent = not memories and model.mixer.promises().streams
+    return VisibleContext(None if is_recurrent else min(memories, default=0), min(windows, default=None))
 
 
 def _measured_model(config: RunConfig) -> ModelConfig:

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from datamodules.floors.measure import measured_floors
+from datamodules import Data, LanguageDataConfig
+from datamodules.floors.measure import measured_cache_floors, measured_floors
 from lit_transformers.config import ConfigError
 from lit_transformers.records.reference import Reference
 from lit_transformers.runs.config import RunConfig
+from lit_transformers.runs.reach import visible_context
 
-__all__ = ["floors"]
+__all__ = ["document_floors", "floors"]
 
 
 def floors(config: RunConfig, metric: str) -> tuple[Reference, ...]:
-    """Returns the values of a metric that simple predictors reach, by name; they are measured once for a machine.
+    """Returns the values of a metric that simple predictors reach, by name; they are measured once for a machine. Those
+    that remember a text see as much of it as the run's network does.
 
     metric: its name in a record, such as ``val/bpb``. Raises ConfigError or DataError where there are none.
     """
+    data, name, batches = _measured(config, metric)
+    values = measured_floors(data, name, batches)
+    if (context := visible_context(config)) is not None:
+        values |= measured_cache_floors(data, name, batches, context)
+    return tuple(Reference(*item) for item in values.items())
+
+
+def document_floors(config: RunConfig, metric: str) -> tuple[Reference, ...]:
+    """Returns the same of predictors that remember the whole document; nothing where the network itself sees all of it,
+    and for data that are not read symbol by symbol. Raises ConfigError or DataError."""
+    context = visible_context(config)
+    if not isinstance(config.data, LanguageDataConfig) or context is None or context.most(1) is None:
+        return ()
+    return tuple(Reference(*item) for item in measured_cache_floors(*_measured(config, metric), None).items())
+
+
+def _measured(config: RunConfig, metric: str) -> tuple[Data, str, int]:
+    """Returns the data of a run, the name that their predictors have for a metric, and the number of batches that a run
+    reads. Raises ConfigError where it is none of the validation split."""
     split, _, name = metric.partition("/")
     if split != "val":
         raise ConfigError(f"{metric} is no score of predictions on the validation split")
     batches = config.training.steps * config.training.accumulate
-    name = config.measured_task.measured_as(name)
-    return tuple(Reference(*item) for item in measured_floors(config.build_data(), name, batches).items())
+    return config.build_data(), config.measured_task.measured_as(name), batches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lit_transformers.config import Plain
 from lit_transformers.gates import gates
 from lit_transformers.gates.inert_fields import changes_nothing
 from lit_transformers.records.record import Gate
@@ -16,10 +17,10 @@ from lit_transformers.runs.held_out import held_out_gates
 from lit_transformers.runs.keys import code_of, training_key
 from lit_transformers.runs.metrics import measure_of_run
 from lit_transformers.runs.probe import probe
-from lit_transformers.runs.reach import smallest_reach
+from lit_transformers.runs.reach import smallest_reach, visible_context
 from lit_transformers.runs.rehearsal import rehearse
 from lit_transformers.runs.retention import retention_configs
-from lit_transformers.runs.run_floors import floors
+from lit_transformers.runs.run_floors import document_floors, floors
 from lit_transformers.runs.stages import source_runs
 from lit_transformers.runs.weight_reuse import takes_over
 
@@ -37,6 +38,11 @@ def _training_key(config: RunConfig) -> str | None:
 
 def _data_content(config: RunConfig) -> str:
     return config.build_data().content
+
+
+def _visible_context(config: RunConfig) -> Plain:
+    context = visible_context(config)
+    return None if context is None else [*context]
 
 
 def _read_code() -> None:
@@ -65,4 +71,6 @@ RUNNER = Runner(
     sources=source_runs,
     retention=retention_configs,
     cached_pass=feature_pass,
+    visible_context=_visible_context,
+    document_floors=document_floors,
 )

@@ -174,10 +174,13 @@ def floors(findings: Findings) -> Table:
             Cell(findings.study.gain_over(floor, arm)),
         )
         for arm, floors in by_arm.items()
-        for floor in floors.values
+        for floor in (*floors.values, *floors.document)
     )
-    notes = ("Floors learn from the data of the baseline, without the mechanisms of the study.",)
-    return Table("floors", "Floors: simple predictors", columns, rows, notes, unit)
+    notes = ["Floors learn from the data of the baseline, without the mechanisms of the study."]
+    if any(floors.document for floors in by_arm.values()):
+        names = dict.fromkeys(floor.name for floors in by_arm.values() for floor in floors.document)
+        notes.append(f"More than its networks see, and no floor: {', '.join(names)}.")
+    return Table("floors", "Floors: simple predictors", columns, rows, tuple(notes), unit)
 
 
 def context(findings: Findings) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -55,11 +56,18 @@ class Predictors:
     """A runner's floors that count how often they are measured, and fail where there is an error."""
 
     content = "0"
+    depend_on_memory = False
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[Any, str]] = []
         self.error: Exception | None = None
-        runner = replace(RUNNER, floors=self.measure, data_content=lambda config: self.content)
+        runner = replace(
+            RUNNER,
+            floors=self.measure,
+            data_content=lambda config: self.content,
+            visible_context=lambda config: config.model.mixer.memory if self.depend_on_memory else None,
+            document_floors=lambda config, metric: [Reference("whole", 1.0)] if self.depend_on_memory else (),
+        )
         monkeypatch.setattr(ablations.study_floors, "load_runner", lambda name: runner)
         monkeypatch.setattr(
             ablations.study_floors, "call_forked", lambda runner, function, *arguments: function(*arguments)
@@ -129,6 +137,36 @@ def test_of_other_data_that_arms_read_they_are_measured_too(tmp_path: Path, monk
     assert floors.are_of(planned.plan) and printed(tmp_path, planned, 8) == ""
     changed = make_plan("memory_helps", replace(study, factors=study.factors | {"text": texts | OTHER_TEXT}), Request())
     assert changed.plan.arms[0].runs == planned.plan.arms[0].runs and not floors.are_of(changed.plan)
+
+
+def test_arms_that_see_more_or_less_of_the_same_data_have_floors_of_their_own(
+    tmp_path: Path, planned: PlannedStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictors = Predictors(monkeypatch)
+    predictors.depend_on_memory = True
+    assert printed(tmp_path, planned, 4).splitlines() == [
+        "memory_helps: best floor 2.1 bits per byte, by triples (0 s); 1 by whole",
+        "memory_helps: best floor of memory=off 2.1 bits per byte, by triples (0 s); 1 by whole",
+    ]
+    assert [config.model.mixer.memory for config, _ in predictors.calls] == [8, 0]
+    floors = load_floors(tmp_path, planned.folder)
+    assert floors and floors.are_of(planned.plan) and floors.arms == ("memory=on",)
+    assert [other.arms for other in floors.others] == [("memory=off",)]
+    best = floors.best(planned.plan.metric)
+    assert best and best.name == "triples" and floors.document == (Reference("whole", 1.0),)
+
+
+def test_floors_of_an_older_version_can_be_read_and_are_measured_again(
+    tmp_path: Path, planned: PlannedStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictors = Predictors(monkeypatch)
+    planned.write(tmp_path, None)
+    key, path = planned.plan.arms[0].runs[0].key, floors_path(tmp_path, planned.folder)
+    path.write_text(json.dumps({"key": key, "values": [{"name": "pairs", "value": 3}], "reason": ""}))
+    old = load_floors(tmp_path, planned.folder)
+    assert old and old.are_of(planned.plan) and old.document == () and old.version == 1
+    assert "by triples" in printed(tmp_path, planned, 0) and len(predictors.calls) == 1
+    assert printed(tmp_path, planned, 0) == ""
 
 
 def test_of_what_is_published_they_are_measured_from_its_results(

@@ -97,6 +97,30 @@ def test_arms_that_read_other_data_are_compared_with_the_floor_of_these(runs: Pa
     assert table_of(findings, "floors")[1] == [second, "copies", 2.2, pytest.approx(2.2 - mean)]
 
 
+def test_what_the_whole_document_would_give_is_shown_and_decides_nothing(runs: Path, tmp_path: Path) -> None:
+    study = study_with(runs, {"pairs": 3.6})
+    assert study.floors
+    document = (Reference("cache of the whole document", 1.2),)
+    write_results(replace(study, floors=replace(study.floors, document=document)), tmp_path / RESULTS)
+    findings = find(read_results(tmp_path / RESULTS))
+    [table] = [table for table in all_tables(findings) if table.name == "floors"]
+    assert [row[0].value for row in table.rows] == ["pairs", "cache of the whole document"]
+    assert table.notes[-1] == "More than its networks see, and no floor: cache of the whole document."
+    assert not findings.trained_too_little
+    assert floor_text(findings).startswith("The baseline beats the best floor (pairs)")
+
+
+def test_an_arm_that_sees_less_of_the_same_data_is_compared_with_a_floor_that_does_too(runs: Path) -> None:
+    study = study_with(runs, {"cache of 96 symbols": 2.6})
+    mean = study.mean_of(OFF)
+    assert study.floors and mean is not None and mean > 2.6
+    for floor, is_below in ((mean + 0.01, False), (mean - 0.01, True)):
+        other = Floors(key_of(OFF, 0), (Reference("cache of 32 symbols", floor),), arms=(OFF,))
+        findings = Findings(replace(study, floors=replace(study.floors, arms=(ON,), others=(other,))), ())
+        assert [*findings.below_floor] == [OFF] * is_below and not findings.trained_too_little
+        assert findings.can_answer([ON]) and findings.can_answer([OFF]) == (not is_below)
+
+
 def study_with_own_data(
     runs: Path,
     training: tuple[float, ...],
