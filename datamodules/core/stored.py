@@ -9,13 +9,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from datamodules.core.documents import Document
+from datamodules.core.encoding import NARROW
 from datamodules.core.integers import IntegerWriter, mapped
 from datamodules.core.tokenizers import Symbols, Tokenizer, encode_document
 
 __all__ = ["StoredSymbols", "SymbolWriter"]
-
-NARROW = 1 << 16
-"""Symbols of a vocabulary of at most this size take two bytes each."""
 
 
 class SymbolWriter:
