@@ -1,4 +1,4 @@
-"""Whoever waits for data to be written to the cache reads how far that is; what is written once is not written again."""
+"""Whoever waits for data to be written to the cache reads how far that is; what is written is not written again."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 
-from datamodules import DataError, FilesConfig
+from datamodules import BPEConfig, DataError, FilesConfig
 from datamodules.core import index, preparing, processes
-from datamodules.core.documents import SPLITS
+from datamodules.core.documents import SPLITS, Document
+from datamodules.core.encoding import text_encoder
 from datamodules.core.index import made_aside, make_once
 from datamodules.core.preparing import ByteCount, TextCount, alone
 from datamodules.core.processes import TaskKilled, in_processes
@@ -170,7 +174,7 @@ def test_what_was_complete_when_a_process_was_killed_is_not_read_again(
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     [unfinished] = made.glob("*.unfinished")
-    assert sorted(path.name for path in unfinished.iterdir() if path.is_dir())[:4] == ["00000", "00001", "00002", "00003"]
+    assert {path.parent.name for path in unfinished.glob("*/meta.json")} == {"00000", "00001", "00002", "00003"}
     read["so that this process is not killed"] = 5
     assert contents(tmp_path / "data") == whole
     assert not read.keys() & {"00000", "00001", "00002", "00003"} and read["00004"] == 1
@@ -190,9 +194,7 @@ def counting(folder: Path, log: Path) -> None:
 
 
 @LINUX
-def test_processes_that_start_at_once_share_one_preparation(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_processes_that_start_at_once_share_one_preparation(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     task: Callable[[], None] = partial(counting, tmp_path / "folder", tmp_path / "log")
     assert list(in_processes([task] * 4, 4)) == [None] * 4
     assert (tmp_path / "log").read_text() == "made\n"
@@ -224,6 +226,17 @@ def test_results_come_in_order_and_the_first_error_is_raised() -> None:
         list(in_processes([partial(pow, 2, 2), fail, partial(os._exit, 1)], 3))
     with pytest.raises(TaskKilled, match=r"ended from outside \(exit code 3\).*what was prepared is kept"):
         list(in_processes([partial(os._exit, 3)], 2))
+
+
+BPE_OF_WORDS = BPEConfig(size=300).build([Document("x", "ab abc été 1984 it's  two\n".encode() * 9)])
+
+
+@given(st.text(st.sampled_from("abé '1.s\t\n\u00a0\u2028\x1c\u180e\0"), max_size=20))
+def test_a_text_from_words_that_came_before_has_the_symbols_of_the_tokenizer(text: str) -> None:
+    encode = text_encoder(BPE_OF_WORDS)
+    expected = BPE_OF_WORDS.encode(text.encode()) if text.strip() else np.zeros(0)
+    for _ in range(2):
+        assert encode(text) == expected.astype(np.uint16).tobytes()
 
 
 @LINUX
