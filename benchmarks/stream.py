@@ -16,7 +16,6 @@ import pickle
 import statistics
 import tempfile
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from itertools import islice, product
 from pathlib import Path
@@ -32,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.hardware import JSON_HELP, describe, save
-from benchmarks.stream_readers import LENGTH, READERS, ROWS, SUFFIXES, Case, Reader
+from benchmarks.stream_readers import LENGTH, READERS, ROWS, SUFFIXES, Case, StreamReader
 from datamodules.core.documents import Document
 from datamodules.core.tokenizers import BPEConfig
 
@@ -137,7 +136,7 @@ def clocked(work: Any) -> tuple[Any, list[float]]:
     return result, [time.perf_counter() - began, cpu_seconds() - cpu]
 
 
-def measured(kind: type[Reader], case: Case, amounts: Amounts) -> dict[str, Any]:
+def measured(kind: type[StreamReader], case: Case, amounts: Amounts) -> dict[str, Any]:
     """Measures what one rank reads."""
     result: dict[str, Any] = {}
     warm_state = case.cache / f"state-{case.rank}"
@@ -155,7 +154,7 @@ def measured(kind: type[Reader], case: Case, amounts: Amounts) -> dict[str, Any]
     return result
 
 
-def resumed(kind: type[Reader], case: Case, amounts: Amounts) -> dict[str, Any]:
+def resumed(kind: type[StreamReader], case: Case, amounts: Amounts) -> dict[str, Any]:
     """Measures how a new process begins: from the beginning, and where ``measured`` has stopped."""
     (_, batches), warm = clocked(lambda: _first(kind, case, None))
     del batches
@@ -174,7 +173,7 @@ def resumed(kind: type[Reader], case: Case, amounts: Amounts) -> dict[str, Any]:
     return {"first": warm, "resume": resume[0], "differ": [differ, sum(map(len, expected))]}
 
 
-def _first(kind: type[Reader], case: Case, state: Any) -> tuple[Reader, Iterator[Any]]:
+def _first(kind: type[StreamReader], case: Case, state: Any) -> tuple[StreamReader, Iterator[Any]]:
     """Opens a corpus and reads its first batch."""
     reader = kind(case)
     batches = reader.rows(state)
@@ -185,6 +184,7 @@ def _first(kind: type[Reader], case: Case, state: Any) -> tuple[Reader, Iterator
 def _work(name: str, step: str, case: Case, amounts: Amounts, results: Any) -> None:
     """Does a step in a process of its own: one rank, or the preparation for all."""
     torch.set_num_threads(1)
+    multiprocessing.set_start_method("fork", force=True)  # of workers, as where a reader is not in a process of ours
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "HF_HOME": str(case.cache / "hf"), "HF_HUB_OFFLINE": "1"}
     import datasets  # noqa: F401  # so that no time to import counts
 
@@ -198,8 +198,8 @@ def _work(name: str, step: str, case: Case, amounts: Amounts, results: Any) -> N
             results.send(clocked(READERS[name](case).prepare)[1])
         else:
             results.send((measured if step == "measure" else resumed)(READERS[name], case, amounts))
-    except Exception:
-        results.send(traceback.format_exc())
+    except Exception as error:  # of any of the peers
+        results.send(" ".join(f"{type(error).__name__}: {error}".split()))
     finally:
         for process in psutil.Process().children(recursive=True):  # workers, and processes of the peers
             process.kill()
@@ -327,7 +327,7 @@ def main(
             try:
                 results.setdefault(str(key), {})[name] = result_of(name, case, amounts)
             except RuntimeError as error:
-                omitted[f"{name}, {key}"] = str(error).strip().splitlines()[-1]
+                omitted[f"{name}, {key}"] = str(error)
     for table in tables(results, [name for name in chosen if name not in omitted]):
         console.print(table)
     console.print(f"{ROWS} rows of {LENGTH} tokens a batch; w: workers, r: ranks; goals by datasets: {GOALS}")

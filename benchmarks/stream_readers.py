@@ -25,7 +25,7 @@ from datamodules import FilesConfig, HubConfig, LanguageDataConfig
 from datamodules.core.documents import Documents
 from datamodules.core.tokenizers import BPE, Bytes, Tokenizer, TokenizerConfig
 
-__all__ = ["LENGTH", "READERS", "ROWS", "SUFFIXES", "Case", "Reader", "texts_of"]
+__all__ = ["LENGTH", "READERS", "ROWS", "SUFFIXES", "Case", "StreamReader", "texts_of"]
 
 ROWS, LENGTH, SHUFFLED = 32, 512, 1000
 """Rows of a batch over all ranks, tokens of a row, and the documents of a buffer that shuffles."""
@@ -54,7 +54,7 @@ class Case(NamedTuple):
         return Bytes() if self.tokenizer is None else BPE(self.tokenizer.read_text(encoding="utf-8"), "strict")
 
 
-class LearnedConfig(TokenizerConfig, kind="learned_before"):
+class LearnedTokenizerConfig(TokenizerConfig, kind="learned_before"):
     """The tokenizer in a file, or bytes: all readers encode with the same one, which none of them learns."""
 
     learned: ClassVar[bool] = False
@@ -65,7 +65,7 @@ class LearnedConfig(TokenizerConfig, kind="learned_before"):
         return Bytes() if self.path is None else BPE(Path(self.path).read_text(encoding="utf-8"), "strict")
 
 
-class Reader(ABC):
+class StreamReader(ABC):
     """Opens a corpus once; every ``rows`` begins there, or where a state says."""
 
     needs: ClassVar[str | None] = None
@@ -91,7 +91,7 @@ class Reader(ABC):
         """Returns the state after the last batch, which ``rows`` of another process takes; None where there is none."""
 
 
-class Suite(Reader):
+class Suite(StreamReader):
     """This suite, as ``LanguageDataConfig`` reads."""
 
     def __init__(self, case: Case) -> None:
@@ -99,7 +99,7 @@ class Suite(Reader):
         os.environ["LIT_CACHE"] = str(case.cache)
         path = str(case.folder)
         source = HubConfig(name=path, window=SHUFFLED) if case.format == "hub" else FilesConfig(path=path)
-        tokenizer = LearnedConfig(path=None if case.tokenizer is None else str(case.tokenizer))
+        tokenizer = LearnedTokenizerConfig(path=None if case.tokenizer is None else str(case.tokenizer))
         self.data = LanguageDataConfig(
             source=source,
             tokenizer=tokenizer,
@@ -137,7 +137,7 @@ def grouped(encode: Callable[[list[str]], list[Any]], columns: dict[str, list[st
     return {"rows": list(joined[: len(joined) // LENGTH * LENGTH].reshape(-1, LENGTH))}
 
 
-class DatasetsReader(Reader):
+class DatasetsReader(StreamReader):
     """The library datasets: streaming, its shuffle buffer, a batched map, and with workers a DataLoader."""
 
     def __init__(self, case: Case) -> None:
@@ -198,7 +198,7 @@ def written_rows(case: Case) -> Iterator[Rows]:
         rest = rest[whole:]
 
 
-class MosaicReader(Reader):
+class MosaicReader(StreamReader):
     """MosaicML streaming: rows of tokens in its own format, as its guide to language models writes them."""
 
     needs = "streaming"
@@ -226,7 +226,7 @@ class MosaicReader(Reader):
         return self.loader.state_dict()
 
 
-class LitdataReader(Reader):
+class LitdataReader(StreamReader):
     """litdata: tokens in its own format, as its guide to language models writes them."""
 
     needs = "litdata"
@@ -264,10 +264,11 @@ class LitdataReader(Reader):
 
 
 def _tokens(case: Case, _: int) -> Iterator[torch.Tensor]:
-    return (torch.from_numpy(row.astype(np.int32)) for row in written_rows(case))
+    for row in written_rows(case):  # litdata must see that this is a generator
+        yield torch.from_numpy(row.astype(np.int32))
 
 
-READERS: dict[str, type[Reader]] = {
+READERS: dict[str, type[StreamReader]] = {
     "suite": Suite,
     "datasets": DatasetsReader,
     "MosaicML": MosaicReader,

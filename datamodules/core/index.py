@@ -34,15 +34,15 @@ from datamodules.core.documents import (
     cache_folder,
 )
 from datamodules.core.errors import DataError
-from datamodules.core.preparing import ByteCount, Progress, alone, lines_while
+from datamodules.core.preparing import ByteCount, PreparationProgress, alone, lines_while
 from datamodules.core.processes import TaskKilled, in_processes, is_orphan
 from datamodules.core.reading import OPEN_FILES, cut, damage
 from lit_transformers.config import Plain, canonical_hash
 
 __all__ = [
+    "CorpusPart",
     "IndexedCorpus",
     "IndexedDocuments",
-    "Part",
     "Text",
     "index_corpus",
     "index_parts",
@@ -99,7 +99,7 @@ class _Record(NamedTuple):
     length: int
 
 
-class Part(NamedTuple):
+class CorpusPart(NamedTuple):
     """A part of a corpus, which the next part continues.
 
     texts: returns its texts, and counts in its argument what it leaves out. size: the bytes of files that it reads.
@@ -121,11 +121,11 @@ def index_corpus(
     file that is missing or damaged, a cache that cannot be written.
     """
     left_out = Counter() if left_out is None else left_out
-    return index_parts(key, prefix, piece, [Part(lambda _: texts, 0, apart=False)], left_out)
+    return index_parts(key, prefix, piece, [CorpusPart(lambda _: texts, 0, apart=False)], left_out)
 
 
 def index_parts(
-    key: Plain, prefix: str, piece: int, parts: Iterable[Part], left_out: Counter[str], size: int | None = None
+    key: Plain, prefix: str, piece: int, parts: Iterable[CorpusPart], left_out: Counter[str], size: int | None = None
 ) -> IndexedCorpus:
     """Returns the corpus of ``index_corpus`` from its parts, which several processes read at once. The index depends on
     the parts, not on the number of processes. Parts that were complete when a process was killed are kept.
@@ -139,10 +139,15 @@ def index_parts(
 
 
 def _make(
-    prefix: str, piece: int, parts: Iterable[Part], left_out: Counter[str], progress: Progress | None, folder: Path
+    prefix: str,
+    piece: int,
+    parts: Iterable[CorpusPart],
+    left_out: Counter[str],
+    progress: PreparationProgress | None,
+    folder: Path,
 ) -> None:
     """Makes an index from its parts in order; those that are apart are read ahead."""
-    builder, taken = _Builder(folder), deque[Part]()
+    builder, taken = _Builder(folder), deque[CorpusPart]()
 
     def tasks() -> Iterator[Callable[[], Path]]:
         for number, part in enumerate(parts):
@@ -156,7 +161,7 @@ def _make(
                 builder.add(text, piece)
             done(part)
 
-    def done(part: Part) -> None:
+    def done(part: CorpusPart) -> None:
         if progress is not None:
             progress.done += part.size
 
@@ -179,7 +184,9 @@ def writing(place: Path) -> Iterator[None]:
         ) from None
 
 
-def make_once(folder: Path, last: str, make: Callable[[Path], None], progress: Progress | None = None) -> None:
+def make_once(
+    folder: Path, last: str, make: Callable[[Path], None], progress: PreparationProgress | None = None
+) -> None:
     """Makes a folder of the cache where it is missing. Of processes that need it at once, one makes it and the others
     wait. Where the process that makes it is killed, the next one finds what it wrote.
 
@@ -199,7 +206,9 @@ def make_once(folder: Path, last: str, make: Callable[[Path], None], progress: P
 
 
 @contextmanager
-def made_aside(folder: Path, last: str, progress: Progress | None = None, kept: bool = False) -> Iterator[Path]:
+def made_aside(
+    folder: Path, last: str, progress: PreparationProgress | None = None, kept: bool = False
+) -> Iterator[Path]:
     """Gives a temporary folder, which is moved to ``folder`` at the end, so that no reader sees a partial one. Prints
     lines while it takes long.
 
@@ -342,7 +351,7 @@ def _origin(text: Text) -> str:
     return text.origin.encode(errors="backslashreplace").decode()
 
 
-def _write_part(folder: Path, piece: int, part: Part) -> Path:
+def _write_part(folder: Path, piece: int, part: CorpusPart) -> Path:
     """Writes a part of an index to a folder, which may be there already, and returns the folder. Before each text is
     what the fingerprint hashes with it, so that the hash of the file is that of its texts."""
     if (folder / META).exists():

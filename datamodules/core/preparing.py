@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
-__all__ = ["ByteCount", "Progress", "TextCount", "alone", "lines_while"]
+__all__ = ["ByteCount", "PreparationProgress", "TextCount", "alone", "lines_while"]
 
 FIRST_SECONDS = 3.0
 """A folder that is written faster than this is not worth a line."""
@@ -22,7 +22,7 @@ BAR = 24
 MEGABYTE = 1e6
 
 
-class Progress:
+class PreparationProgress:
     """How much is done of a total, in any unit."""
 
     def __init__(self, total: int) -> None:
@@ -32,14 +32,14 @@ class Progress:
         raise NotImplementedError
 
 
-class TextCount(Progress):
+class TextCount(PreparationProgress):
     """The number of texts that are done, of a total."""
 
     def __str__(self) -> str:
         return f"{self.done:,} of {self.total:,} texts"
 
 
-class ByteCount(Progress):
+class ByteCount(PreparationProgress):
     """The number of bytes of files that are read, of a total."""
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class ByteCount(Progress):
 
 
 @contextmanager
-def lines_while(folder: Path, temporary: Path, progress: Progress | None = None) -> Iterator[None]:
+def lines_while(folder: Path, temporary: Path, progress: PreparationProgress | None = None) -> Iterator[None]:
     """Prints the progress, or without one how many bytes a temporary folder holds, as long as it is being filled, and
     at last that it is complete. On a terminal the progress is a bar with the share that is done and the time left.
 
@@ -79,7 +79,7 @@ def lines_while(folder: Path, temporary: Path, progress: Progress | None = None)
         _say(f"prepared {folder} in {seconds:.0f} s: {_bytes_in(temporary) / MEGABYTE:.1f} MB")
 
 
-def _bar(progress: Progress, seconds: float) -> str:
+def _bar(progress: PreparationProgress, seconds: float) -> str:
     """Returns the bar of what is done after some seconds, with the share in percent and the time left."""
     share = min(progress.done / max(progress.total, 1), 1.0)
     full = int(BAR * share)

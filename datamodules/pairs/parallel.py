@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from datamodules.core.archives import members
 from datamodules.core.documents import SPLITS, Split
 from datamodules.core.errors import DataError
-from datamodules.core.index import IndexedCorpus, Part, Text, index_parts
+from datamodules.core.index import CorpusPart, IndexedCorpus, Text, index_parts
 from datamodules.core.reading import (
     COMPRESSIONS,
     Slice,
@@ -159,13 +159,13 @@ def _file(folder: Path, name: str) -> Listed:
     )
 
 
-def _parts(split: Split, file_pair: _FilePair) -> Iterator[Part]:
+def _parts(split: Split, file_pair: _FilePair) -> Iterator[CorpusPart]:
     """Yields the parts of two files, each of so many lines that it is worth another process."""
     sizes = [file.path.stat().st_size for file in file_pair]
     if sum(sizes) < PART:
-        yield Part(partial(_texts, split, file_pair, None), sum(sizes), apart=False)
+        yield CorpusPart(partial(_texts, split, file_pair, None), sum(sizes), apart=False)
     elif any(_plain_name(file.name) != file.name for file in file_pair):
-        yield Part(partial(_texts, split, file_pair, None), sum(sizes), apart=True)
+        yield CorpusPart(partial(_texts, split, file_pair, None), sum(sizes), apart=True)
     else:
         row, first = 0, [0, 0]
         for following in zip(*(line_starts(file.path, LINES) for file in file_pair), strict=False):
@@ -174,11 +174,11 @@ def _parts(split: Split, file_pair: _FilePair) -> Iterator[Part]:
         yield _part(split, file_pair, row, first, sizes)
 
 
-def _part(split: Split, file_pair: _FilePair, row: int, starts: Sequence[int], stops: Sequence[int]) -> Part:
+def _part(split: Split, file_pair: _FilePair, row: int, starts: Sequence[int], stops: Sequence[int]) -> CorpusPart:
     """Returns the part of two files from a row on, with the bytes between ``starts`` and ``stops``."""
     slices = [Slice(row, start, stop) for start, stop in zip(starts, stops, strict=True)]
     size = sum(one.stop - one.start for one in slices)
-    return Part(partial(_texts, split, file_pair, slices), size, apart=True)
+    return CorpusPart(partial(_texts, split, file_pair, slices), size, apart=True)
 
 
 def _texts(

@@ -23,7 +23,7 @@ from pydantic import Field
 from datamodules.core.archives import HIDDEN, members
 from datamodules.core.documents import Corpus, Split
 from datamodules.core.errors import DataError
-from datamodules.core.index import Part, Text, index_corpus, index_parts, normal
+from datamodules.core.index import CorpusPart, Text, index_corpus, index_parts, normal
 from datamodules.core.reading import (
     COMPRESSIONS,
     Entry,
@@ -228,7 +228,7 @@ class FilesConfig(SourceConfig, kind="files"):
         location = locate(self.path)
         return location.is_file() and format_of(location.name) not in (*OF_RECORDS, "archive")
 
-    def _parts(self, files: list[Listed]) -> Iterator[Part]:
+    def _parts(self, files: list[Listed]) -> Iterator[CorpusPart]:
         """Yields the parts of the corpus: files or slices of them, as many together as are worth a process."""
         together: list[_Sliced] = []
         for one in self._sliced(files):
@@ -250,8 +250,8 @@ class FilesConfig(SourceConfig, kind="files"):
                 length = chosen.stop - chosen.start
                 yield _Sliced(file, chosen, length, length, apart=True)
 
-    def _part(self, together: list[_Sliced]) -> Part:
-        return Part(partial(self._texts, together), sum(one.size for one in together), together[0].apart)
+    def _part(self, together: list[_Sliced]) -> CorpusPart:
+        return CorpusPart(partial(self._texts, together), sum(one.size for one in together), together[0].apart)
 
     def _texts(self, together: Iterable[_Sliced], left_out: Counter[str]) -> Iterator[Text]:
         in_order = self._cuts_in_order
@@ -288,7 +288,7 @@ class FilesConfig(SourceConfig, kind="files"):
 
 class _Sliced(NamedTuple):
     """A file, or a slice of it. size: its bytes in the file. unpacked: about how many they are when it is unpacked.
-    apart: as in ``index.Part``."""
+    apart: as in ``index.CorpusPart``."""
 
     file: Listed
     chosen: Slice | None

@@ -159,7 +159,7 @@ def test_what_was_complete_when_a_process_was_killed_is_not_read_again(
     monkeypatch.setattr(processes, "usable_cores", lambda: 1)
     write_part, read = index._write_part, Counter[str]()
 
-    def counted(folder: Path, piece: int, part: index.Part) -> Path:
+    def counted(folder: Path, piece: int, part: index.CorpusPart) -> Path:
         def texts(left_out: Counter[str]) -> Iterator[index.Text]:
             read[folder.name] += 1
             if read.total() == 5:
