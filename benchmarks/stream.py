@@ -1,152 +1,342 @@
-"""How fast text becomes batches in one process, and whether memory stays flat: ``python benchmarks/stream.py``.
+"""How fast a corpus becomes batches, next to datasets, MosaicML streaming and litdata: ``python -m benchmarks.stream``.
 
-Writes a file of ``--gigabytes`` into a temporary folder (and its index into a cache there), and removes both.
+Writes a corpus of ``--megabytes`` in each format into a temporary folder, and removes it. Each reader
+(``benchmarks/stream_readers.py``) reads each case in processes of its own. CPU time is that of all of its processes.
+The first batch is cold where nothing is prepared, and warm where the corpus was opened before; time to import a library
+does not count. After a resume, the same number of batches is compared, row by row, with those without an interruption.
 """
 
 from __future__ import annotations
 
+import gzip
+import json as json_files
 import multiprocessing
 import os
+import pickle
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import islice, product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import psutil
+import pyarrow
 import torch
 import typer
+from pyarrow import parquet
 from rich.console import Console
 from rich.table import Table
 
-from datamodules import (
-    BPEConfig,
-    BytesConfig,
-    CharactersConfig,
-    FilesConfig,
-    LanguageData,
-    LanguageDataConfig,
-    TokenizerConfig,
-    WordsConfig,
-)
-from datamodules.core.tokenizers import encode_document
-from lit_transformers.batch import TextBatch
+from benchmarks.hardware import JSON_HELP, describe, save
+from benchmarks.stream_readers import LENGTH, READERS, ROWS, SUFFIXES, Case, StreamReader
+from datamodules.core.documents import Document
+from datamodules.core.tokenizers import BPEConfig
 
 MEGABYTE = 1_000_000
+FILES, GROUP = 8, 1000
+"""Files of a corpus, and rows of a row group of parquet."""
+QUESTIONS = {
+    "tokens": "Thousand tokens per CPU second",
+    "cold": "Cold first batch: seconds (CPU seconds)",
+    "warm": "Warm first batch: seconds (CPU seconds)",
+    "memory": "Peak memory of all processes, MB",
+    "resume": "Time to resume: seconds",
+    "differ": "Rows that differ after a resume",
+}
+GOALS = {"bytes": 3.0, "bpe": 1.5}
+"""Goals for the ratio of tokens per CPU second to those of datasets."""
 
 
-def write_text(path: Path, size: int) -> None:
-    """Writes lines of up to 50,000 different words with frequencies as in English; one block of them is repeated."""
-    generator = torch.Generator().manual_seed(0)
-    ranks = (50_000 ** torch.rand(1_000_000, generator=generator)).long().tolist()
-    words = [f"w{rank:x}" + "\n" * (position % 12 == 11) for position, rank in enumerate(ranks)]
-    block = " ".join(words).encode()
-    with path.open("wb") as file:
-        for start in range(0, size, len(block)):
-            file.write(block[: size - start])
+class Key(NamedTuple):
+    """A case, by which results are known."""
+
+    tokenizer: str
+    format: str
+    workers: int
+    ranks: int
+
+    def __str__(self) -> str:
+        return f"{self.tokenizer} {self.format} {self.workers}w {self.ranks}r"
 
 
-def resident() -> float:
-    """Resident memory of this process in megabytes."""
-    return float(psutil.Process().memory_info().rss) / MEGABYTE
+class Amounts(NamedTuple):
+    """How much each process reads: batches of a measurement, measurements, and batches compared after a resume."""
+
+    batches: int
+    repeats: int
+    compared: int
 
 
-def config(path: Path, tokenizer: TokenizerConfig, rows: int, length: int, policy: str) -> LanguageDataConfig:
-    return LanguageDataConfig.from_dict(
-        {
-            "source": FilesConfig(path=str(path), splits="order"),
-            "tokenizer": tokenizer,
-            "batch_size": rows,
-            "segment_length": length,
-            "documents": policy,
-        }
+def documents(size: int) -> Iterator[str]:
+    """Yields documents of 200 to 20,000 characters, as many as have about ``size`` bytes, of words with frequencies as
+    in English, most of which have several pieces."""
+    draw = np.random.default_rng(0)
+    letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
+    words = ["".join(draw.choice(letters[:18], draw.integers(2, 11))) for _ in range(20_000)]
+    written = 0
+    while written < size:
+        count = int(np.clip(draw.lognormal(5.5, 1.0), 30, 3000))
+        chosen = (20_000 ** draw.random(count)).astype(int) - 1
+        text = " ".join(words[rank] + (".\n" if number % 17 == 16 else "") for number, rank in enumerate(chosen))
+        written += len(text)
+        yield text
+
+
+def write_corpora(folder: Path, size: int, formats: Sequence[str]) -> Path:
+    """Writes the corpus in each format into a folder of its name, and a BPE tokenizer of it; returns its path."""
+    texts = list(documents(size))
+    for name in formats:
+        (folder / name).mkdir()
+        for number in range(FILES):
+            part = texts[number::FILES]
+            path = folder / name / f"train-{number:05}{SUFFIXES[name]}"
+            if name == "jsonl.gz":
+                lines = "".join(json_files.dumps({"text": text}) + "\n" for text in part)
+                path.write_bytes(gzip.compress(lines.encode(), 6))
+            elif name == "text":
+                for place, text in enumerate(part):
+                    path.with_name(f"train-{number:05}-{place:06}.txt").write_text(text, encoding="utf-8")
+            else:
+                parquet.write_table(pyarrow.table({"text": part}), path, GROUP)
+    learned = BPEConfig(size=8192).build(Document("text", text.encode()) for text in texts[:2000])
+    (place := folder / "bpe.json").write_text(learned.serialised, encoding="utf-8")
+    return place
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process, of those that it has started, and of those of them that have ended."""
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def memory() -> float:
+    """Megabytes of this process and of those that it has started; what they share counts once."""
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        try:
+            total += process.memory_full_info().pss
+        except psutil.Error:
+            continue
+    return total / MEGABYTE
+
+
+def clocked(work: Any) -> tuple[Any, list[float]]:
+    """Returns the result of a function, with the seconds and the CPU seconds that it took."""
+    began, cpu = time.perf_counter(), cpu_seconds()
+    result = work()
+    return result, [time.perf_counter() - began, cpu_seconds() - cpu]
+
+
+def measured(kind: type[StreamReader], case: Case, amounts: Amounts) -> dict[str, Any]:
+    """Measures what one rank reads."""
+    result: dict[str, Any] = {}
+    warm_state = case.cache / f"state-{case.rank}"
+    opened, cold = clocked(lambda: _first(kind, case, None))
+    reader, batches = opened
+    result["first"], peak, rates = cold, memory(), []
+    for _ in range(amounts.repeats):
+        tokens, (_, cpu) = clocked(lambda: sum(count for _, count in islice(batches, amounts.batches)))
+        rates.append(tokens / cpu)
+        peak = max(peak, memory())
+    result |= {"rates": rates, "memory": peak}
+    if (state := reader.state()) is not None:
+        rows = [part for part, _ in islice(batches, amounts.compared)]
+        warm_state.write_bytes(pickle.dumps((state, rows)))
+    return result
+
+
+def resumed(kind: type[StreamReader], case: Case, amounts: Amounts) -> dict[str, Any]:
+    """Measures how a new process begins: from the beginning, and where ``measured`` has stopped."""
+    (_, batches), warm = clocked(lambda: _first(kind, case, None))
+    del batches
+    kept = case.cache / f"state-{case.rank}"
+    if not kept.exists():
+        return {"first": warm, "resume": None, "differ": None}
+    state, expected = pickle.loads(kept.read_bytes())
+    reader = kind(case)
+    batches = reader.rows(state)
+    first, resume = clocked(lambda: next(batches))
+    rows = [first[0], *(part for part, _ in islice(batches, amounts.compared - 1))]
+    differ = sum(
+        int((one != other).any(1).sum()) if one.shape == other.shape else len(one)
+        for one, other in zip(expected, rows, strict=True)
     )
+    return {"first": warm, "resume": resume[0], "differ": [differ, sum(map(len, expected))]}
 
 
-def symbols(batches: Iterator[TextBatch], count: int) -> int:
-    return sum(int(batch.padding_mask.sum()) for batch in islice(batches, count))
+def _first(kind: type[StreamReader], case: Case, state: Any) -> tuple[StreamReader, Iterator[Any]]:
+    """Opens a corpus and reads its first batch."""
+    reader = kind(case)
+    batches = reader.rows(state)
+    next(batches)
+    return reader, batches
 
 
-def rates(data: LanguageData, bytes_per_symbol: float, megabytes: float, repeats: int) -> list[float]:
-    """Megabytes of text a second, measured several times over consecutive parts of one stream."""
-    batches = iter(data.train_dataloader())
-    per_batch = data.config.batch_size * data.config.segment_length * bytes_per_symbol
-    count = max(round(megabytes * MEGABYTE / per_batch), 1)
-    symbols(batches, count)
-    measured_rates = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        symbol_count = symbols(batches, count)
-        measured_rates.append(symbol_count * bytes_per_symbol / MEGABYTE / (time.perf_counter() - started))
-    return measured_rates
+def _work(name: str, step: str, case: Case, amounts: Amounts, results: Any) -> None:
+    """Does a step in a process of its own: one rank, or the preparation for all."""
+    torch.set_num_threads(1)
+    multiprocessing.set_start_method("fork", force=True)  # of workers, as where a reader is not in a process of ours
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "HF_HOME": str(case.cache / "hf"), "HF_HUB_OFFLINE": "1"}
+    import datasets  # noqa: F401  # so that no time to import counts
+
+    try:
+        if case.ranks > 1:
+            os.environ |= {"RANK": str(case.rank), "LOCAL_RANK": str(case.rank), "WORLD_SIZE": str(case.ranks)}
+            os.environ |= {"LOCAL_WORLD_SIZE": str(case.ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": "29533"}
+            store = (case.cache / f"store-{step}").as_uri()
+            torch.distributed.init_process_group("gloo", store, rank=case.rank, world_size=case.ranks)
+        if step == "prepare":
+            results.send(clocked(READERS[name](case).prepare)[1])
+        else:
+            results.send((measured if step == "measure" else resumed)(READERS[name], case, amounts))
+    except Exception as error:  # of any of the peers
+        results.send(" ".join(f"{type(error).__name__}: {error}".split()))
+    finally:
+        for process in psutil.Process().children(recursive=True):  # workers, and processes of the peers
+            process.kill()
+        os._exit(0)
 
 
-def bytes_per_symbol(data: LanguageData) -> float:
-    document = next(iter(data.documents("train")))
-    return len(document.text) / len(encode_document(data.tokenizer, document))
+def step(name: str, what: str, case: Case, amounts: Amounts) -> list[Any]:
+    """Returns the results of a step by rank. Raises RuntimeError with what a process says that fails."""
+    context, started = multiprocessing.get_context("spawn"), []
+    for rank in range(case.ranks):
+        receiving, sending = context.Pipe(duplex=False)
+        arguments = (name, what, case._replace(rank=rank), amounts, sending)
+        process = context.Process(target=_work, args=arguments)
+        process.start()
+        sending.close()
+        started.append((process, receiving))
+    results = []
+    for process, receiving in started:
+        try:
+            results.append(receiving.recv())
+        except EOFError:
+            results.append("a process ended from outside")
+        process.join()
+    for result in results:
+        if isinstance(result, str):
+            raise RuntimeError(result)
+    return results
 
 
-def peak_growth(path: Path) -> tuple[int, float, float]:
-    """Reads the training data once, from indexing on. Returns the number of documents, the megabytes read, and the
-    growth of memory at its peak in megabytes."""
-    before = peak = resident()
-    data = LanguageData(config(path, BytesConfig(), 32, 512, "reset"))
-    lengths = [len(document.text) for document in data.documents("train")]
-    batches = iter(data.train_dataloader())
-    count = sum(lengths) // (32 * 512)
-    for _ in range(100):
-        peak = max(peak, resident())
-        symbols(batches, count // 100)
-    return len(lengths), sum(lengths) / MEGABYTE, max(peak, resident()) - before
+def result_of(name: str, case: Case, amounts: Amounts) -> dict[str, Any]:
+    """Returns the numbers of a reader in a case; times are those of the slowest rank, CPU time and memory sums."""
+    [(seconds, cpu)] = step(name, "prepare", case._replace(ranks=1), amounts)
+    ranks = step(name, "measure", case, amounts)
+    again = step(name, "resume", case, amounts)
+    share = [statistics.median(rank["rates"]) for rank in ranks]
+    return {
+        "tokens": statistics.harmonic_mean(share),
+        "rates": [rank["rates"] for rank in ranks],
+        "cold": [
+            seconds + max(rank["first"][0] for rank in ranks),
+            cpu + sum(rank["first"][1] for rank in ranks),
+        ],
+        "warm": [max(rank["first"][0] for rank in again), sum(rank["first"][1] for rank in again)],
+        "memory": sum(rank["memory"] for rank in ranks),
+        "resume": None if again[0]["resume"] is None else max(rank["resume"] for rank in again),
+        "differ": None if again[0]["differ"] is None else np.sum([rank["differ"] for rank in again], 0).tolist(),
+    }
 
 
-def generate(large: Path, size: int, small: Path) -> None:
-    """Writes both files in separate processes, so that their memory does not count as that of the measured one."""
-    for path, length in ((large, size), (small, 30 * MEGABYTE)):
-        writer = multiprocessing.get_context("spawn").Process(target=write_text, args=(path, length))
-        writer.start()
-        writer.join()
+def shown(question: str, value: Any) -> str:
+    """Returns a number of a table."""
+    if value is None:
+        return "-"
+    if question in ("cold", "warm"):
+        return f"{value[0]:.2f} ({value[1]:.1f})"
+    if question == "differ":
+        return f"{value[0]} of {value[1]}"
+    return f"{value:.2f}" if question == "resume" else f"{value / 1000 if question == 'tokens' else value:,.0f}"
+
+
+def tables(results: dict[str, dict[str, Any]], readers: Sequence[str]) -> Iterator[Table]:
+    """Yields a table for each question, of at most 80 columns."""
+    for question, title in QUESTIONS.items():
+        ratio = ["by datasets"] if question == "tokens" and "datasets" in readers else []
+        table = Table("case", title=title, width=80)
+        for heading in (*readers, *ratio):
+            table.add_column(heading, justify="right")
+        for key, row in results.items():
+            cells = [shown(question, row[name][question]) if name in row else "-" for name in readers]
+            if ratio:
+                both = "suite" in row and "datasets" in row
+                cells.append(f"{row['suite']['tokens'] / row['datasets']['tokens']:.1f}" if both else "-")
+            table.add_row(key, *cells)
+        yield table
+
+
+def usual(tokenizers: Sequence[str], formats: Sequence[str], workers: Sequence[int], ranks: Sequence[int]) -> list[Key]:
+    """Returns every format read by one process, and the first format by any number of workers and by any of ranks."""
+    keys = [Key(tokenizer, name, workers[0], ranks[0]) for tokenizer in tokenizers for name in formats]
+    keys += [Key(tokenizer, formats[0], count, ranks[0]) for tokenizer in tokenizers for count in workers[1:]]
+    keys += [Key(tokenizer, formats[0], workers[0], count) for tokenizer in tokenizers for count in ranks[1:]]
+    return keys
+
+
+def _list(text: str, known: Sequence[str], what: str) -> list[str]:
+    """Returns the items of an option. Raises BadParameter for an unknown one."""
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items or set(items) - set(known):
+        raise typer.BadParameter(f"{what} are {', '.join(known)}, separated by commas, not {text!r}")
+    return items
 
 
 def main(
-    gigabytes: Annotated[float, typer.Option(help="size of the generated file")] = 2.0,
-    repeats: Annotated[int, typer.Option(help="measurements of each rate")] = 7,
+    megabytes: Annotated[int, typer.Option(min=1, help="Write a corpus of about n megabytes.")] = 20,
+    repeats: Annotated[int, typer.Option(min=1, help="Take the median of n measurements.")] = 3,
+    batches: Annotated[int, typer.Option(min=1, help="Read n batches for each measurement.")] = 60,
+    compared: Annotated[int, typer.Option(min=1, help="Compare n batches after a resume.")] = 20,
+    readers: Annotated[str, typer.Option(help="Measure these readers, separated by commas.")] = ",".join(READERS),
+    tokenizers: Annotated[str, typer.Option(help="Measure bytes, bpe or both.")] = "bytes,bpe",
+    formats: Annotated[str, typer.Option(help="Measure these formats.")] = ",".join(SUFFIXES),
+    workers: Annotated[str, typer.Option(help="Measure these numbers of workers.")] = "0,2,4",
+    ranks: Annotated[str, typer.Option(help="Measure these numbers of ranks.")] = "1,2",
+    full: Annotated[bool, typer.Option(help="Measure every combination, which takes long.")] = False,
+    json: Annotated[str | None, typer.Option(help=JSON_HELP)] = None,
 ) -> None:
-    """Prints the growth of memory over one pass and the rates of every tokenizer."""
-    torch.set_num_threads(1)
-    console = Console()
+    """Prints tokens per CPU second, the first batch, memory, the time to resume and whether a resume is exact."""
+    chosen = _list(readers, list(READERS), "readers")
+    kinds, names = _list(tokenizers, ("bytes", "bpe"), "tokenizers"), _list(formats, list(SUFFIXES), "formats")
+    counts, totals = ([int(item) for item in _list(text, "01248", "numbers")] for text in (workers, ranks))
+    keys = [Key(*one) for one in product(kinds, names, counts, totals)] if full else usual(kinds, names, counts, totals)
+    console, amounts = Console(width=80), Amounts(batches, repeats, compared)
+    results: dict[str, dict[str, Any]] = {}
+    omitted: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["LIT_CACHE"] = f"{folder}/cache"
-        large, small = Path(folder, "large.txt"), Path(folder, "small.txt")
-        generate(large, int(gigabytes * 1e9), small)
-        before = resident()
-        documents, read, growth = peak_growth(large)
-        console.print(
-            f"{gigabytes:g} GB, {documents:,} train documents: indexing and one pass over {read:,.0f} MB "
-            f"add {growth:.1f} MB to {before:.0f} MB at their peak"
-        )
-        console.print(rate_table(large, small, repeats))
-
-
-def rate_table(large: Path, small: Path, repeats: int) -> Table:
-    table = Table("tokenizer", "documents", "rows", "segment", "MB/s median", "lowest", "highest", title="one process")
-    cases: list[tuple[Path, TokenizerConfig, int, int, str, float]] = [
-        (large, BytesConfig(), 32, 512, "reset", 40),
-        (large, BytesConfig(), 32, 512, "stream", 40),
-        (large, BytesConfig(), 32, 128, "reset", 20),
-        (large, BytesConfig(), 32, 32, "reset", 5),
-        (small, CharactersConfig(), 32, 512, "reset", 10),
-        (small, WordsConfig(), 32, 512, "reset", 10),
-        (small, BPEConfig(size=8192), 32, 512, "reset", 10),
-    ]
-    for path, tokenizer, rows, length, policy, megabytes in cases:
-        data = LanguageData(config(path, tokenizer, rows, length, policy))
-        measured_rates = rates(data, bytes_per_symbol(data), megabytes, repeats)
-        median, low, high = statistics.median(measured_rates), min(measured_rates), max(measured_rates)
-        table.add_row(tokenizer.kind, policy, str(rows), str(length), f"{median:.1f}", f"{low:.1f}", f"{high:.1f}")
-    return table
+        learned = write_corpora(Path(folder), megabytes * MEGABYTE, names)
+        for number, (key, name) in enumerate(product(keys, chosen)):
+            cache = Path(folder, f"cache-{number}")
+            cache.mkdir()
+            tokenizer = learned if key.tokenizer == "bpe" else None
+            case = Case(key.format, Path(folder, key.format), tokenizer, cache, key.workers, ranks=key.ranks)
+            if (reason := READERS[name].omission(case)) is not None:
+                omitted[name] = reason
+                continue
+            console.print(f"{key}: {name}", style="dim")
+            try:
+                results.setdefault(str(key), {})[name] = result_of(name, case, amounts)
+            except RuntimeError as error:
+                omitted[f"{name}, {key}"] = str(error)
+    for table in tables(results, [name for name in chosen if name not in omitted]):
+        console.print(table)
+    console.print(f"{ROWS} rows of {LENGTH} tokens a batch; w: workers, r: ranks; goals by datasets: {GOALS}")
+    for name, reason in omitted.items():
+        console.print(f"omitted {name}: {reason}", markup=False)
+    if json:
+        hardware = describe(("torch", "datasets", "tokenizers", "mosaicml-streaming", "litdata"))
+        amount = {"megabytes": megabytes, **amounts._asdict()}
+        save(json, {"hardware": hardware, "amounts": amount, "results": results, "omitted": omitted})
 
 
 if __name__ == "__main__":

@@ -1,20 +1,22 @@
 """A corpus on disk: an index of its documents, made once and kept, so that any document takes a single read.
 
 Plain files are read where they are. What must be unpacked (compressed files, tars, JSON lines, parquet) is unpacked
-once into one file beside the index. Memory use stays constant: only the index is held, and that is mapped from disk.
+once, by several processes, into files beside the index. Memory use stays constant: only the index is held, and that is
+mapped from disk.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
-from array import array
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import cache, lru_cache, partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -33,19 +35,34 @@ from datamodules.core.documents import (
 )
 from datamodules.core.errors import DataError
 from datamodules.core.permutations import shuffled
-from datamodules.core.preparing import TextCount, lines_while
+from datamodules.core.preparing import ByteCount, PreparationProgress, alone, lines_while
+from datamodules.core.processes import TaskKilled, in_processes, is_orphan
 from datamodules.core.reading import OPEN_FILES, cut, damage
 from lit_transformers.config import Plain, canonical_hash
 
-__all__ = ["IndexedCorpus", "IndexedDocuments", "Text", "index_corpus", "made_aside", "normal", "writing"]
+__all__ = [
+    "CorpusPart",
+    "IndexedCorpus",
+    "IndexedDocuments",
+    "Text",
+    "index_corpus",
+    "index_parts",
+    "made_aside",
+    "make_once",
+    "normal",
+    "writing",
+]
 
 RECORD = np.dtype(
     [("origin", "<i8"), ("row", "<i8"), ("offset", "<i8"), ("file", "<i4"), ("start", "<i8"), ("length", "<i8")]
 )
-VERSION = 3
+VERSION = 4
 """Part of every cache key: changes when the same files give other documents."""
 PACKED, META = "packed", "meta.json"
 BLOCK = 4096
+BUFFER = 1 << 20
+GAP = 1 << 12
+"""How many bytes between two documents are read and left out where documents are read in order."""
 
 
 class Text(NamedTuple):
@@ -69,7 +86,9 @@ class Text(NamedTuple):
 
 def normal(text: bytes) -> bytes:
     """Returns a text with line feeds alone as line ends, and none at its end."""
-    return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rstrip(b"\n")
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return text.rstrip(b"\n")
 
 
 class _Record(NamedTuple):
@@ -81,6 +100,18 @@ class _Record(NamedTuple):
     length: int
 
 
+class CorpusPart(NamedTuple):
+    """A part of a corpus, which the next part continues.
+
+    texts: returns its texts, and counts in its argument what it leaves out. size: the bytes of files that it reads.
+    apart: whether another process may read it, which then stores all of its texts, as they are unpacked.
+    """
+
+    texts: Callable[[Counter[str]], Iterator[Text]]
+    size: int
+    apart: bool
+
+
 def index_corpus(
     key: Plain, prefix: str, piece: int, texts: Iterator[Text], left_out: Counter[str] | None = None
 ) -> IndexedCorpus:
@@ -90,15 +121,57 @@ def index_corpus(
     left_out: counts of what is left out, filled while ``texts`` are read and kept with the corpus. Raises DataError: a
     file that is missing or damaged, a cache that cannot be written.
     """
-    folder = cache_folder() / "corpora" / canonical_hash([VERSION, key, dict(left_out or {})], 32)
-    if not (folder / META).exists():
-        with made_aside(folder, META) as temporary:
-            builder = _Builder(temporary)
-            for text in texts:
-                with damage(text.container):
-                    builder.add(text, piece)
-            builder.finish(prefix, left_out or {})
+    left_out = Counter() if left_out is None else left_out
+    return index_parts(key, prefix, piece, [CorpusPart(lambda _: texts, 0, apart=False)], left_out)
+
+
+def index_parts(
+    key: Plain, prefix: str, piece: int, parts: Iterable[CorpusPart], left_out: Counter[str], size: int | None = None
+) -> IndexedCorpus:
+    """Returns the corpus of ``index_corpus`` from its parts, which several processes read at once. The index depends on
+    the parts, not on the number of processes. Parts that were complete when a process was killed are kept.
+
+    parts: taken only where the corpus is made. size: the bytes of files that all parts read; None: not known.
+    """
+    folder = cache_folder() / "corpora" / canonical_hash([VERSION, key, dict(left_out)], 32)
+    progress = None if size is None else ByteCount(size)
+    make_once(folder, META, partial(_make, prefix, piece, parts, left_out, progress), progress)
     return IndexedCorpus(folder)
+
+
+def _make(
+    prefix: str,
+    piece: int,
+    parts: Iterable[CorpusPart],
+    left_out: Counter[str],
+    progress: PreparationProgress | None,
+    folder: Path,
+) -> None:
+    """Makes an index from its parts in order; those that are apart are read ahead."""
+    builder, taken = _Builder(folder), deque[CorpusPart]()
+
+    def tasks() -> Iterator[Callable[[], Path]]:
+        for number, part in enumerate(parts):
+            taken.append(part)
+            if part.apart:
+                yield partial(_write_part, folder / f"{number:05}", piece, part)
+
+    def read_here(until_apart: bool) -> None:
+        while taken and not (until_apart and taken[0].apart):
+            for text in (part := taken.popleft()).texts(left_out):
+                builder.add(text, piece)
+            done(part)
+
+    def done(part: CorpusPart) -> None:
+        if progress is not None:
+            progress.done += part.size
+
+    for written in in_processes(tasks()):
+        read_here(until_apart=True)
+        left_out.update(builder.add_part(written))
+        done(taken.popleft())
+    read_here(until_apart=False)
+    builder.finish(prefix, left_out)
 
 
 @contextmanager
@@ -112,24 +185,54 @@ def writing(place: Path) -> Iterator[None]:
         ) from None
 
 
+def make_once(
+    folder: Path, last: str, make: Callable[[Path], None], progress: PreparationProgress | None = None
+) -> None:
+    """Makes a folder of the cache where it is missing. Of processes that need it at once, one makes it and the others
+    wait. Where the process that makes it is killed, the next one finds what it wrote.
+
+    last: the file whose presence means that the folder is complete. make: fills a temporary folder. progress: as in
+    ``made_aside``. Raises DataError where it cannot be written.
+    """
+    if (folder / last).exists():
+        return
+    with writing(folder.parent):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as held:
+        with writing(folder.parent):
+            is_alone = held.enter_context(alone(folder))
+        if not (folder / last).exists():
+            with made_aside(folder, last, progress, kept=is_alone) as temporary:
+                make(temporary)
+
+
 @contextmanager
-def made_aside(folder: Path, last: str, progress: TextCount | None = None) -> Iterator[Path]:
+def made_aside(
+    folder: Path, last: str, progress: PreparationProgress | None = None, kept: bool = False
+) -> Iterator[Path]:
     """Gives a temporary folder, which is moved to ``folder`` at the end, so that no reader sees a partial one. Prints
     lines while it takes long.
 
     last: the file whose presence means that the folder is complete. progress: what the lines state; None for the bytes
-    in the folder. Raises DataError where it cannot be written.
+    in the folder. kept: whether the temporary folder stays where the process is stopped, for the next one; no other
+    process may then make it. Raises DataError where it cannot be written.
     """
     with writing(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+        if kept:
+            (temporary := folder.with_name(f"{folder.name}.unfinished")).mkdir(exist_ok=True)
+        else:
+            temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
         with lines_while(folder, temporary, progress):
             yield temporary
         with writing(folder):
             _publish(temporary, folder, last)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    except BaseException as error:
+        if not kept or (isinstance(error, Exception) and not isinstance(error, TaskKilled)):
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _publish(temporary: Path, folder: Path, last: str) -> None:
@@ -140,75 +243,225 @@ def _publish(temporary: Path, folder: Path, last: str) -> None:
             raise
 
 
+class _Pack:
+    """Writes texts to a file, many at once. ``size``: the number of bytes so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.size = path, 0
+        self.pending: list[bytes] = []
+        self.waiting = 0
+        with writing(path.parent):
+            self.file = path.open("wb", buffering=0)
+
+    def add(self, content: bytes) -> int:
+        """Writes some bytes and returns where they begin."""
+        self.pending.append(content)
+        self.waiting += len(content)
+        self.size += len(content)
+        if self.waiting >= BUFFER:
+            self._flush()
+        return self.size - len(content)
+
+    def close(self) -> None:
+        self._flush()
+        self.file.close()
+
+    def _flush(self) -> None:
+        with writing(self.path.parent):
+            remaining = memoryview(b"".join(self.pending))
+            while remaining:
+                remaining = remaining[self.file.write(remaining) :]
+        self.pending, self.waiting = [], 0
+
+
+class _Records:
+    """The records of texts of every split, in files of a folder, and a hash of what each text says, of eight bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.origins: list[str] = []
+        self.pending: dict[Split, list[_Record]] = {split: [] for split in SPLITS}
+        self.contents: dict[Split, bytearray] = {split: bytearray() for split in SPLITS}
+        with writing(folder):
+            self.files = {split: (folder / f"{split}.index").open("wb") for split in SPLITS}
+
+    def origin(self, name: str) -> int:
+        """Returns the number of a name among those of texts."""
+        if not self.origins or self.origins[-1] != name:
+            self.origins.append(name)
+        return len(self.origins) - 1
+
+    def add(self, split: Split, record: _Record, says: bytes) -> None:
+        if says := normal(says).strip():
+            self.contents[split] += hashlib.blake2b(says, digest_size=8).digest()
+        self.pending[split].append(record)
+        if len(self.pending[split]) == BLOCK:
+            self.flush(split)
+
+    def extend(self, split: Split, records: npt.NDArray[np.void], contents: bytes) -> None:
+        self.flush(split)
+        self.contents[split] += contents
+        with writing(self.folder):
+            self.files[split].write(records.tobytes())
+
+    def flush(self, split: Split) -> None:
+        with writing(self.folder):
+            self.files[split].write(np.array(self.pending[split], dtype=RECORD).tobytes())
+        self.pending[split].clear()
+
+    def close(self) -> None:
+        for split in SPLITS:
+            self.flush(split)
+        with writing(self.folder):
+            for file in self.files.values():
+                file.close()
+
+
+class _Piece(NamedTuple):
+    """A piece of a text, with its offset and what the fingerprint hashes before it."""
+
+    offset: int
+    head: bytes
+    content: bytes
+
+
+def _pieces(text: Text, origin: str, piece: int) -> Iterable[_Piece]:
+    """Returns the pieces of a text. Raises DataError where it cannot be read."""
+    stream = text.stream
+    if isinstance(stream, BytesIO) and text.length is None and stream.getbuffer().nbytes < piece:
+        content = stream.read()
+        return [_piece(text, origin, text.offset, content)] if content else ()
+    return _cut_pieces(text, origin, piece)
+
+
+def _cut_pieces(text: Text, origin: str, piece: int) -> Iterator[_Piece]:
+    offset = text.offset
+    with damage(text.container):
+        for content in cut(text.stream, piece, text.length):
+            yield _piece(text, origin, offset, content)
+            offset += len(content)
+
+
+def _piece(text: Text, origin: str, offset: int, content: bytes) -> _Piece:
+    head = f"{text.split}\0{origin}\0{text.row}\0{offset}\0{len(content)}\0"
+    return _Piece(offset, head.encode(), content)
+
+
+def _origin(text: Text) -> str:
+    """Returns the name of a text as UTF-8 can write it: in a file system it may be any bytes."""
+    return text.origin.encode(errors="backslashreplace").decode()
+
+
+def _write_part(folder: Path, piece: int, part: CorpusPart) -> Path:
+    """Writes a part of an index to a folder, which may be there already, and returns the folder. Before each text is
+    what the fingerprint hashes with it, so that the hash of the file is that of its texts."""
+    if (folder / META).exists():
+        return folder
+    temporary = folder.with_name(f"{folder.name}.partial")
+    with writing(folder):
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.mkdir()
+    pack, records, left_out = _Pack(temporary / PACKED), _Records(temporary), Counter[str]()
+    for number, text in enumerate(part.texts(left_out)):
+        origin = _origin(text)
+        named = records.origin(origin)
+        for offset, head, content in _pieces(text, origin, piece):
+            pack.add(head)
+            record = _Record(named, text.row, offset, 0, pack.add(content), len(content))
+            records.add(text.split, record, content if text.says is None else text.says)
+        if number % BLOCK == 0 and is_orphan():
+            raise DataError(f"{folder}: the process that wanted it has ended")
+    pack.close()
+    records.close()
+    with writing(folder):
+        for split in SPLITS:
+            (temporary / f"{split}.contents").write_bytes(records.contents[split])
+        meta = {"origins": records.origins, "left_out": left_out}
+        (temporary / META).write_text(json.dumps(meta), encoding="utf-8")
+        temporary.rename(folder)
+    return folder
+
+
 class _Builder:
     """Writes an index: one file of records per split, the unpacked text, and meta.json."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.hash = hashlib.sha256()
-        self.origins: list[str] = []
         self.files: dict[str, int] = {PACKED: 0}
-        self.pending: dict[Split, list[_Record]] = {split: [] for split in SPLITS}
-        self.contents: dict[Split, array[int]] = {split: array("Q") for split in SPLITS}
-        self.packed = 0
-        with writing(folder):
-            self.pack = (folder / PACKED).open("wb")
-            self.indexes = {split: (folder / f"{split}.index").open("wb") for split in SPLITS}
+        self.stamps: list[Stamp | None] = [None]
+        self.parts: list[Path] = []
+        self.records = _Records(folder)
+        self.pack = _Pack(folder / PACKED)
 
     def add(self, text: Text, piece: int) -> None:
-        # A name in a file system may be any bytes.
-        origin = text.origin.encode(errors="backslashreplace").decode()
-        if not self.origins or self.origins[-1] != origin:
-            self.origins.append(origin)
-        position = 0
-        for content in cut(text.stream, piece, text.length):
-            self._record(text, position, content)
-            position += len(content)
+        origin = _origin(text)
+        named = self.records.origin(origin)
+        for offset, head, content in _pieces(text, origin, piece):
+            self.hash.update(head)
+            self.hash.update(content)
+            if text.path is None:
+                file, start = 0, self.pack.add(content)
+            else:
+                file, start = self._number(str(text.path.resolve()), text.path), offset
+            record = _Record(named, text.row, offset, file, start, len(content))
+            self.records.add(text.split, record, content if text.says is None else text.says)
 
-    def _record(self, text: Text, position: int, content: bytes) -> None:
-        offset = text.offset + position
-        if text.path is None:
-            file, start = 0, self.packed
-            with writing(self.folder):
-                self.pack.write(content)
-            self.packed += len(content)
-        else:
-            file, start = self.files.setdefault(str(text.path.resolve()), len(self.files)), offset
-        self.hash.update(f"{text.split}\0{self.origins[-1]}\0{text.row}\0{offset}\0{len(content)}\0".encode())
-        self.hash.update(content)
-        if says := normal(content if text.says is None else text.says).strip():
-            digest = hashlib.blake2b(says, digest_size=8).digest()
-            self.contents[text.split].append(int.from_bytes(digest))
-        self.pending[text.split].append(_Record(len(self.origins) - 1, text.row, offset, file, start, len(content)))
-        if len(self.pending[text.split]) == BLOCK:
-            self._flush(text.split)
+    def add_part(self, folder: Path) -> dict[str, int]:
+        """Adds what ``_write_part`` has written, and returns the counts of what was left out."""
+        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+        numbers = np.array([self.records.origin(name) for name in meta["origins"]], np.int64)
+        with damage(folder), (folder / PACKED).open("rb", buffering=0) as pack:
+            while chunk := pack.read(BUFFER):
+                self.hash.update(chunk)
+        for split in SPLITS:
+            records = np.fromfile(folder / f"{split}.index", RECORD)
+            if len(records):
+                records["origin"], records["file"] = numbers[records["origin"]], len(self.files)
+            self.records.extend(split, records, (folder / f"{split}.contents").read_bytes())
+        self._number(f"{folder.name}/{PACKED}")
+        self.parts.append(folder)
+        return dict(meta["left_out"])
 
-    def _flush(self, split: Split) -> None:
-        with writing(self.folder):
-            self.indexes[split].write(np.array(self.pending[split], dtype=RECORD).tobytes())
-        self.pending[split].clear()
+    def _number(self, name: str, in_place: Path | None = None) -> int:
+        """Returns the number of a file with texts, which must stay as it is where it is read in place."""
+        if name not in self.files:
+            self.files[name] = len(self.files)
+            self.stamps.append(None if in_place is None else _stamp(in_place.stat()))
+        return self.files[name]
 
     def finish(self, prefix: str, left_out: Mapping[str, int]) -> None:
-        for split in SPLITS:
-            self._flush(split)
-        fingerprint = prefix + self.hash.hexdigest()[:32]
+        self.records.close()
         meta = {
-            "fingerprint": fingerprint,
-            "files": list(self.files),
-            "origins": self.origins,
+            "fingerprint": prefix + self.hash.hexdigest()[:32],
+            "files": [*zip(self.files, self.stamps, strict=True)],
+            "origins": self.records.origins,
             "left_out": dict(left_out),
             "repeated": self._repeated(),
         }
+        self.pack.close()
         with writing(self.folder):
-            for file in (self.pack, *self.indexes.values()):
-                file.close()
+            for part in self.parts:
+                # What says that a part is complete goes first: a process may be killed here.
+                for name in (META, *(f"{split}.{kind}" for split in SPLITS for kind in ("index", "contents"))):
+                    (part / name).unlink()
             (self.folder / META).write_text(json.dumps(meta), encoding="utf-8")
 
     def _repeated(self) -> dict[str, int]:
         """Returns how many texts of each other split are in train too."""
-        trained = np.unique(np.array(self.contents["train"], np.uint64))
-        counts = {split: int(np.isin(self.contents[split], trained).sum()) for split in SPLITS if split != "train"}
+        contents = {split: np.frombuffer(says, np.uint64) for split, says in self.records.contents.items()}
+        trained = np.sort(contents["train"])
+        counts = {split: _held(contents[split], trained) for split in SPLITS if split != "train"}
         return {split: count for split, count in counts.items() if count}
+
+
+def _held(values: npt.NDArray[np.uint64], ordered: npt.NDArray[np.uint64]) -> int:
+    """Returns how many values are among those of an array in order."""
+    if not len(ordered):
+        return 0
+    places = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    return int((ordered[places] == values).sum())
 
 
 class IndexedCorpus(Corpus):
@@ -244,6 +497,36 @@ class IndexedCorpus(Corpus):
         return IndexedDocuments(self.folder, split)
 
 
+Stamp = list[int]
+"""The size and the time of the last change of a file, which is another one where they differ."""
+
+
+def _stamp(stat: os.stat_result) -> Stamp:
+    return [stat.st_size, stat.st_mtime_ns]
+
+
+@lru_cache(maxsize=OPEN_FILES)
+def _opened(path: str, stamp: tuple[int, ...] | None) -> BinaryIO:
+    """Returns a file with documents, which is closed when it is used no more. stamp: another one for another file that
+    has taken the name."""
+    return open(path, "rb", buffering=0)  # noqa: PTH123
+
+
+def _runs(records: list[_Record]) -> Iterator[list[_Record]]:
+    """Yields records in order, in runs of which a file holds the documents close together."""
+    run: list[_Record] = []
+    for record in records:
+        if run:
+            end = run[-1].start + run[-1].length
+            is_close = record.file == run[-1].file and 0 <= record.start - end <= GAP
+            if not is_close or end - run[0].start > BUFFER:
+                yield run
+                run = []
+        run.append(record)
+    if run:
+        yield run
+
+
 @cache
 def _meta(folder: Path) -> dict[str, Any]:
     try:
@@ -258,7 +541,7 @@ def _index(folder: Path, split: Split) -> npt.NDArray[np.void]:
     path = folder / f"{split}.index"
     if path.stat().st_size == 0:  # an empty file cannot be mapped
         return np.empty(0, RECORD)
-    return np.memmap(path, RECORD, mode="r")
+    return np.memmap(path, RECORD, mode="r").view(np.ndarray)
 
 
 class IndexedDocuments(Documents):
@@ -276,27 +559,47 @@ class IndexedDocuments(Documents):
         return len(_index(self.folder, self.split))
 
     def __iter__(self) -> Iterator[Document]:
-        return (self[ordinal] for ordinal in range(len(self)))
+        return self.between(0, len(self))
+
+    def between(self, start: int, stop: int) -> Iterator[Document]:
+        """Yields the documents with ordinals from ``start`` to before ``stop``. Reads at once what lies close
+        together."""
+        index, origins = _index(self.folder, self.split), _meta(self.folder)["origins"]
+        for first in range(start, stop, BLOCK):
+            records = [_Record(*record) for record in index[first : min(first + BLOCK, stop)].tolist()]
+            for run in _runs(records):
+                begin = run[0].start
+                content = self._read(run[0].file, begin, run[-1].start + run[-1].length - begin)
+                for record in run:
+                    text = content[record.start - begin : record.start - begin + record.length]
+                    yield Document(_named(origins[record.origin], record), text, record.offset)
 
     def __getitem__(self, ordinal: int) -> Document:
         record = self._record(ordinal)
-        path = self.folder / PACKED if record.file == 0 else Path(_meta(self.folder)["files"][record.file])
-        name = self.name(ordinal)
-        with damage(path), path.open("rb", buffering=0) as file:
-            file.seek(record.start)
-            text = file.read(record.length)
-        if len(text) != record.length:
-            raise DataError(f"{path}: has become shorter since it was indexed; start again to index it anew")
-        return Document(name, text, record.offset)
+        text = self._read(record.file, record.start, record.length)
+        return Document(_named(_meta(self.folder)["origins"][record.origin], record), text, record.offset)
+
+    def _read(self, number: int, start: int, length: int) -> bytes:
+        """Returns bytes of a file. Raises DataError where it is another one than that which was indexed."""
+        name, stamp = _meta(self.folder)["files"][number]
+        path = f"{self.folder}/{name}" if stamp is None else name
+        try:
+            descriptor = _opened(path, None if stamp is None else tuple(stamp)).fileno()
+            text = os.pread(descriptor, length, start)
+            is_changed = stamp is not None and _stamp(os.fstat(descriptor)) != stamp
+        except OSError:
+            with damage(Path(path)):
+                raise
+        if is_changed or len(text) != length:
+            raise DataError(f"{path}: has changed since it was indexed; start again to index it anew")
+        return text
 
     def _record(self, ordinal: int) -> _Record:
         return _Record(*_index(self.folder, self.split)[ordinal].item())
 
     def name(self, ordinal: int) -> str:
         record = self._record(ordinal)
-        row = f":{record.row + 1}" if record.row >= 0 else ""
-        offset = f"@{record.offset}" if record.offset else ""
-        return f"{_meta(self.folder)['origins'][record.origin]}{row}{offset}"
+        return _named(_meta(self.folder)["origins"][record.origin], record)
 
     def within(self, limit: Limit) -> int:
         """Returns how many of the first documents the limit admits."""
@@ -315,6 +618,12 @@ class IndexedDocuments(Documents):
 
     def evaluation(self, limit: Limit) -> DocumentStream:
         return _InOrder(self, limit)
+
+
+def _named(origin: str, record: _Record) -> str:
+    """Returns the name of a document."""
+    row = f":{record.row + 1}" if record.row >= 0 else ""
+    return f"{origin}{row}@{record.offset}" if record.offset else f"{origin}{row}"
 
 
 class _Shuffled(DocumentStream):

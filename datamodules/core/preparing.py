@@ -1,7 +1,9 @@
-"""Lines on stderr while data are written to the cache, which takes minutes where a corpus is large."""
+"""What is said and kept in order while data are written to the cache, which takes minutes where a corpus is large."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -9,39 +11,60 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
-__all__ = ["TextCount", "lines_while"]
+__all__ = ["ByteCount", "PreparationProgress", "TextCount", "alone", "lines_while"]
 
 FIRST_SECONDS = 3.0
 """A folder that is written faster than this is not worth a line."""
 EVERY_SECONDS = 10.0
+BAR_SECONDS = 0.5
+"""How often the bar on a terminal is drawn anew."""
+BAR = 24
 MEGABYTE = 1e6
 
 
-class TextCount:
-    """The number of texts that are done, of a total."""
+class PreparationProgress:
+    """How much is done of a total, in any unit."""
 
     def __init__(self, total: int) -> None:
         self.total, self.done = total, 0
 
     def __str__(self) -> str:
+        raise NotImplementedError
+
+
+class TextCount(PreparationProgress):
+    """The number of texts that are done, of a total."""
+
+    def __str__(self) -> str:
         return f"{self.done:,} of {self.total:,} texts"
 
 
+class ByteCount(PreparationProgress):
+    """The number of bytes of files that are read, of a total."""
+
+    def __str__(self) -> str:
+        return f"{self.done / MEGABYTE:.1f} of {self.total / MEGABYTE:.1f} MB read"
+
+
 @contextmanager
-def lines_while(folder: Path, temporary: Path, progress: TextCount | None = None) -> Iterator[None]:
+def lines_while(folder: Path, temporary: Path, progress: PreparationProgress | None = None) -> Iterator[None]:
     """Prints the progress, or without one how many bytes a temporary folder holds, as long as it is being filled, and
-    at last that it is complete.
+    at last that it is complete. On a terminal the progress is a bar with the share that is done and the time left.
 
     folder: what it will become, which the lines name.
     """
     done, began = Event(), time.monotonic()
+    has_bar = progress is not None and sys.stderr.isatty()
 
     def watch() -> None:
         wait = FIRST_SECONDS
         while not done.wait(wait):
-            megabytes = f"{_bytes_in(temporary) / MEGABYTE:.1f} MB"
-            _say(f"prepares {folder}, once: {progress or megabytes} so far")
-            wait = EVERY_SECONDS
+            if has_bar and progress is not None:
+                _draw(f"prepares {folder.name}, once: {_bar(progress, time.monotonic() - began)}")
+            else:
+                megabytes = f"{_bytes_in(temporary) / MEGABYTE:.1f} MB"
+                _say(f"prepares {folder}, once: {progress or megabytes} so far")
+            wait = BAR_SECONDS if has_bar else EVERY_SECONDS
 
     watcher = Thread(target=watch, daemon=True)
     watcher.start()
@@ -50,8 +73,58 @@ def lines_while(folder: Path, temporary: Path, progress: TextCount | None = None
     finally:
         done.set()
         watcher.join()
+        if has_bar:
+            _draw("")
     if (seconds := time.monotonic() - began) > FIRST_SECONDS:
         _say(f"prepared {folder} in {seconds:.0f} s: {_bytes_in(temporary) / MEGABYTE:.1f} MB")
+
+
+def _bar(progress: PreparationProgress, seconds: float) -> str:
+    """Returns the bar of what is done after some seconds, with the share in percent and the time left."""
+    share = min(progress.done / max(progress.total, 1), 1.0)
+    full = int(BAR * share)
+    left = f", {_duration(seconds * (1 - share) / share)} left" if share else ""
+    return f"[{'#' * full}{'.' * (BAR - full)}] {share:.0%}{left}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[bool]:
+    """Waits until no other process prepares a folder, and keeps others waiting within the block. Prints what it waits
+    for. Yields whether it could: some file systems have no locks.
+
+    The lock is on a file beside the folder. The kernel takes it from a process that ends, however it ends.
+    """
+    path = folder.with_name(f"{folder.name}.lock")
+    descriptor = _locked(path, folder)
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+
+def _locked(path: Path, folder: Path) -> int | None:
+    """Returns the descriptor of the lock file, which this process alone has locked; None without locks."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _say(f"waits for another process, which prepares {folder}")
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            os.close(descriptor)
+            return None
+        with suppress(FileNotFoundError):  # who had the lock before removed the file
+            if path.stat().st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+        os.close(descriptor)
 
 
 def _bytes_in(folder: Path) -> int:
@@ -65,3 +138,8 @@ def _bytes_in(folder: Path) -> int:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+def _draw(line: str) -> None:
+    """Writes a line in place of the one that the cursor of a terminal is on."""
+    print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)

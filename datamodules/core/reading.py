@@ -16,13 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, time, timedelta
 from decimal import Decimal
-from io import BufferedReader, BytesIO
+from functools import cache
+from io import BufferedReader, BytesIO, RawIOBase
 from itertools import count
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryFile
 from typing import IO, Any, BinaryIO, Literal, NamedTuple, cast
 from uuid import UUID
 from zipfile import BadZipFile
+
+import numpy as np
 
 from datamodules.core.errors import DataError
 from lit_transformers.config import existing, named_by, nearest
@@ -34,12 +37,14 @@ __all__ = [
     "Format",
     "Member",
     "NoText",
+    "Slice",
     "beginning",
     "copied",
     "cut",
     "damage",
     "format_of",
     "is_hidden",
+    "line_starts",
     "lines_in",
     "locate",
     "longest_record",
@@ -49,6 +54,8 @@ __all__ = [
     "parts",
     "plain_values",
     "require_regular",
+    "sliced",
+    "slices",
     "text_lines",
     "too_long",
     "unfinished",
@@ -68,6 +75,8 @@ LONGEST = "LIT_LONGEST_RECORD"
 """The environment variable that says how many bytes a line or a record may have."""
 USUAL_LONGEST = 1 << 26
 BUFFER = 1 << 16
+BLOCK = 1 << 20
+"""How many bytes are read at once to count lines."""
 ROWS = 64
 """How many rows of parquet are held at once."""
 MARK = b"\xef\xbb\xbf"
@@ -232,11 +241,11 @@ def too_long(place: str, noun: str) -> DataError:
     return DataError(f"{place}: {noun} of more than {longest_record():,} bytes; correct it, or set {LONGEST} to more")
 
 
-def lines_in(stream: IO[bytes], name: str) -> Iterator[bytes]:
+def lines_in(stream: IO[bytes], name: str, first: int = 1) -> Iterator[bytes]:
     """Yields lines with their ends, which are line feeds alone. Raises DataError for one longer than
-    ``longest_record``."""
+    ``longest_record``. first: the number of the first line."""
     longest = longest_record()
-    for number in count(1):
+    for number in count(first):
         line = stream.readline(longest + 1)
         if len(line) > longest:
             raise too_long(f"{name}:{number}", "a line")
@@ -245,10 +254,10 @@ def lines_in(stream: IO[bytes], name: str) -> Iterator[bytes]:
         yield line
 
 
-def text_lines(stream: IO[bytes], name: str) -> Iterator[str]:
+def text_lines(stream: IO[bytes], name: str, first: int = 1) -> Iterator[str]:
     """Yields lines of text with their ends. Raises DataError, which names the line, for one that is not UTF-8 or too
-    long."""
-    for number, line in enumerate(lines_in(stream, name), 1):
+    long. first: the number of the first line."""
+    for number, line in enumerate(lines_in(stream, name, first), first):
         try:
             yield (without_mark(line) if number == 1 else line).decode()
         except UnicodeDecodeError as error:
@@ -271,7 +280,7 @@ def parsed(content: bytes, place: str) -> Any:
     """Parses JSON; numbers that are not finite are ``NoText``. Raises DataError, which names ``place``, where it is not
     UTF-8 or not JSON."""
     try:
-        return json.loads(content, parse_constant=NoText, parse_float=_number)
+        return _decoder().decode(content.decode(json.detect_encoding(content), "surrogatepass"))
     except UnicodeDecodeError as error:
         raise DataError(
             f"{place}: byte {error.start} is not UTF-8 ({error.reason}); convert the file to UTF-8"
@@ -280,29 +289,123 @@ def parsed(content: bytes, place: str) -> Any:
         raise DataError(f"{place}: not JSON ({error})") from None
 
 
+@cache
+def _decoder() -> json.JSONDecoder:
+    return json.JSONDecoder(parse_constant=NoText, parse_float=_number)
+
+
 def _number(text: str) -> float | NoText:
     number = float(text)
     return number if math.isfinite(number) else NoText(text)
 
 
-def parts(member: Member, column: str) -> Iterator[Entry]:
+class Slice(NamedTuple):
+    """Consecutive rows of a file. first_row: the number of the first one, from 0. start, stop: their bytes, of parquet
+    about. groups: their row groups, of parquet; None: all."""
+
+    first_row: int
+    start: int
+    stop: int
+    groups: tuple[int, ...] | None = None
+
+
+def slices(path: Path, size: int) -> Iterator[Slice]:
+    """Yields the slices of a file of JSON lines or of parquet, each of about a number of bytes, of parquet unpacked."""
+    if format_of(path.name) == "parquet":
+        yield from _slices_of_parquet(path, size)
+        return
+    row = first_row = start = position = 0
+    with damage(path), path.open("rb", buffering=0) as file:
+        while block := file.read(BLOCK):
+            row, end = row + block.count(b"\n"), position + block.rfind(b"\n") + 1
+            if end > position and end - start >= size:
+                yield Slice(first_row, start, end)
+                first_row, start = row, end
+            position += len(block)
+    if position > start:
+        yield Slice(first_row, start, position)
+
+
+def _slices_of_parquet(path: Path, size: int) -> Iterator[Slice]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        metadata = parquet.read_metadata(path)
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    except (pyarrow.ArrowException, OSError):  # whoever reads it says what is wrong
+        yield Slice(0, 0, path.stat().st_size)
+        return
+    scale = path.stat().st_size / max(sum(group.total_byte_size for group in groups), 1)
+    row = rows = unpacked = 0
+    start, chosen = 0.0, list[int]()
+    for number, group in enumerate(groups):
+        chosen.append(number)
+        unpacked, rows = unpacked + group.total_byte_size, rows + group.num_rows
+        if unpacked >= size or number == len(groups) - 1:
+            yield Slice(row, int(start), int(start + unpacked * scale), tuple(chosen))
+            row, start = row + rows, start + unpacked * scale
+            rows, unpacked, chosen = 0, 0, []
+
+
+def line_starts(path: Path, every: int) -> Iterator[int]:
+    """Yields where each line begins whose number from 0 is a multiple of ``every``, from the second such line on."""
+    lines = position = 0
+    with damage(path), path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        while block := file.read(BLOCK):
+            following = every - lines % every
+            if (count := block.count(b"\n")) >= following:
+                ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+                starts = position + ends[following - 1 :: every] + 1
+                yield from starts[starts < size].tolist()
+            lines, position = lines + count, position + len(block)
+
+
+class _Bytes(RawIOBase):
+    """The bytes of a file up to a place."""
+
+    def __init__(self, file: BinaryIO, remaining: int) -> None:
+        self.file, self.remaining = file, remaining
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = self.file.read(min(len(buffer), self.remaining))
+        buffer[: len(content)] = content
+        self.remaining -= len(content)
+        return len(content)
+
+
+def sliced(member: Member, chosen: Slice) -> Member:
+    """Returns a member of JSON lines that ends where a slice does, and begins there unless it is at the beginning."""
+    file = cast(BinaryIO, cast(BufferedReader, member.stream).raw)
+    behind = chosen.start or member.stream.tell()
+    file.seek(behind)
+    return member._replace(stream=BufferedReader(_Bytes(file, chosen.stop - behind), BUFFER), path=None)
+
+
+def parts(member: Member, column: str, chosen: Slice | None = None) -> Iterator[Entry]:
     """Yields the texts of a member. ``column``: the field of JSON lines or the column of parquet that holds the text.
+    chosen: the slice of it that is read; None: all.
 
     Raises DataError: no such field or column, a line that is not JSON, a value that is not text.
     """
-    kind = format_of(member.name)
+    kind, first = format_of(member.name), 0 if chosen is None else chosen.first_row
     if kind == "lines":
-        yield from _lines(member, column)
+        yield from _lines(member if chosen is None else sliced(member, chosen), column, first)
     elif kind == "parquet":
-        for row, values in enumerate(parquet_rows(member, column)):
+        groups = None if chosen is None else chosen.groups
+        for row, values in enumerate(parquet_rows(member, column, groups, first), first):
             yield _entry(row, values[column], f"{member.name}:{row + 1}", column)
     else:
         yield Entry(-1, member.stream)
 
 
-def _lines(member: Member, field: str) -> Iterator[Entry]:
-    for row, line in enumerate(lines_in(member.stream, member.name)):
-        if not line.strip():
+def _lines(member: Member, field: str, first: int) -> Iterator[Entry]:
+    for row, line in enumerate(lines_in(member.stream, member.name, first + 1), first):
+        if line.isspace():
             continue
         place = f"{member.name}:{row + 1}"
         record = parsed(line, place)
@@ -313,22 +416,26 @@ def _lines(member: Member, field: str) -> Iterator[Entry]:
         yield _entry(row, record[field], place, field)
 
 
-def parquet_rows(member: Member, column: str | None = None) -> Iterator[dict[str, Any]]:
+def parquet_rows(
+    member: Member, column: str | None = None, groups: Sequence[int] | None = None, first: int = 0
+) -> Iterator[dict[str, Any]]:
     """Yields the rows of parquet as plain values by the names of their columns (``plain_values``).
 
-    column: the one that is read; None for all. Raises DataError where it is missing, or what the file holds cannot be
-    read.
+    column: the one that is read; None for all. groups: the row groups that are read; None for all. first: the number of
+    their first row in the file. Raises DataError where the column is missing, or what the file holds cannot be read.
     """
     import pyarrow
     from pyarrow import parquet
 
-    row = 0
+    row = first
     try:
         table = parquet.ParquetFile(member.path or copied(member.stream))
         if column is not None and column not in table.schema_arrow.names:
             hint = nearest(column, table.schema_arrow.names)
             raise DataError(f"{member.name}: no column {column!r}; {hint} (set data.source.column)")
-        for batch in table.iter_batches(batch_size=ROWS, columns=None if column is None else [column]):
+        columns = None if column is None else [column]
+        # A copied process has no thread of Arrow.
+        for batch in table.iter_batches(batch_size=ROWS, columns=columns, row_groups=groups, use_threads=False):
             _require_short_rows(batch, member.name, row)
             for values in batch.to_pylist():
                 yield plain_values(values)

@@ -15,8 +15,8 @@ from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 
+from datamodules.core.encoding import symbol_type
 from datamodules.core.reading import OPEN_FILES
-from datamodules.core.stored import symbol_type
 from datamodules.core.tokenizers import Symbols
 from lit_transformers.batch import Vocabulary
 

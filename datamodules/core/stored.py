@@ -9,19 +9,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from datamodules.core.documents import Document
+from datamodules.core.encoding import symbol_type
 from datamodules.core.integers import IntegerWriter, mapped
 from datamodules.core.tokenizers import Symbols, Tokenizer, encode_document
-from lit_transformers.batch import Vocabulary
 
-__all__ = ["StoredSymbols", "SymbolWriter", "symbol_type"]
-
-NARROW = 1 << 16
-"""Symbols of a vocabulary of at most this size take two bytes each."""
-
-
-def symbol_type(vocabulary: Vocabulary) -> np.dtype[Any]:
-    """Returns the type of stored symbols."""
-    return np.dtype(np.uint16 if vocabulary.size <= NARROW else np.int32)
+__all__ = ["StoredSymbols", "SymbolWriter"]
 
 
 class SymbolWriter:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -11,14 +13,25 @@ from typing import Literal, NamedTuple
 from datamodules.core.archives import members
 from datamodules.core.documents import SPLITS, Split
 from datamodules.core.errors import DataError
-from datamodules.core.index import IndexedCorpus, Text, index_corpus
-from datamodules.core.reading import COMPRESSIONS, damage, locate, require_regular, text_lines
+from datamodules.core.index import CorpusPart, IndexedCorpus, Text, index_parts
+from datamodules.core.reading import (
+    COMPRESSIONS,
+    Slice,
+    damage,
+    line_starts,
+    locate,
+    require_regular,
+    sliced,
+    text_lines,
+)
 from datamodules.pairs.source import Languages
 from datamodules.pairs.stored_pairs import WHOLE, TextPairsConfig, Texts, pair_text
-from datamodules.text.sources import SPLIT_NAMES, Listed, stamps
+from datamodules.text.sources import PART, SPLIT_NAMES, Listed, stamps
 
 __all__ = ["Multi30kConfig", "ParallelConfig"]
 
+LINES = 1 << 18
+"""How many lines another process reads. A kept part is one of them: raise ``index.VERSION``."""
 PLACE = "{}"
 """The place of the language in the name of a file."""
 
@@ -56,7 +69,9 @@ class ParallelConfig(TextPairsConfig, kind="parallel"):
         candidates = [(split, self._file_pair(folder, split)) for split in SPLITS]
         files = [(split, file_pair) for split, file_pair in candidates if file_pair is not None]
         key = ["parallel", [[split, stamps([*file_pair])] for split, file_pair in files]]
-        return index_corpus(key, "", WHOLE, (text for split, file_pair in files for text in _texts(split, file_pair)))
+        size = sum(file.path.stat().st_size for _, file_pair in files for file in file_pair)
+        parts = (part for split, file_pair in files for part in _parts(split, file_pair))
+        return index_parts(key, "", WHOLE, parts, Counter(), size)
 
     def _file_pair(self, folder: Path, split: Split) -> _FilePair | None:
         """Returns the two files of a split; None where no name is set and no file is there."""
@@ -144,10 +159,37 @@ def _file(folder: Path, name: str) -> Listed:
     )
 
 
-def _texts(split: Split, file_pair: _FilePair) -> Iterator[Text]:
+def _parts(split: Split, file_pair: _FilePair) -> Iterator[CorpusPart]:
+    """Yields the parts of two files, each of so many lines that it is worth another process."""
+    sizes = [file.path.stat().st_size for file in file_pair]
+    if sum(sizes) < PART:
+        yield CorpusPart(partial(_texts, split, file_pair, None), sum(sizes), apart=False)
+    elif any(_plain_name(file.name) != file.name for file in file_pair):
+        yield CorpusPart(partial(_texts, split, file_pair, None), sum(sizes), apart=True)
+    else:
+        row, first = 0, [0, 0]
+        for following in zip(*(line_starts(file.path, LINES) for file in file_pair), strict=False):
+            yield _part(split, file_pair, row, first, following)
+            row, first = row + LINES, [*following]
+        yield _part(split, file_pair, row, first, sizes)
+
+
+def _part(split: Split, file_pair: _FilePair, row: int, starts: Sequence[int], stops: Sequence[int]) -> CorpusPart:
+    """Returns the part of two files from a row on, with the bytes between ``starts`` and ``stops``."""
+    slices = [Slice(row, start, stop) for start, stop in zip(starts, stops, strict=True)]
+    size = sum(one.stop - one.start for one in slices)
+    return CorpusPart(partial(_texts, split, file_pair, slices), size, apart=True)
+
+
+def _texts(
+    split: Split, file_pair: _FilePair, slices: Sequence[Slice] | None, left_out: Counter[str]
+) -> Iterator[Text]:
     """Yields the pairs of lines of two files. Raises DataError where one is empty or has more lines than the other."""
-    counts = [0, 0]
-    for row, lines in enumerate(zip_longest(*(_lines(file) for file in file_pair))):
+    chosen = [None, None] if slices is None else slices
+    first = 0 if slices is None else slices[0].first_row
+    counts = [first, first]
+    lines_of_both = (_lines(file, one) for file, one in zip(file_pair, chosen, strict=True))
+    for row, lines in enumerate(zip_longest(*lines_of_both), first):
         for side, line in enumerate(lines):
             counts[side] += line is not None
         source, target = lines
@@ -163,9 +205,12 @@ def _texts(split: Split, file_pair: _FilePair) -> Iterator[Text]:
         )
 
 
-def _lines(file: Listed) -> Iterator[str]:
-    """Yields the lines of a file, which end with line feeds only. Raises DataError for one that is not UTF-8."""
+def _lines(file: Listed, chosen: Slice | None) -> Iterator[str]:
+    """Yields the lines of a file or of a slice of it, which end with line feeds only. Raises DataError for one that is
+    not UTF-8."""
+    first = 1 if chosen is None else chosen.first_row + 1
     with damage(file.path):
         for member in members(*file):
-            for line in text_lines(member.stream, str(file.path)):
+            stream = member.stream if chosen is None else sliced(member, chosen).stream
+            for line in text_lines(stream, str(file.path), first):
                 yield line.removesuffix("\n").removesuffix("\r")

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from datamodules.core.documents import SPLITS, Document, Split, cache_folder
+from datamodules.core.encoding import symbol_type, text_encoder
 from datamodules.core.errors import DataError
-from datamodules.core.index import IndexedCorpus, IndexedDocuments, Text, made_aside, writing
+from datamodules.core.index import IndexedCorpus, IndexedDocuments, Text, make_once, writing
 from datamodules.core.integers import IntegerWriter
 from datamodules.core.learning import TextsWithin
+from datamodules.core.preparing import TextCount
+from datamodules.core.processes import in_processes
 from datamodules.core.reading import OPEN_FILES
-from datamodules.core.stored import StoredSymbols, SymbolWriter
+from datamodules.core.stored import StoredSymbols
 from datamodules.core.tokenizers import (
     BPEConfig,
     DecodedText,
@@ -37,8 +41,12 @@ VERSION = 1
 """Part of every cache key: changes when the same texts and tokenizers give other symbols."""
 WHOLE = 1 << 30
 """A size of pieces so large that no pair is cut."""
+BLOCK = 1 << 17
+"""How many pairs a process encodes. A kept block is one of them: raise ``VERSION``."""
+BUFFER = 1 << 20
 META = "meta.json"
 SIDES = ("source", "target")
+WRITTEN = json.JSONEncoder(ensure_ascii=False)
 
 
 class Texts(NamedTuple):
@@ -51,7 +59,7 @@ class Texts(NamedTuple):
 def pair_text(origin: str, split: Split, row: int, texts: Texts, container: Path) -> Text:
     """Returns a pair as the text that an index stores. Raises DataError where UTF-8 cannot write it."""
     try:
-        content = json.dumps([texts.source, *texts.targets], ensure_ascii=False).encode()
+        content = WRITTEN.encode([texts.source, *texts.targets]).encode()
     except UnicodeEncodeError:
         raise DataError(f"{origin}:{row + 1}: holds a character that UTF-8 cannot write") from None
     return Text(origin, split, BytesIO(content), container, row=row, says=texts.source.encode())
@@ -59,7 +67,7 @@ def pair_text(origin: str, split: Split, row: int, texts: Texts, container: Path
 
 def texts_of(document: Document) -> Texts:
     """Returns the pair that an indexed document holds."""
-    source, *targets = json.loads(document.text)
+    source, *targets = json.loads(document.text.decode())
     return Texts(source, tuple(targets))
 
 
@@ -174,10 +182,8 @@ class StoredPairs(Pairs):
     def _folder(self, split: Split) -> Path:
         """Returns the folder with the symbols of a split, which are made where they are missing."""
         folder = cache_folder() / "pairs" / self.key / split
-        if not (folder / META).exists():
-            documents = self._documents(split)
-            with made_aside(folder, META) as temporary, writing(folder):
-                _write(temporary, documents, self.source, self.target)
+        progress = TextCount(self.count(split))
+        make_once(folder, META, partial(_write, self._documents(split), self.source, self.target, progress), progress)
         return folder
 
 
@@ -188,23 +194,65 @@ def _texts_of(sides: tuple[int, ...], document: Document) -> Iterator[Document]:
         yield Document(document.name, (texts.source, texts.targets[0])[side].encode())
 
 
-def _write(folder: Path, documents: Iterable[Document], source: Tokenizer, target: Tokenizer) -> None:
-    """Writes the symbols of both sides of all documents, one after another, and the start of each."""
-    with ExitStack() as opened:
-        writers = [
-            SymbolWriter(
-                opened.enter_context((folder / side).open("wb")),
-                opened.enter_context(IntegerWriter(folder / f"{side}.npy")),
-                tokenizer,
-            )
-            for side, tokenizer in zip(SIDES, (source, target), strict=True)
-        ]
-        for document in documents:
-            texts = texts_of(document)
-            for writer, text in zip(writers, (texts.source, texts.targets[0]), strict=True):
-                writer.add(Document(document.name, text.encode()))
-    unknown = {side: writer.unknown for side, writer in zip(SIDES, writers, strict=True)}
-    (folder / META).write_text(json.dumps({"unknown": unknown, "narrow": [w.narrow for w in writers]}))
+def _write(
+    documents: IndexedDocuments, source: Tokenizer, target: Tokenizer, progress: TextCount, folder: Path
+) -> None:
+    """Writes the symbols of both sides of all documents, one after another, and the start of each. Processes encode
+    blocks of them; those that were complete when a process was killed are kept."""
+    unknown, narrow = dict.fromkeys(SIDES, 0), [symbol_type(one.vocabulary).itemsize == 2 for one in (source, target)]
+    blocks = [range(start, min(start + BLOCK, len(documents))) for start in range(0, len(documents), BLOCK)]
+    tasks = (
+        partial(_write_block, folder / f"block-{number:05}", documents, block, (source, target))
+        for number, block in enumerate(blocks)
+    )
+    with writing(folder), ExitStack() as opened:
+        files = [opened.enter_context((folder / side).open("wb")) for side in SIDES]
+        starts = [opened.enter_context(IntegerWriter(folder / f"{side}.npy")) for side in SIDES]
+        for writer in starts:
+            writer.append(0)
+        for block, place in zip(blocks, in_processes(tasks, None if len(blocks) > 1 else 1), strict=True):
+            for side, file, writer in zip(SIDES, files, starts, strict=True):
+                with (place / side).open("rb") as symbols:
+                    shutil.copyfileobj(symbols, file, BUFFER)
+                writer.extend(writer.last + np.cumsum(np.load(place / f"{side}.npy"), dtype=np.int64))
+            for side, count in json.loads((place / META).read_text(encoding="utf-8")).items():
+                unknown[side] += count
+            progress.done += len(block)
+        (folder / META).write_text(json.dumps({"unknown": unknown, "narrow": narrow}))
+        for place in folder.glob("block-*"):
+            shutil.rmtree(place)
+
+
+def _write_block(
+    place: Path, documents: IndexedDocuments, block: range, tokenizers: tuple[Tokenizer, Tokenizer]
+) -> Path:
+    """Writes the symbols of both sides of some documents, and how many each has, to a folder, which may be there
+    already. Returns the folder."""
+    if place.exists():
+        return place
+    temporary, unknown = place.with_name(f"{place.name}.partial"), {}
+    shutil.rmtree(temporary, ignore_errors=True)
+    with writing(place):
+        temporary.mkdir()
+    pairs = [texts_of(document) for document in documents.between(block.start, block.stop)]
+    sides = [texts.source for texts in pairs], [texts.targets[0] for texts in pairs]
+    for side, tokenizer, texts in zip(SIDES, tokenizers, sides, strict=True):
+        encoded = [*map(text_encoder(tokenizer), texts)]
+        dtype, symbols = symbol_type(tokenizer.vocabulary), b"".join(encoded)
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded)) // dtype.itemsize
+        unknown[side] = 0 if tokenizer.unknown is None else _count(symbols, dtype, tokenizer.unknown)
+        with writing(place):
+            (temporary / side).write_bytes(symbols)
+            np.save(temporary / f"{side}.npy", lengths)
+    with writing(place):
+        (temporary / META).write_text(json.dumps(unknown), encoding="utf-8")
+        temporary.rename(place)
+    return place
+
+
+def _count(symbols: bytes, dtype: np.dtype[Any], symbol: int) -> int:
+    """Returns how often a symbol occurs."""
+    return int(np.count_nonzero(np.frombuffer(symbols, dtype) == symbol))
 
 
 @lru_cache(maxsize=OPEN_FILES)

@@ -19,10 +19,10 @@ import numpy.typing as npt
 import torch
 
 from datamodules.core.documents import Document, DocumentStream, Shard
+from datamodules.core.encoding import symbol_type
 from datamodules.core.errors import DataError
 from datamodules.core.loading import CHUNK
 from datamodules.core.shared_symbols import SharedSymbols
-from datamodules.core.stored import symbol_type
 from datamodules.core.tokenizers import Symbols, Tokenizer, encode_document
 from lit_transformers.batch import IGNORED, TextBatch
 from lit_transformers.config import Plain

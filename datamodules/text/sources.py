@@ -12,9 +12,10 @@ import platform
 import re
 import sysconfig
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from io import BufferedReader, BytesIO
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, BinaryIO, ClassVar, Literal, NamedTuple, cast
 
 from pydantic import Field
@@ -22,10 +23,12 @@ from pydantic import Field
 from datamodules.core.archives import HIDDEN, members
 from datamodules.core.documents import Corpus, Split
 from datamodules.core.errors import DataError
-from datamodules.core.index import Text, index_corpus, normal
+from datamodules.core.index import CorpusPart, Text, index_corpus, index_parts, normal
 from datamodules.core.reading import (
+    COMPRESSIONS,
     Entry,
     Member,
+    Slice,
     damage,
     format_of,
     is_hidden,
@@ -33,6 +36,7 @@ from datamodules.core.reading import (
     locate,
     parts,
     require_regular,
+    slices,
     unfinished,
 )
 from datamodules.text.articles import articles
@@ -74,6 +78,10 @@ SPLIT_NAMES: dict[str, Split] = {
 }
 OF_RECORDS = ("lines", "parquet")
 """Formats of which a file holds many texts."""
+PART = 1 << 26
+"""About how many bytes, unpacked, another process reads. A kept part is one of this size: raise ``index.VERSION``."""
+UNPACKED = 4
+"""About how many times its size a compressed file has when it is unpacked."""
 NO_SPLIT = "its name and folders name no split (train, validation or test); set data.source.splits=hash, or rename it"
 
 
@@ -220,8 +228,8 @@ class FilesConfig(SourceConfig, kind="files"):
     def build(self) -> Corpus:
         left_out = Counter[str]()
         files = files_of(self.path, left_out=left_out)
-        texts = self._texts(files, left_out)
-        return index_corpus([self.to_dict(), stamps(files)], "", self.piece, texts, left_out)
+        size = sum(file.path.stat().st_size for file in files)
+        return index_parts([self.to_dict(), stamps(files)], "", self.piece, self._parts(files), left_out, size)
 
     def reading_messages(self) -> list[str]:
         if self.splits == "order" or not self.cuts_in_order:
@@ -240,15 +248,40 @@ class FilesConfig(SourceConfig, kind="files"):
         location = locate(self.path)
         return location.is_file() and format_of(location.name) not in (*OF_RECORDS, "archive")
 
-    def _texts(self, files: list[Listed], left_out: Counter[str]) -> Iterator[Text]:
+    def _parts(self, files: list[Listed]) -> Iterator[CorpusPart]:
+        """Yields the parts of the corpus: files or slices of them, as many together as are worth a process."""
+        together: list[_Sliced] = []
+        for one in self._sliced(files):
+            if together and (one.apart != together[0].apart or sum(each.unpacked for each in together) >= PART):
+                yield self._part(together)
+                together = []
+            together.append(one)
+        if together:
+            yield self._part(together)
+
+    def _sliced(self, files: list[Listed]) -> Iterator[_Sliced]:
+        for file in files:
+            name, size = file.path.name, file.path.stat().st_size
+            is_packed = PurePosixPath(name.lower()).suffix in COMPRESSIONS or format_of(name) == "archive"
+            if is_packed or format_of(name) not in OF_RECORDS:
+                yield _Sliced(file, None, size, UNPACKED * size if is_packed else size, apart=is_packed)
+                continue
+            for chosen in slices(file.path, PART):
+                length = chosen.stop - chosen.start
+                yield _Sliced(file, chosen, length, length, apart=True)
+
+    def _part(self, together: list[_Sliced]) -> CorpusPart:
+        return CorpusPart(partial(self._texts, together), sum(one.size for one in together), together[0].apart)
+
+    def _texts(self, together: Iterable[_Sliced], left_out: Counter[str]) -> Iterator[Text]:
         in_order = self.cuts_in_order
-        for path, name in files:
+        for (path, name), chosen, *_ in together:
             for member in members(path, name, left_out=left_out):
                 if in_order:
                     yield from self._in_order(path, member)
                     continue
                 with damage(path):
-                    for part in parts(member, self.column):
+                    for part in parts(member, self.column, chosen):
                         text_path = member.path if part.row < 0 else None
                         yield Text(member.name, self._split(member, part), part.stream, path, text_path, part.row)
 
@@ -271,6 +304,17 @@ class FilesConfig(SourceConfig, kind="files"):
             part = _Part(member.stream, max(end - offset, 0))
             yield Text(member.name, split, cast(BinaryIO, part), path, member.path, offset=offset)
             offset += part.taken
+
+
+class _Sliced(NamedTuple):
+    """A file, or a slice of it. size: its bytes in the file. unpacked: about how many they are when it is unpacked.
+    apart: as in ``index.CorpusPart``."""
+
+    file: Listed
+    chosen: Slice | None
+    size: int
+    unpacked: int
+    apart: bool
 
 
 class _Part:

@@ -401,9 +401,11 @@ def _one_sided(pairs: Array) -> float:
 def _signs(seeds: int) -> Array:
     """Returns all signs of the differences of these seeds [2**seeds, seeds], or 20,000 drawn ones."""
     if seeds > MOST_EXACT:
-        return np.random.default_rng(2).choice(np.array([-1.0, 1.0]), (DRAWN_SIGNS, seeds))
+        drawn: Array = np.random.default_rng(2).choice(np.array([-1.0, 1.0]), (DRAWN_SIGNS, seeds))
+        return drawn
     bits: NDArray[np.int64] = (np.arange(2**seeds)[:, None] >> np.arange(seeds)) & 1
-    return 1.0 - 2.0 * bits
+    signs: Array = 1.0 - 2.0 * bits.astype(np.float64)
+    return signs
 
 
 def resampled_sums(columns: Array, resamples: int = RESAMPLES, seed: int = 0) -> Array:

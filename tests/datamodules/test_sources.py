@@ -220,12 +220,18 @@ def test_a_process_that_reads_many_corpora_holds_few_of_them_open(tmp_path: Path
     assert len(list(descriptors.iterdir())) <= before + OPEN_FILES
 
 
-def test_a_file_cut_short_behind_the_index_is_noticed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed", ["short", "other words"])
+def test_a_file_that_changed_behind_the_index_is_noticed(tmp_path: Path, changed: str) -> None:
     (tmp_path / "a.txt").write_text("long enough")
-    documents = FilesConfig(path=str(tmp_path), validation=0.0, test=0.0).build().documents("train")
-    (tmp_path / "a.txt").write_text("short")
-    with pytest.raises(DataError, match="has become shorter"):
-        list(documents)
+    config = FilesConfig(path=str(tmp_path), validation=0.0, test=0.0)
+    documents = config.build().documents("train")
+    assert len(list(documents)) == 1
+    (tmp_path / "a.txt").write_text(changed)
+    for read in (lambda: list(documents), lambda: documents[0]):
+        with pytest.raises(DataError, match=r"a\.txt: has changed since it was indexed") as error:
+            read()
+        assert is_one_line(error)
+    assert [document.text for document in config.build().documents("train")] == [changed.encode()]
 
 
 @pytest.mark.slow
