@@ -2943,7 +2943,7 @@ REPORT_FAULTS = (
         "skewed differences count as near normal",
         "reports/judge/normality.py",
         "return bool(np.all(_statistics([one[None] for one in samples])[:, 0] <= limits))",
-        "return bool(np.any(_statistics([one[None] for one in samples])[:, 0] <= limits))",
+        "return bool(len(limits))",
         (f"{JUDGEMENT}enough_near_normal_seeds_have_the_interval_of_student",),
     ),
     Fault(
