@@ -2,8 +2,9 @@
 
 Writes a corpus of ``--megabytes`` in each format into a temporary folder, and removes it. Each reader
 (``benchmarks/stream_readers.py``) reads each case in processes of its own. CPU time is that of all of its processes.
-The first batch is cold where nothing is prepared, and warm where the corpus was opened before; time to import a library
-does not count. After a resume, the same number of batches is compared, row by row, with those without an interruption.
+What has files of its own is measured in the first format alone. The first batch is cold where nothing is prepared, and
+warm where the corpus was opened before; time to import a library does not count. After a resume, the same number of
+batches is compared, row by row, with those without an interruption.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from datamodules.core.tokenizers import BPEConfig
 MEGABYTE = 1_000_000
 FILES, GROUP = 8, 1000
 """Files of a corpus, and rows of a row group of parquet."""
+LONGEST = 200
+"""Characters of a reason that are printed: the last ones of a long trace."""
 QUESTIONS = {
     "tokens": "Thousand tokens per CPU second",
     "cold": "Cold first batch: seconds (CPU seconds)",
@@ -63,9 +66,9 @@ class Key(NamedTuple):
 
 
 class Amounts(NamedTuple):
-    """How much each process reads: batches of a measurement, measurements, and batches compared after a resume."""
+    """How much each process reads: seconds of a measurement, measurements, and batches compared after a resume."""
 
-    batches: int
+    seconds: float
     repeats: int
     compared: int
 
@@ -144,7 +147,7 @@ def measured(kind: type[StreamReader], case: Case, amounts: Amounts) -> dict[str
     reader, batches = opened
     result["first"], peak, rates = cold, memory(), []
     for _ in range(amounts.repeats):
-        tokens, (_, cpu) = clocked(lambda: sum(count for _, count in islice(batches, amounts.batches)))
+        tokens, (_, cpu) = clocked(lambda: _tokens_within(batches, amounts.seconds))
         rates.append(tokens / cpu)
         peak = max(peak, memory())
     result |= {"rates": rates, "memory": peak}
@@ -171,6 +174,14 @@ def resumed(kind: type[StreamReader], case: Case, amounts: Amounts) -> dict[str,
         for one, other in zip(expected, rows, strict=True)
     )
     return {"first": warm, "resume": resume[0], "differ": [differ, sum(map(len, expected))]}
+
+
+def _tokens_within(batches: Iterator[Any], seconds: float) -> int:
+    """Reads batches for some seconds and returns how many tokens they have."""
+    tokens, end = 0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        tokens += next(batches)[1]
+    return tokens
 
 
 def _first(kind: type[StreamReader], case: Case, state: Any) -> tuple[StreamReader, Iterator[Any]]:
@@ -231,7 +242,9 @@ def step(name: str, what: str, case: Case, amounts: Amounts) -> list[Any]:
 
 def result_of(name: str, case: Case, amounts: Amounts) -> dict[str, Any]:
     """Returns the numbers of a reader in a case; times are those of the slowest rank, CPU time and memory sums."""
-    [(seconds, cpu)] = step(name, "prepare", case._replace(ranks=1), amounts)
+    seconds = cpu = 0.0
+    if READERS[name].has_own_files:
+        [(seconds, cpu)] = step(name, "prepare", case._replace(ranks=1), amounts)
     ranks = step(name, "measure", case, amounts)
     again = step(name, "resume", case, amounts)
     share = [statistics.median(rank["rates"]) for rank in ranks]
@@ -295,7 +308,7 @@ def _list(text: str, known: Sequence[str], what: str) -> list[str]:
 def main(
     megabytes: Annotated[int, typer.Option(min=1, help="Write a corpus of about n megabytes.")] = 20,
     repeats: Annotated[int, typer.Option(min=1, help="Take the median of n measurements.")] = 3,
-    batches: Annotated[int, typer.Option(min=1, help="Read n batches for each measurement.")] = 60,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Read for n seconds in each measurement.")] = 0.5,
     compared: Annotated[int, typer.Option(min=1, help="Compare n batches after a resume.")] = 20,
     readers: Annotated[str, typer.Option(help="Measure these readers, separated by commas.")] = ",".join(READERS),
     tokenizers: Annotated[str, typer.Option(help="Measure bytes, bpe or both.")] = "bytes,bpe",
@@ -310,12 +323,14 @@ def main(
     kinds, names = _list(tokenizers, ("bytes", "bpe"), "tokenizers"), _list(formats, list(SUFFIXES), "formats")
     counts, totals = ([int(item) for item in _list(text, "01248", "numbers")] for text in (workers, ranks))
     keys = [Key(*one) for one in product(kinds, names, counts, totals)] if full else usual(kinds, names, counts, totals)
-    console, amounts = Console(width=80), Amounts(batches, repeats, compared)
+    console, amounts = Console(width=80), Amounts(seconds, repeats, compared)
     results: dict[str, dict[str, Any]] = {}
     omitted: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         learned = write_corpora(Path(folder), megabytes * MEGABYTE, names)
         for number, (key, name) in enumerate(product(keys, chosen)):
+            if READERS[name].has_own_files and key.format != names[0] and not full:
+                continue
             cache = Path(folder, f"cache-{number}")
             cache.mkdir()
             tokenizer = learned if key.tokenizer == "bpe" else None
@@ -327,7 +342,7 @@ def main(
             try:
                 results.setdefault(str(key), {})[name] = result_of(name, case, amounts)
             except RuntimeError as error:
-                omitted[f"{name}, {key}"] = str(error)
+                omitted[f"{name}, {key}"] = str(error)[-LONGEST:]
     for table in tables(results, [name for name in chosen if name not in omitted]):
         console.print(table)
     console.print(f"{ROWS} rows of {LENGTH} tokens a batch; w: workers, r: ranks; goals by datasets: {GOALS}")
