@@ -88,7 +88,7 @@ def _run(block: Block, folder: Path, programs: Path) -> str:
     environment = os.environ | {"PATH": path, "COLUMNS": "80", "PYTHONWARNINGS": "ignore"}
     command = [*RUN[block.language], block.text]
     command[0] = shutil.which(command[0], path=path) or command[0]
-    completed = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace")
+    completed = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if completed.returncode:
         raise BlockError(f"{block.place}: status {completed.returncode}\n{completed.stdout}\n{completed.stderr}")
     return completed.stdout

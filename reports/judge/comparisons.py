@@ -391,6 +391,16 @@ def _all(learned: Mapping[tuple[str, int], bool], arms: Iterable[str], seed: int
     return all(learned.get((arm, seed), False) for arm in arms)
 
 
+def _compared(
+    learned: Mapping[tuple[str, int], bool], arms: Sequence[str], ended: Sequence[int], finished: Sequence[int]
+) -> list[int]:
+    """Returns the finished seeds that tell how good arms are: those in which all have learned, if each learns in at
+    least half of the seeds that have ended; else all, for an arm that learns seldom is compared as it is."""
+    if all(2 * sum(learned[arm, seed] for seed in ended) >= len(ended) for arm in arms):
+        return [seed for seed in finished if _all(learned, arms, seed)]
+    return [*finished]
+
+
 def _measure(
     planned: Comparison,
     study: Study,
@@ -410,13 +420,11 @@ def _measure(
     has_diverged = any(run.diverged for arm in arms for run in study.of(arm) if run.seed in ended)
     if is_mixed or has_diverged:
         planned = replace(planned, frequency=_frequency(planned, ended, learned))
-    seeds = in_look.common(arms, evidence)
-    if is_mixed:
-        seeds = [seed for seed in seeds if _all(learned, arms, seed)]
+    finished = in_look.common(arms, evidence)
+    seeds = _compared(learned, arms, ended, finished)
     if not seeds:
-        return replace(
-            planned, reason="no seed has learned in all of its arms" if is_mixed else _why_missing(study, arms)
-        )
+        unlearned = "no seed has learned in all of its arms"
+        return replace(planned, reason=unlearned if finished else _why_missing(study, arms))
     other = incomparable(study, planned.weights, seeds)
     # Of records from before they said what they were measured on, the difference stays beside the reason.
     of_old_records = other is not None and any(run.lacks_measurement for arm in arms for run in study.finished(arm))
@@ -574,9 +582,11 @@ def _reconsidered(comparison: Comparison, study: Study, evidence: Evidence) -> C
     mean, and how many lie beyond the margin; without "equal" if these are more than a tenth."""
     if not comparison.weights or not comparison.differences:
         return comparison
-    seeds, learned, arms = evidence.seeds([*comparison.weights]), learned_runs(study), [*comparison.weights]
-    if comparison.frequency:
-        seeds = [seed for seed in seeds if _all(learned, arms, seed)]
+    learned, arms = learned_runs(study), [*comparison.weights]
+    ended = [
+        seed for seed in _Seeds.of(study, WHOLE).planned(arms, study) if all((arm, seed) in learned for arm in arms)
+    ]
+    seeds = _compared(learned, arms, ended, evidence.seeds(arms))
     pairs = evidence.pairs(comparison.weights, seeds)
     if len(pairs) > len(comparison.differences):
         comparison = replace(comparison, of_all_seeds=(sum(pairs) / len(pairs), len(pairs)))

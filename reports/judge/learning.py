@@ -8,7 +8,8 @@ says nothing and is to be done again.
 
 Where an arm has learned in some seeds and not in others, a comparison has two answers: how often its arms learn, by
 exact binomial intervals (Clopper and Pearson 1934) and McNemar's exact test over seeds, which both arms share; and how
-good they are in the seeds in which all of them have learned.
+good they are in the seeds in which all of them have learned. An arm that learns in fewer than half of its seeds is
+compared as it is, over all of them: what it has learned in a few of them is not what it usually is.
 """
 
 from __future__ import annotations

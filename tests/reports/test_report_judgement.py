@@ -115,9 +115,12 @@ def test_an_arm_that_learns_in_some_seeds_has_two_answers() -> None:
     assert one.verdict == "worse"
 
 
-def test_what_learns_never_is_compared_as_it_is() -> None:
+def test_what_learns_never_or_seldom_is_compared_as_it_is() -> None:
     one = judged({"a": around(0.1, 4), "b": around(2.9, 4)}, KNOWN)
     assert one.frequency is None and one.verdict == "worse"
+    seldom = judged({"a": around(0.1, 5), "b": [2.24, *around(2.4, 4)]}, KNOWN)
+    assert seldom.frequency and seldom.frequency.learned == {"b": 1, "a": 5}
+    assert seldom.estimate and seldom.estimate.seeds == 5 and seldom.verdict == "worse"
 
 
 def test_without_known_values_a_seed_has_learned_a_quarter_of_the_way_from_the_floor() -> None:

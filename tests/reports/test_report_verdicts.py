@@ -83,8 +83,8 @@ def test_so_many_seeds_show_four_times_out_of_five_that_there_is_no_difference()
 
 
 def test_the_seeds_needed_are_those_for_whichever_verdict_is_nearer(tmp_path: Path) -> None:
-    [small] = findings(tmp_path, 0.0, 0.1, 0.2, contrasts=CONTRAST).comparisons
-    [alone] = findings(tmp_path, 0.0, None, 0.2, contrasts=CONTRAST).comparisons
+    [small] = findings(tmp_path, 0.0, 0.1, 0.05, contrasts=CONTRAST).comparisons
+    [alone] = findings(tmp_path, 0.0, None, 0.05, contrasts=CONTRAST).comparisons
     assert small.estimate == alone.estimate and small.power_of(60) > alone.power_of(60)
 
 
