@@ -68,19 +68,23 @@ class LearnedTokenizerConfig(TokenizerConfig, kind="learned_before"):
 class StreamReader(ABC):
     """Opens a corpus once; every ``rows`` begins there, or where a state says."""
 
-    needs: ClassVar[str | None] = None
-    """The package that it needs; None: nothing that the suite does not need."""
+    needs: ClassVar[str]
+    """The package that it needs."""
+    has_own_files: ClassVar[bool] = False
+    """Whether it writes files of its own and reads those, so that the format of the corpus matters to the cold start
+    alone."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
 
     @classmethod
-    def omission(cls, case: Case) -> str | None:
+    def omission(cls) -> str | None:
         """Returns the reason why it cannot read a case; None where it can."""
-        return None if cls.needs is None or find_spec(cls.needs) else f"{cls.needs} is not installed"
+        return None if find_spec(cls.needs) else f"{cls.needs} is not installed"
 
-    def prepare(self) -> None:  # noqa: B027
-        """Hook: writes what the reader needs before it can read, in one process for all ranks."""
+    def prepare(self) -> None:
+        """Writes the files of its own, in one process for all ranks. Only where ``has_own_files``."""
+        raise NotImplementedError
 
     @abstractmethod
     def rows(self, state: Plain = None) -> Iterator[tuple[Rows, int]]:
@@ -93,6 +97,8 @@ class StreamReader(ABC):
 
 class Suite(StreamReader):
     """This suite, as ``LanguageDataConfig`` reads."""
+
+    needs = "datamodules"
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -138,7 +144,10 @@ def grouped(encode: Callable[[list[str]], list[Any]], columns: dict[str, list[st
 
 
 class DatasetsReader(StreamReader):
-    """The library datasets: streaming, its shuffle buffer, a batched map, and with workers a DataLoader."""
+    """The library datasets: streaming, its shuffle buffer, a batched map and a DataLoader. Where torchdata is
+    installed, its loader keeps the position of workers; without it, no loader does."""
+
+    needs = "datasets"
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -157,19 +166,26 @@ class DatasetsReader(StreamReader):
         if case.ranks > 1:
             stream = split_dataset_by_node(stream, rank=case.rank, world_size=case.ranks)
         encode = encoder(case.opened_tokenizer())
-        stream = stream.map(partial(grouped, encode), batched=True, batch_size=100, remove_columns=stream.column_names)
+        stream = stream.map(partial(grouped, encode), batched=True, batch_size=100, remove_columns=["text"])
         self.stream = stream.with_format("torch")
 
     def rows(self, state: Plain = None) -> Iterator[tuple[Rows, int]]:
+        size, workers = ROWS // self.case.ranks, self.case.workers
+        self.loader: Any = None
+        if workers and find_spec("torchdata"):
+            from torchdata.stateful_dataloader import StatefulDataLoader
+
+            self.loader = StatefulDataLoader(self.stream, batch_size=size, num_workers=workers)
         if state is not None:
-            self.stream.load_state_dict(state)
-        loader = DataLoader(self.stream, batch_size=ROWS // self.case.ranks, num_workers=self.case.workers)
+            (self.stream if self.loader is None else self.loader).load_state_dict(state)
+        batches = DataLoader(self.stream, batch_size=size, num_workers=workers) if self.loader is None else self.loader
         while True:
-            for batch in loader:
+            for batch in batches:
                 yield batch["rows"].numpy(), batch["rows"].numel()
 
     def state(self) -> Plain:
-        # With workers the position is that of the workers: only the loader of torchdata knows it.
+        if self.loader is not None:
+            return self.loader.state_dict()
         return self.stream.state_dict() if self.case.workers == 0 else None
 
 
@@ -202,6 +218,7 @@ class MosaicReader(StreamReader):
     """MosaicML streaming: rows of tokens in its own format, as its guide to language models writes them."""
 
     needs = "streaming"
+    has_own_files = True
 
     def prepare(self) -> None:
         from streaming import MDSWriter
@@ -230,6 +247,7 @@ class LitdataReader(StreamReader):
     """litdata: tokens in its own format, as its guide to language models writes them."""
 
     needs = "litdata"
+    has_own_files = True
 
     def prepare(self) -> None:
         from litdata import optimize

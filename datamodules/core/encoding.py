@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from datamodules.core.tokenizers import BPE, Tokenizer
 
@@ -18,7 +18,7 @@ WORDS = 1 << 18
 """How many words are kept at once, each with its symbols."""
 
 
-def symbol_type(tokenizer: Tokenizer) -> np.dtype[np.integer[npt.NBitBase]]:
+def symbol_type(tokenizer: Tokenizer) -> np.dtype[Any]:
     """Returns the type of the symbols of a tokenizer on disk."""
     return np.dtype(np.uint16 if tokenizer.vocabulary.size <= NARROW else np.int32)
 
