@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from itertools import islice, product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -45,7 +46,7 @@ QUESTIONS = {
     "tokens": "Thousand tokens per CPU second",
     "cold": "Cold first batch: seconds (CPU seconds)",
     "warm": "Warm first batch: seconds (CPU seconds)",
-    "memory": "Peak memory of all processes, MB",
+    "memory": "Peak memory of all processes, without libraries, MB",
     "resume": "Time to resume: seconds",
     "differ": "Rows that differ after a resume",
 }
@@ -122,11 +123,11 @@ def cpu_seconds() -> float:
 
 
 def memory() -> float:
-    """Megabytes of this process and of those that it has started; what they share counts once."""
+    """Megabytes that this process and those that it has started have to themselves: none of those of libraries."""
     total = 0.0
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         try:
-            total += process.memory_full_info().pss
+            total += process.memory_full_info().uss
         except psutil.Error:
             continue
     return total / MEGABYTE
@@ -162,18 +163,27 @@ def resumed(kind: type[StreamReader], case: Case, amounts: Amounts) -> dict[str,
     (_, batches), warm = clocked(lambda: _first(kind, case, None))
     del batches
     kept = case.cache / f"state-{case.rank}"
+    result: dict[str, Any] = {"first": warm, "resume": None, "differ": None, "failed": None}
     if not kept.exists():
-        return {"first": warm, "resume": None, "differ": None}
+        return result
     state, expected = pickle.loads(kept.read_bytes())
     reader = kind(case)
     batches = reader.rows(state)
-    first, resume = clocked(lambda: next(batches))
+    try:
+        first, resume = clocked(lambda: next(batches))
+    except Exception as error:  # of any of the peers
+        return result | {"failed": _reason(error)}
     rows = [first[0], *(part for part, _ in islice(batches, amounts.compared - 1))]
     differ = sum(
         int((one != other).any(1).sum()) if one.shape == other.shape else len(one)
         for one, other in zip(expected, rows, strict=True)
     )
-    return {"first": warm, "resume": resume[0], "differ": [differ, sum(map(len, expected))]}
+    return result | {"resume": resume[0], "differ": [differ, sum(map(len, expected))]}
+
+
+def _reason(error: Exception) -> str:
+    """Returns what an error says in one line, of a long trace its end."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[-LONGEST:]
 
 
 def _tokens_within(batches: Iterator[Any], seconds: float) -> int:
@@ -197,9 +207,8 @@ def _work(name: str, step: str, case: Case, amounts: Amounts, results: Any) -> N
     torch.set_num_threads(1)
     multiprocessing.set_start_method("fork", force=True)  # of workers, as where a reader is not in a process of ours
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "HF_HOME": str(case.cache / "hf"), "HF_HUB_OFFLINE": "1"}
-    import datasets  # noqa: F401  # so that no time to import counts
-
     try:
+        import_module(READERS[name].needs)
         if case.ranks > 1:
             os.environ |= {"RANK": str(case.rank), "LOCAL_RANK": str(case.rank), "WORLD_SIZE": str(case.ranks)}
             os.environ |= {"LOCAL_WORLD_SIZE": str(case.ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": "29533"}
@@ -210,7 +219,7 @@ def _work(name: str, step: str, case: Case, amounts: Amounts, results: Any) -> N
         else:
             results.send((measured if step == "measure" else resumed)(READERS[name], case, amounts))
     except Exception as error:  # of any of the peers
-        results.send(" ".join(f"{type(error).__name__}: {error}".split()))
+        results.send(_reason(error))
     finally:
         for process in psutil.Process().children(recursive=True):  # workers, and processes of the peers
             process.kill()
@@ -219,7 +228,7 @@ def _work(name: str, step: str, case: Case, amounts: Amounts, results: Any) -> N
 
 def step(name: str, what: str, case: Case, amounts: Amounts) -> list[Any]:
     """Returns the results of a step by rank. Raises RuntimeError with what a process says that fails."""
-    context, started = multiprocessing.get_context("spawn"), []
+    context, started = multiprocessing.get_context("forkserver"), []
     for rank in range(case.ranks):
         receiving, sending = context.Pipe(duplex=False)
         arguments = (name, what, case._replace(rank=rank), amounts, sending)
@@ -258,6 +267,7 @@ def result_of(name: str, case: Case, amounts: Amounts) -> dict[str, Any]:
         "warm": [max(rank["first"][0] for rank in again), sum(rank["first"][1] for rank in again)],
         "memory": sum(rank["memory"] for rank in ranks),
         "resume": None if again[0]["resume"] is None else max(rank["resume"] for rank in again),
+        "failed": again[0]["failed"],
         "differ": None if again[0]["differ"] is None else np.sum([rank["differ"] for rank in again], 0).tolist(),
     }
 
@@ -323,6 +333,7 @@ def main(
     kinds, names = _list(tokenizers, ("bytes", "bpe"), "tokenizers"), _list(formats, list(SUFFIXES), "formats")
     counts, totals = ([int(item) for item in _list(text, "01248", "numbers")] for text in (workers, ranks))
     keys = [Key(*one) for one in product(kinds, names, counts, totals)] if full else usual(kinds, names, counts, totals)
+    multiprocessing.set_forkserver_preload(["benchmarks.stream_readers", "datasets"])
     console, amounts = Console(width=80), Amounts(seconds, repeats, compared)
     results: dict[str, dict[str, Any]] = {}
     omitted: dict[str, str] = {}
@@ -335,14 +346,16 @@ def main(
             cache.mkdir()
             tokenizer = learned if key.tokenizer == "bpe" else None
             case = Case(key.format, Path(folder, key.format), tokenizer, cache, key.workers, ranks=key.ranks)
-            if (reason := READERS[name].omission(case)) is not None:
+            if (reason := READERS[name].omission()) is not None:
                 omitted[name] = reason
                 continue
             console.print(f"{key}: {name}", style="dim")
             try:
-                results.setdefault(str(key), {})[name] = result_of(name, case, amounts)
+                result = results.setdefault(str(key), {})[name] = result_of(name, case, amounts)
+                if result["failed"] is not None:
+                    omitted[f"the resume of {name}, {key}"] = result["failed"]
             except RuntimeError as error:
-                omitted[f"{name}, {key}"] = str(error)[-LONGEST:]
+                omitted[f"{name}, {key}"] = str(error)
     for table in tables(results, [name for name in chosen if name not in omitted]):
         console.print(table)
     console.print(f"{ROWS} rows of {LENGTH} tokens a batch; w: workers, r: ranks; goals by datasets: {GOALS}")

@@ -68,8 +68,8 @@ class LearnedTokenizerConfig(TokenizerConfig, kind="learned_before"):
 class StreamReader(ABC):
     """Opens a corpus once; every ``rows`` begins there, or where a state says."""
 
-    needs: ClassVar[str | None] = None
-    """The package that it needs; None: nothing that the suite does not need."""
+    needs: ClassVar[str]
+    """The package that it needs."""
     has_own_files: ClassVar[bool] = False
     """Whether it writes files of its own and reads those, so that the format of the corpus matters to the cold start
     alone."""
@@ -78,9 +78,9 @@ class StreamReader(ABC):
         self.case = case
 
     @classmethod
-    def omission(cls, case: Case) -> str | None:
+    def omission(cls) -> str | None:
         """Returns the reason why it cannot read a case; None where it can."""
-        return None if cls.needs is None or find_spec(cls.needs) else f"{cls.needs} is not installed"
+        return None if find_spec(cls.needs) else f"{cls.needs} is not installed"
 
     def prepare(self) -> None:
         """Writes the files of its own, in one process for all ranks. Only where ``has_own_files``."""
@@ -97,6 +97,8 @@ class StreamReader(ABC):
 
 class Suite(StreamReader):
     """This suite, as ``LanguageDataConfig`` reads."""
+
+    needs = "datamodules"
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -144,6 +146,8 @@ def grouped(encode: Callable[[list[str]], list[Any]], columns: dict[str, list[st
 class DatasetsReader(StreamReader):
     """The library datasets: streaming, its shuffle buffer, a batched map and a DataLoader. Where torchdata is
     installed, its loader keeps the position of workers; without it, no loader does."""
+
+    needs = "datasets"
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache, lru_cache, partial
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -512,19 +513,13 @@ def _opened(path: str, stamp: tuple[int, ...] | None) -> BinaryIO:
     return open(path, "rb", buffering=0)  # noqa: PTH123
 
 
-def _runs(records: list[_Record]) -> Iterator[list[_Record]]:
-    """Yields records in order, in runs of which a file holds the documents close together."""
-    run: list[_Record] = []
-    for record in records:
-        if run:
-            end = run[-1].start + run[-1].length
-            is_close = record.file == run[-1].file and 0 <= record.start - end <= GAP
-            if not is_close or end - run[0].start > BUFFER:
-                yield run
-                run = []
-        run.append(record)
-    if run:
-        yield run
+def _runs(block: npt.NDArray[np.void]) -> Iterator[range]:
+    """Yields the places of records in order, in runs of which a file holds the documents close together."""
+    starts, files = block["start"], block["file"]
+    gaps = starts[1:] - (starts + block["length"])[:-1]
+    is_new = (files[1:] != files[:-1]) | (gaps < 0) | (gaps > GAP) | (starts[1:] // BUFFER != starts[:-1] // BUFFER)
+    bounds = [0, *(np.flatnonzero(is_new) + 1).tolist(), len(block)]
+    return (range(first, last) for first, last in pairwise(bounds))
 
 
 @cache
@@ -566,18 +561,21 @@ class IndexedDocuments(Documents):
         together."""
         index, origins = _index(self.folder, self.split), _meta(self.folder)["origins"]
         for first in range(start, stop, BLOCK):
-            records = [_Record(*record) for record in index[first : min(first + BLOCK, stop)].tolist()]
-            for run in _runs(records):
-                begin = run[0].start
-                content = self._read(run[0].file, begin, run[-1].start + run[-1].length - begin)
-                for record in run:
-                    text = content[record.start - begin : record.start - begin + record.length]
-                    yield Document(_named(origins[record.origin], record), text, record.offset)
+            block = index[first : min(first + BLOCK, stop)]
+            numbers, rows, offsets = (block[name].tolist() for name in ("origin", "row", "offset"))
+            starts, lengths = block["start"].tolist(), block["length"].tolist()
+            for run in _runs(block):
+                begin, last = starts[run.start], run.stop - 1
+                content = self._read(int(block["file"][last]), begin, starts[last] + lengths[last] - begin)
+                for place in run:
+                    text = content[starts[place] - begin : starts[place] - begin + lengths[place]]
+                    name = _named(origins[numbers[place]], rows[place], offsets[place])
+                    yield Document(name, text, offsets[place])
 
     def __getitem__(self, ordinal: int) -> Document:
         record = self._record(ordinal)
         text = self._read(record.file, record.start, record.length)
-        return Document(_named(_meta(self.folder)["origins"][record.origin], record), text, record.offset)
+        return Document(self._named(record), text, record.offset)
 
     def _read(self, number: int, start: int, length: int) -> bytes:
         """Returns bytes of a file. Raises DataError where it is another one than that which was indexed."""
@@ -598,8 +596,10 @@ class IndexedDocuments(Documents):
         return _Record(*_index(self.folder, self.split)[ordinal].item())
 
     def name(self, ordinal: int) -> str:
-        record = self._record(ordinal)
-        return _named(_meta(self.folder)["origins"][record.origin], record)
+        return self._named(self._record(ordinal))
+
+    def _named(self, record: _Record) -> str:
+        return _named(_meta(self.folder)["origins"][record.origin], record.row, record.offset)
 
     def within(self, limit: Limit) -> int:
         """Returns how many of the first documents the limit admits."""
@@ -620,10 +620,10 @@ class IndexedDocuments(Documents):
         return _InOrder(self, limit)
 
 
-def _named(origin: str, record: _Record) -> str:
-    """Returns the name of a document."""
-    row = f":{record.row + 1}" if record.row >= 0 else ""
-    return f"{origin}{row}@{record.offset}" if record.offset else f"{origin}{row}"
+def _named(origin: str, row: int, offset: int) -> str:
+    """Returns the name of a document: where it comes from, its row from 1 and its first byte."""
+    place = f"{origin}:{row + 1}" if row >= 0 else origin
+    return f"{place}@{offset}" if offset else place
 
 
 class _Shuffled(DocumentStream):

@@ -46,7 +46,7 @@ BLOCK = 1 << 17
 BUFFER = 1 << 20
 META = "meta.json"
 SIDES = ("source", "target")
-WRITTEN = json.JSONEncoder(ensure_ascii=False)
+WRITTEN, READ = json.JSONEncoder(ensure_ascii=False), json.JSONDecoder()
 
 
 class Texts(NamedTuple):
@@ -59,7 +59,7 @@ class Texts(NamedTuple):
 def pair_text(origin: str, split: Split, row: int, texts: Texts, container: Path) -> Text:
     """Returns a pair as the text that an index stores. Raises DataError where UTF-8 cannot write it."""
     try:
-        content = WRITTEN.encode([texts.source, *texts.targets]).encode()
+        content = f"[{', '.join(map(WRITTEN.encode, (texts.source, *texts.targets)))}]".encode()
     except UnicodeEncodeError:
         raise DataError(f"{origin}:{row + 1}: holds a character that UTF-8 cannot write") from None
     return Text(origin, split, BytesIO(content), container, row=row, says=texts.source.encode())
@@ -67,7 +67,7 @@ def pair_text(origin: str, split: Split, row: int, texts: Texts, container: Path
 
 def texts_of(document: Document) -> Texts:
     """Returns the pair that an indexed document holds."""
-    source, *targets = json.loads(document.text.decode())
+    source, *targets = READ.raw_decode(document.text.decode())[0]
     return Texts(source, tuple(targets))
 
 

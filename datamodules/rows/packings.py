@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from datamodules.core.documents import Documents
 from datamodules.core.errors import DataError
-from datamodules.core.index import made_aside, writing
+from datamodules.core.index import make_once, writing
 from datamodules.core.integers import IntegerWriter, mapped
 from datamodules.core.reading import OPEN_FILES
 from datamodules.rows.stored_sentences import Sentences, opened
@@ -68,9 +68,12 @@ def packed(folder: Path, packing: Packing, length: int) -> Packed:
     which then is in two rows, and a document of one sentence is left out.
     """
     place = folder.with_name(f"{folder.name}.{packing}.{length}.v{VERSION}")
-    if not (place / LAST).exists():
-        with made_aside(place, LAST) as temporary, writing(place):
+
+    def make(temporary: Path) -> None:
+        with writing(place):
             _write(temporary, opened(folder), packing, length)
+
+    make_once(place, LAST, make)
     try:
         return Packed(*(mapped(place / name) for name in (STARTS, DOCUMENTS, FIRST, LAST)))
     except (OSError, EOFError, ValueError):

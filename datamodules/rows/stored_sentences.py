@@ -10,7 +10,7 @@ from pathlib import Path
 
 from datamodules.core.documents import Corpus, Document, Documents, Split, cache_folder
 from datamodules.core.errors import DataError
-from datamodules.core.index import made_aside, writing
+from datamodules.core.index import make_once, writing
 from datamodules.core.integers import IntegerWriter, mapped
 from datamodules.core.reading import OPEN_FILES
 from datamodules.core.stored import StoredSymbols, SymbolWriter
@@ -108,10 +108,12 @@ class SentenceStore:
     def folder_of(self, split: Split) -> Path:
         """Returns the folder of the sentences of a split (``opened``), which are written where they are missing."""
         folder = self.folder / split
-        if not (folder / META).exists():
-            documents = self.corpus.documents(split)
-            with made_aside(folder, META) as temporary, writing(folder):
-                _write(temporary, documents, self.tokenizer, self.divide)
+
+        def make(temporary: Path) -> None:
+            with writing(folder):
+                _write(temporary, self.corpus.documents(split), self.tokenizer, self.divide)
+
+        make_once(folder, META, make)
         return folder
 
 
