@@ -2950,8 +2950,8 @@ REPORT_FAULTS = (
         "judgement",
         "seeds that have not learned count in a difference",
         "reports/judge/comparisons.py",
-        "        seeds = [seed for seed in seeds if _all(learned, arms, seed)]\n    if not seeds:",
-        "        seeds = list(seeds)\n    if not seeds:",
+        "return [seed for seed in finished if _all(learned, arms, seed)]",
+        "return [*finished]",
         (f"{JUDGEMENT}an_arm_that_learns_in_some_seeds_has_two_answers",),
     ),
     Fault(
