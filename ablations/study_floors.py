@@ -33,8 +33,10 @@ def missing_floors(runs: Path, planned: PlannedStudy, todo: int, console: Consol
     todo: number of runs that are still to be done; with some, floors that could not be measured are tried again. What
     fails is named by the line and by ``reason``, and keeps no run from being done.
     """
-    readers = _readers(planned.plan, planned.configs, planned.runner)
     stored = _stored(runs, planned.folder)
+    if not todo and stored is not None and stored.version == VERSION and stored.are_of(planned.plan):
+        return None
+    readers = _readers(planned.plan, planned.configs, planned.runner)
     is_current = stored is not None and stored.version == VERSION and stored.keys == [*readers]
     if stored is not None and is_current and (stored.values or not todo):
         return None

@@ -22,7 +22,7 @@ from reports.judge.comparisons import Comparison, compare
 from reports.read.measurements import DocumentLosses, Measurements
 from reports.read.study import Run, Study
 
-__all__ = ["LEARNED", "POPULATIONS", "SEEDS", "Case", "error_rate", "measured", "power"]
+__all__ = ["LEARNED", "POPULATIONS", "SEEDS", "Simulation", "error_rate", "measured", "power"]
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
@@ -61,7 +61,7 @@ POPULATIONS: Mapping[str, Draw] = {
 """The distributions of paired differences over seeds, all with mean zero."""
 
 
-class Case(NamedTuple):
+class Simulation(NamedTuple):
     """A study that is made up: the number of arms beside the baseline, and of seeds.
 
     looks: those of the study; None for one judgement. effect: the difference of every arm, in standard deviations.
@@ -103,7 +103,7 @@ LEARNED = 0.495
 """The share of what can be known that separates late seeds of made-up studies, at 505, from the others, near 500."""
 
 
-def _study(case: Case, generator: np.random.Generator, draw: Draw, seeds: int) -> Study:
+def _study(case: Simulation, generator: np.random.Generator, draw: Draw, seeds: int) -> Study:
     differences = draw(generator, (case.arms, seeds)) + case.effect
     baseline = 0.0 * generator.standard_normal(seeds)
     values = _LEVEL_OF_ARMS + np.vstack([baseline, baseline + differences])
@@ -124,7 +124,7 @@ def _study(case: Case, generator: np.random.Generator, draw: Draw, seeds: int) -
     return Study(plan, tuple(runs))
 
 
-def _documents(case: Case, generator: np.random.Generator, values: Array) -> list[DocumentLosses]:
+def _documents(case: Simulation, generator: np.random.Generator, values: Array) -> list[DocumentLosses]:
     """Returns the documents of each run. What an arm loses on a document is drawn once for all of its seeds, so that it
     does not average out: skewed, or alike in clusters of 4 to 16 documents."""
     arms, seeds = values.shape
@@ -145,7 +145,7 @@ def _documents(case: Case, generator: np.random.Generator, values: Array) -> lis
     return losses
 
 
-def _judged(case: Case, generator: np.random.Generator, draw: Draw) -> Sequence[Comparison]:
+def _judged(case: Simulation, generator: np.random.Generator, draw: Draw) -> Sequence[Comparison]:
     """Returns the comparisons of one study as they are in the end: with looks, at the first one that decides all."""
     if not case.looks:
         return compare(_study(case, generator, draw, case.seeds), [])
@@ -160,7 +160,7 @@ def _judged(case: Case, generator: np.random.Generator, draw: Draw) -> Sequence[
     return comparisons
 
 
-def error_rate(case: Case, draw: Draw, studies: int, seed: int = 0) -> float:
+def error_rate(case: Simulation, draw: Draw, studies: int, seed: int = 0) -> float:
     """Returns the share of studies with a false statement; with an effect at the margin, that of equal ones."""
     generator, wrong = np.random.default_rng(seed), 0
     false = ("equal",) if case.effect else ("better", "worse")
@@ -169,7 +169,7 @@ def error_rate(case: Case, draw: Draw, studies: int, seed: int = 0) -> float:
     return wrong / studies
 
 
-def power(case: Case, draw: Draw, studies: int, seed: int = 0) -> float:
+def power(case: Simulation, draw: Draw, studies: int, seed: int = 0) -> float:
     """Returns the share of comparisons that are called different."""
     generator, decided = np.random.default_rng(seed), 0
     for _ in range(studies):
@@ -190,11 +190,15 @@ def _errors(studies: int) -> dict[str, float]:
         for name, draw in {**POPULATIONS, **LATE_AND_KNOWN}.items():
             known = LEARNED if name in LATE_AND_KNOWN else None
             for seeds in SEEDS:
-                rates[f"error {name}, {arms}, {seeds}"] = error_rate(Case(arms, seeds, known=known), draw, studies)
-            rates[f"error {name}, {arms}, looks"] = error_rate(Case(arms, LOOKS[-1], LOOKS, known=known), draw, studies)
+                rates[f"error {name}, {arms}, {seeds}"] = error_rate(
+                    Simulation(arms, seeds, known=known), draw, studies
+                )
+            rates[f"error {name}, {arms}, looks"] = error_rate(
+                Simulation(arms, LOOKS[-1], LOOKS, known=known), draw, studies
+            )
     for documents in ("skewed", "4", "16"):
         for seeds in (2, 4, 8):
-            case = Case(2, seeds, documents=documents)
+            case = Simulation(2, seeds, documents=documents)
             rates[f"error documents {documents}, 2, {seeds}"] = error_rate(case, POPULATIONS["normal"], studies // 3)
     return rates
 
@@ -217,7 +221,7 @@ def _power(studies: int) -> str:
     lines = ["| Seeds | Comparisons | 1 | 2 | 4 | 8 | 100 |", "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for seeds in (4, 8, 12, 24):
         for arms in ARMS:
-            cases = (Case(arms, seeds, effect=effect) for effect in (1.0, 2.0, 4.0, 8.0, 100.0))
+            cases = (Simulation(arms, seeds, effect=effect) for effect in (1.0, 2.0, 4.0, 8.0, 100.0))
             cells = (f"{power(case, POPULATIONS['normal'], studies):.0%}" for case in cases)
             lines.append(f"| {seeds} | {arms} | {' | '.join(cells)} |")
     return "\n".join(lines)

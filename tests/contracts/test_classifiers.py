@@ -61,7 +61,9 @@ def test_no_pass_walks_the_modules_of_a_network(evaluation: dict[str, object], m
     """A walk takes as long as some layers read a text alone."""
     model = EncoderConfig(dim=DIM, heads=HEADS, depth=2)
     config = ClassificationConfig.from_dict({"kind": "classification", "evaluation": evaluation})
-    task, batch = config.build(model, DATA, TrainingConfig(device="cpu")).eval(), rows((LENGTH, 9))
+    task = placed(config.build(model, DATA, TrainingConfig(device="cpu")))
+    batch = rows((LENGTH, 9))
+    task.eval()
     expected = task.evaluation_output(batch)
 
     def walk(module: torch.nn.Module, *arguments: object, **options: object) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from claims.error_rates import LEARNED, POPULATIONS, Case, error_rate, power
+from claims.error_rates import LEARNED, POPULATIONS, Simulation, error_rate, power
 from lit_transformers.records.floors import Floors
 from lit_transformers.records.plan import Margin, Metric, Plan, PlannedArm, PlannedRun
 from lit_transformers.records.record import NOT_A_NUMBER, Record
@@ -250,11 +250,11 @@ def test_documents_of_one_origin_are_one_cluster() -> None:
 
 
 CASES = {
-    "normal": Case(5, 12),
-    "t with 3 degrees of freedom": Case(5, 12),
-    "lognormal": Case(5, 4),
-    "one seed in twenty late": Case(1, 16),
-    "one seed in ten late": Case(5, 8),
+    "normal": Simulation(5, 12),
+    "t with 3 degrees of freedom": Simulation(5, 12),
+    "lognormal": Simulation(5, 4),
+    "one seed in twenty late": Simulation(1, 16),
+    "one seed in ten late": Simulation(5, 8),
 }
 
 
@@ -271,13 +271,13 @@ def test_no_population_of_seeds_errs_in_more_than_seven_of_a_hundred_studies(pop
 def test_documents_that_are_alike_within_an_origin_do_not_make_differences() -> None:
     """Taken as documents of their own, clusters of eight err in more than half of studies."""
     studies = 60
-    rate = error_rate(Case(2, 4, documents="8"), POPULATIONS["normal"], studies)
+    rate = error_rate(Simulation(2, 4, documents="8"), POPULATIONS["normal"], studies)
     assert rate * studies <= stats.binom.ppf(0.98, studies, 0.07)
 
 
 @pytest.mark.slow
 def test_near_normal_seeds_keep_their_power_and_late_ones_that_are_known_cost_none() -> None:
-    case = Case(5, 12, effect=1.2)
+    case = Simulation(5, 12, effect=1.2)
     generator, decided = np.random.default_rng(0), 0
     for _ in range(100):
         p = [estimate(generator.normal(1.2, 1.0, 12)).p or 1.0 for _ in range(5)]
