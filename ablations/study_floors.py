@@ -34,11 +34,12 @@ def missing_floors(runs: Path, planned: PlannedStudy, todo: int, console: Consol
     fails is named by the line and by ``reason``, and keeps no run from being done.
     """
     stored = _stored(runs, planned.folder)
-    if not todo and stored is not None and stored.version == VERSION and stored.are_of(planned.plan):
+    if stored is None or stored.version != VERSION or not stored.are_of(planned.plan):
+        stored = None
+    if stored is not None and not todo:
         return None
     readers = _readers(planned.plan, planned.configs, planned.runner)
-    is_current = stored is not None and stored.version == VERSION and stored.keys == [*readers]
-    if stored is not None and is_current and (stored.values or not todo):
+    if stored is not None and stored.values and stored.keys == [*readers]:
         return None
     return _floors(planned.plan, readers, planned.configs, planned.runner, console)
 
