@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import heapq
 import math
-import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import final
 
 import numpy as np
@@ -205,36 +203,23 @@ class LearningProgress:
 def learning(kind: str, total: int | None) -> Iterator[LearningProgress]:
     """Gives the progress of learning, and shows it on stderr while that takes long: as a bar in a terminal, otherwise
     as lines. kind: of the tokenizer."""
-    progress, done, began = LearningProgress(total), Event(), time.monotonic()
-    watcher = Thread(target=_watch, args=(kind, progress, done), daemon=True)
-    watcher.start()
-    try:
+    progress, console = LearningProgress(total), Console(stderr=True)
+
+    def line() -> str:
+        return f"learns {kind}, once: {progress}"
+
+    def last(seconds: float) -> str:
+        return f"learned {kind} in {seconds:.0f} s from {progress.done / preparing.MEGABYTE:,.1f} MB of text"
+
+    def draw(done: Event) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        with Bar(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("", total=None)
+            while True:
+                total = None if progress.is_read else progress.total  # without a total, the bar moves to and fro
+                bar.update(task, description=line(), completed=progress.done, total=total)
+                if done.wait(BAR_SECONDS):
+                    return
+
+    with preparing.shown_while(line, last, draw if console.is_terminal else None):
         yield progress
-    finally:
-        done.set()
-        watcher.join()
-    if (seconds := time.monotonic() - began) > preparing.FIRST_SECONDS:
-        _say(f"learned {kind} in {seconds:.0f} s from {progress.done / preparing.MEGABYTE:,.1f} MB of text")
-
-
-def _watch(kind: str, progress: LearningProgress, done: Event) -> None:
-    if done.wait(preparing.FIRST_SECONDS):
-        return
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        _say(f"learns {kind}, once: {progress}")
-        while not done.wait(preparing.EVERY_SECONDS):
-            _say(f"learns {kind}, once: {progress}")
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        while True:
-            total = None if progress.is_read else progress.total  # without a total, the bar moves to and fro
-            bar.update(task, description=f"learns {kind}, once: {progress}", completed=progress.done, total=total)
-            if done.wait(BAR_SECONDS):
-                return
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

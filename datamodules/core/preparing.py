@@ -6,12 +6,12 @@ import fcntl
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
-__all__ = ["ByteCount", "PreparationProgress", "TextCount", "alone", "lines_while"]
+__all__ = ["ByteCount", "PreparationProgress", "TextCount", "alone", "lines_while", "shown_while"]
 
 FIRST_SECONDS = 3.0
 """A folder that is written faster than this is not worth a line."""
@@ -47,24 +47,21 @@ class ByteCount(PreparationProgress):
 
 
 @contextmanager
-def lines_while(folder: Path, temporary: Path, progress: PreparationProgress | None = None) -> Iterator[None]:
-    """Prints the progress, or without one how many bytes a temporary folder holds, as long as it is being filled, and
-    at last that it is complete. On a terminal the progress is a bar with the share that is done and the time left.
-
-    folder: what it will become, which the lines name.
-    """
+def shown_while(
+    line: Callable[[], str], last: Callable[[float], str], draw: Callable[[Event], None] | None
+) -> Iterator[None]:
+    """Shows progress if the block takes more than FIRST_SECONDS: prints ``line()`` again and again or, with ``draw``,
+    calls it with an event that is set at the end. After a block without an error it prints ``last(seconds)``."""
     done, began = Event(), time.monotonic()
-    has_bar = progress is not None and sys.stderr.isatty()
 
     def watch() -> None:
-        wait = FIRST_SECONDS
-        while not done.wait(wait):
-            if has_bar and progress is not None:
-                _draw(f"prepares {folder.name}, once: {_bar(progress, time.monotonic() - began)}")
-            else:
-                megabytes = f"{_bytes_in(temporary) / MEGABYTE:.1f} MB"
-                _say(f"prepares {folder}, once: {progress or megabytes} so far")
-            wait = BAR_SECONDS if has_bar else EVERY_SECONDS
+        is_over = done.wait(FIRST_SECONDS)
+        if draw is not None and not is_over:
+            draw(done)
+            return
+        while not is_over:
+            _say(line())
+            is_over = done.wait(EVERY_SECONDS)
 
     watcher = Thread(target=watch, daemon=True)
     watcher.start()
@@ -73,10 +70,34 @@ def lines_while(folder: Path, temporary: Path, progress: PreparationProgress | N
     finally:
         done.set()
         watcher.join()
-        if has_bar:
-            _draw("")
     if (seconds := time.monotonic() - began) > FIRST_SECONDS:
-        _say(f"prepared {folder} in {seconds:.0f} s: {_bytes_in(temporary) / MEGABYTE:.1f} MB")
+        _say(last(seconds))
+
+
+@contextmanager
+def lines_while(folder: Path, temporary: Path, progress: PreparationProgress | None = None) -> Iterator[None]:
+    """Prints the progress, or without one how many bytes a temporary folder holds, as long as it is being filled, and
+    at last that it is complete. On a terminal the progress is a bar with the share that is done and the time left.
+
+    folder: what it will become, which the lines name.
+    """
+    began = time.monotonic()
+
+    def line() -> str:
+        return f"prepares {folder}, once: {progress or f'{_bytes_in(temporary) / MEGABYTE:.1f} MB'} so far"
+
+    def last(seconds: float) -> str:
+        return f"prepared {folder} in {seconds:.0f} s: {_bytes_in(temporary) / MEGABYTE:.1f} MB"
+
+    def draw(done: Event) -> None:
+        while progress is not None:
+            _draw(f"prepares {folder.name}, once: {_bar(progress, time.monotonic() - began)}")
+            if done.wait(BAR_SECONDS):
+                break
+        _draw("")
+
+    with shown_while(line, last, draw if progress is not None and sys.stderr.isatty() else None):
+        yield
 
 
 def _bar(progress: PreparationProgress, seconds: float) -> str:
