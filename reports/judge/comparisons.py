@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal, NamedTuple
@@ -29,7 +29,7 @@ from reports.judge.comparability import incomparable
 from reports.judge.evidence import Evidence, gather
 from reports.judge.fairness import mismatch
 from reports.judge.known import LEAST, learned_too_little
-from reports.judge.learning import Frequency, bounds, learned_runs, share_not_excluded
+from reports.judge.learning import Frequency, Learned, bounds, learned_runs, share_not_excluded
 from reports.judge.multiplicity import (
     WHOLE,
     Look,
@@ -43,11 +43,11 @@ from reports.judge.normality import WIDENING, is_near_normal, seeds_to_show
 from reports.judge.retention import beyond_limit
 from reports.judge.statistics import (
     LEVEL,
-    MOST_SEEDS,
     POWER,
     PairedDifference,
     estimate,
     estimate_median,
+    fewest_seeds,
     sign_flip_p,
 )
 from reports.read.study import Study
@@ -146,13 +146,7 @@ class Comparison:
     def _seeds_at(self, share: float, power: float) -> int | None:
         """Returns the number of seeds that would decide at a share of the present levels, or None."""
         assert self.estimate is not None
-        if self.power_of(MOST_SEEDS, share) < power:
-            return None
-        few, enough = self.estimate.seeds, MOST_SEEDS
-        while enough - few > 1:
-            middle = (few + enough) // 2
-            few, enough = (few, middle) if self.power_of(middle, share) >= power else (middle, enough)
-        return enough
+        return fewest_seeds(lambda seeds: self.power_of(seeds, share) >= power, beyond=self.estimate.seeds)
 
     def power_of(self, seeds: int, share: float = 1.0) -> float:
         """Returns with which probability this many seeds decide at a share of the present levels."""
@@ -164,7 +158,7 @@ class Comparison:
 
     def widening_at(self, seeds: int) -> float:
         """Returns the widening that is to be expected of this many seeds."""
-        return 1.0 if self.normal_from is not None and seeds >= self.normal_from else max(self.widening, 1.0)
+        return 1.0 if self.normal_from is not None and seeds >= self.normal_from else self.widening
 
 
 def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Comparison, ...]:
@@ -172,18 +166,19 @@ def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Co
 
     ``unmatched``: give verdicts also where the budgets of arms do not match.
     """
-    evidence = gather(study, notes)
+    evidence, learned = gather(study, notes), learned_runs(study)
     planned = [*planned_contrasts(study.plan), *planned_effects(study.plan, evidence)]
     looks, margin = looks_taken(study.plan.looks), _margin(study, notes)
     if study.plan.looks and not looks:
         reason = f"the look of {study.plan.looks.planned[0]} seeds is not complete"
-        early = _measured(planned, study, evidence, unmatched, WHOLE)
+        early = _measured(planned, study, evidence, learned, WHOLE, unmatched)
         return tuple(replace(one, margin=margin, reason=one.reason or reason) for one in early)
     if cost := cost_of_added_looks(study.plan.looks):
         notes.append(cost)
-    measured = [_measured(planned, study, evidence, unmatched, look) for look in looks]
+    measured = [_measured(planned, study, evidence, learned, look, unmatched) for look in looks]
     goal = study.plan.metric.goal
-    judged = [_reconsidered(one, study, evidence) for one in _judge(measured, looks, goal, margin)]
+    all_seeds = _Seeds(study, evidence, learned, WHOLE)
+    judged = [_reconsidered(one, all_seeds) for one in _judge(measured, looks, goal, margin)]
     if any(one.widening > 1 for one in judged):
         normal = [
             [_as_if_normal(one, look) for one in comparisons] for comparisons, look in zip(measured, looks, strict=True)
@@ -211,7 +206,7 @@ def estimates(study: Study, notes: list[str]) -> tuple[Comparison, ...]:
     evidence = gather(study, notes)
     look = (looks_taken(study.plan.looks) or (WHOLE,))[-1]
     planned = (*planned_contrasts(study.plan), *planned_effects(study.plan, evidence))
-    return tuple(_measured(planned, study, evidence, unmatched=True, look=look))
+    return tuple(_measured(planned, study, evidence, learned_runs(study), look, unmatched=True))
 
 
 def _margin(study: Study, notes: list[str]) -> float | None:
@@ -327,25 +322,18 @@ class _Grid:
 
 
 def _measured(
-    planned: Sequence[Comparison], study: Study, evidence: Evidence, unmatched: bool, look: Look
+    planned: Sequence[Comparison], study: Study, evidence: Evidence, learned: Learned, look: Look, unmatched: bool
 ) -> list[Comparison]:
     """Returns planned comparisons with their estimates from the seeds of a look, or with the reasons why there are
     none."""
-    seeds, learned = _Seeds.of(study, look), learned_runs(study)
-    arms = [arm for arm in study.arm_names if arm != study.plan.baseline]
-    pairs = [
-        evidence.pairs({arm: 1.0, study.plan.baseline: -1.0}, used)
-        for arm in arms
-        if (
-            used := [
-                s
-                for s in seeds.common((arm, study.plan.baseline), evidence)
-                if _all(learned, (arm, study.plan.baseline), s)
-            ]
-        )
-    ]
-    shape = _Shape.of([one for one in pairs if np.isfinite(one).all()])
-    return [_measure(one, study, evidence, unmatched, look, seeds, learned, shape) for one in planned]
+    seeds, baseline = _Seeds(study, evidence, learned, look), study.plan.baseline
+    differences = []
+    for arm in study.arm_names:
+        arms = (arm, baseline)
+        if arm != baseline and (both := [seed for seed in seeds.finished(arms) if seeds.all_learned(arms, seed)]):
+            differences.append(evidence.pairs({arm: 1.0, baseline: -1.0}, both))
+    shape = _Shape.of([one for one in differences if np.isfinite(one).all()])
+    return [_measure(one, seeds, shape, unmatched) for one in planned]
 
 
 class _Shape(NamedTuple):
@@ -365,66 +353,56 @@ class _Shape(NamedTuple):
 
 
 class _Seeds(NamedTuple):
-    """The seeds that a look holds: from the ``first`` one to before the ``end``; None for all."""
+    """The seeds of a study that a look holds. learned: by arm and seed, whether a run that has ended has learned."""
 
-    first: int
-    end: int | None
+    study: Study
+    evidence: Evidence
+    learned: Learned
+    look: Look
 
-    @classmethod
-    def of(cls, study: Study, look: Look) -> _Seeds:
-        first = study.plan.arms[0].runs[0].seed
-        return cls(first, None if look.seeds is None else first + look.seeds)
+    def planned(self, arms: Sequence[str]) -> list[int]:
+        """Returns the seeds that are planned for all arms."""
+        common = set.intersection(*({run.seed for run in self.study.of(arm)} for arm in arms))
+        return sorted(filter(self._is_held, common))
 
-    def has(self, seed: int) -> bool:
-        return self.end is None or seed < self.end
+    def ended(self, arms: Sequence[str]) -> list[int]:
+        """Returns the planned seeds in which the runs of all arms have finished or diverged."""
+        return [seed for seed in self.planned(arms) if all((arm, seed) in self.learned for arm in arms)]
 
-    def common(self, arms: Sequence[str], evidence: Evidence) -> list[int]:
-        """Returns the seeds of the look that all arms have finished."""
-        return [seed for seed in evidence.seeds(arms) if self.has(seed)]
+    def finished(self, arms: Sequence[str]) -> list[int]:
+        """Returns the seeds that all arms have finished."""
+        return [*filter(self._is_held, self.evidence.seeds(arms))]
 
-    def planned(self, arms: Sequence[str], study: Study) -> list[int]:
-        """Returns the seeds of the look that are planned for all arms."""
-        return sorted(set.intersection(*({run.seed for run in study.of(arm) if self.has(run.seed)} for arm in arms)))
+    def compared(self, arms: Sequence[str]) -> list[int]:
+        """Returns the finished seeds that tell how good arms are: those in which all have learned, if each learns in at
+        least half of the seeds that have ended; else all, for an arm that learns seldom is compared as it is."""
+        ended, finished = self.ended(arms), self.finished(arms)
+        if all(2 * sum(self.learned[arm, seed] for seed in ended) >= len(ended) for arm in arms):
+            return [seed for seed in finished if self.all_learned(arms, seed)]
+        return finished
 
+    def all_learned(self, arms: Sequence[str], seed: int) -> bool:
+        return all(self.learned.get((arm, seed), False) for arm in arms)
 
-def _all(learned: Mapping[tuple[str, int], bool], arms: Iterable[str], seed: int) -> bool:
-    return all(learned.get((arm, seed), False) for arm in arms)
-
-
-def _compared(
-    learned: Mapping[tuple[str, int], bool], arms: Sequence[str], ended: Sequence[int], finished: Sequence[int]
-) -> list[int]:
-    """Returns the finished seeds that tell how good arms are: those in which all have learned, if each learns in at
-    least half of the seeds that have ended; else all, for an arm that learns seldom is compared as it is."""
-    if all(2 * sum(learned[arm, seed] for seed in ended) >= len(ended) for arm in arms):
-        return [seed for seed in finished if _all(learned, arms, seed)]
-    return [*finished]
+    def _is_held(self, seed: int) -> bool:
+        first = self.study.plan.arms[0].runs[0].seed
+        return self.look.seeds is None or seed < first + self.look.seeds
 
 
-def _measure(
-    planned: Comparison,
-    study: Study,
-    evidence: Evidence,
-    unmatched: bool,
-    look: Look,
-    in_look: _Seeds,
-    learned: Mapping[tuple[str, int], bool],
-    shape: _Shape,
-) -> Comparison:
+def _measure(planned: Comparison, seeds_of_look: _Seeds, shape: _Shape, unmatched: bool) -> Comparison:
     """Returns a planned comparison with its estimate from the seeds of a look, or with the reason why there is none."""
     if not planned.weights:
         return planned
+    study, evidence, learned, look = seeds_of_look
     arms, metric = list(planned.weights), study.plan.metric
-    ended = [seed for seed in in_look.planned(arms, study) if all((arm, seed) in learned for arm in arms)]
+    ended, seeds = seeds_of_look.ended(arms), seeds_of_look.compared(arms)
     is_mixed = any(len({learned[arm, seed] for seed in ended}) > 1 for arm in arms)
     has_diverged = any(run.diverged for arm in arms for run in study.of(arm) if run.seed in ended)
     if is_mixed or has_diverged:
         planned = replace(planned, frequency=_frequency(planned, ended, learned))
-    finished = in_look.common(arms, evidence)
-    seeds = _compared(learned, arms, ended, finished)
     if not seeds:
         unlearned = "no seed has learned in all of its arms"
-        return replace(planned, reason=unlearned if finished else _why_missing(study, arms))
+        return replace(planned, reason=unlearned if seeds_of_look.finished(arms) else _why_missing(study, arms))
     other = incomparable(study, planned.weights, seeds)
     # Of records from before they said what they were measured on, the difference stays beside the reason.
     of_old_records = other is not None and any(run.lacks_measurement for arm in arms for run in study.finished(arm))
@@ -441,7 +419,11 @@ def _measure(
     )
     reason = other or (None if unmatched else mismatch(study, arms)) or _why_unknown(study, arms)
     reason = reason or beyond_limit(study, arms, seeds, level)
-    reason = reason or _why_seeds_are_missing(study, arms, in_look) or _why_no_mechanism(study, arms, seeds)
+    reason = (
+        reason
+        or _why_seeds_are_missing(study, arms, seeds_of_look.planned(arms))
+        or _why_no_mechanism(study, arms, seeds)
+    )
     if reason is None and difference.p is None and any(pairs):
         reason = _why_no_interval(pairs, is_median)
     return replace(
@@ -455,7 +437,7 @@ def _measure(
     )
 
 
-def _frequency(planned: Comparison, seeds: Sequence[int], learned: Mapping[tuple[str, int], bool]) -> Frequency | None:
+def _frequency(planned: Comparison, seeds: Sequence[int], learned: Learned) -> Frequency | None:
     """Returns how often the two arms of a contrast learn; None of an effect."""
     if planned.kind != "contrast":
         return None
@@ -470,11 +452,10 @@ def _why_no_interval(pairs: Sequence[float], is_median: bool) -> str:
     return "every seed gives the same difference"
 
 
-def _why_seeds_are_missing(study: Study, arms: Sequence[str], seeds: _Seeds) -> str | None:
+def _why_seeds_are_missing(study: Study, arms: Sequence[str], planned: Sequence[int]) -> str | None:
     """Returns why missing seeds leave no verdict on how good an arm is: one was lost, or one diverged, unless the study
     asks for the seeds that have learned."""
-    common = seeds.planned(arms, study)
-    missing = [run for arm in arms for run in study.of(arm) if run.missing and run.seed in common]
+    missing = [run for arm in arms for run in study.of(arm) if run.missing and run.seed in planned]
     lost = [run for run in missing if not run.diverged]
     if lost:
         names = ", ".join(dict.fromkeys(f"{run.arm} (seed {run.seed}: {run.missing})" for run in lost[:_MOST_NAMES]))
@@ -482,7 +463,7 @@ def _why_seeds_are_missing(study: Study, arms: Sequence[str], seeds: _Seeds) -> 
         return f"seeds are missing and to be done: {names}{more}"
     if missing and study.plan.metric.quantity != "mean where learned":
         counts = Counter(run.arm for run in missing)
-        text = ", ".join(f"{count} of {len(common)} seeds of {arm}" for arm, count in counts.items())
+        text = ", ".join(f"{count} of {len(planned)} seeds of {arm}" for arm, count in counts.items())
         return f"diverged, which is an outcome: {text}; only how often arms learn is compared"
     return None
 
@@ -577,17 +558,13 @@ def _with_verdict(comparison: Comparison, goal: Goal | None) -> Comparison:
     return replace(comparison, verdict="unresolved", doubt=doubt)
 
 
-def _reconsidered(comparison: Comparison, study: Study, evidence: Evidence) -> Comparison:
+def _reconsidered(comparison: Comparison, all_seeds: _Seeds) -> Comparison:
     """Returns a comparison with what all of its seeds show that have finished, also those after its decision: their
     mean, and how many lie beyond the margin; without "equal" if these are more than a tenth."""
     if not comparison.weights or not comparison.differences:
         return comparison
-    learned, arms = learned_runs(study), [*comparison.weights]
-    ended = [
-        seed for seed in _Seeds.of(study, WHOLE).planned(arms, study) if all((arm, seed) in learned for arm in arms)
-    ]
-    seeds = _compared(learned, arms, ended, evidence.seeds(arms))
-    pairs = evidence.pairs(comparison.weights, seeds)
+    seeds = all_seeds.compared([*comparison.weights])
+    pairs = all_seeds.evidence.pairs(comparison.weights, seeds)
     if len(pairs) > len(comparison.differences):
         comparison = replace(comparison, of_all_seeds=(sum(pairs) / len(pairs), len(pairs)))
     if comparison.margin is None:

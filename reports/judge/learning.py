@@ -23,11 +23,15 @@ import numpy as np
 from scipy.special import bdtr, betaincinv
 
 from lit_transformers.records.floors import Floors
-from reports.judge.known import LEAST
+from lit_transformers.records.reference import Reference
+from reports.judge.known import LEAST, share
 from reports.judge.statistics import LEVEL, ConfidenceInterval
 from reports.read.study import Run, Study
 
-__all__ = ["Bounds", "Frequency", "bounds", "learned_runs", "share_interval", "share_not_excluded", "threshold"]
+__all__ = ["Bounds", "Frequency", "Learned", "bounds", "learned_runs", "share_interval", "share_not_excluded"]
+
+Learned = Mapping[tuple[str, int], bool]
+"""By arm and seed, whether a run has learned."""
 
 _ACCURACY = re.compile(r"accuracy(@\d+)?$")
 """The metrics whose best value is 1, whatever is measured."""
@@ -73,7 +77,7 @@ def share_interval(count: int, total: int, level: float = LEVEL) -> ConfidenceIn
 
 def share_not_excluded(count: int, total: int) -> float:
     """Returns the largest share that ``count`` of ``total`` runs do not exclude with 95 % confidence."""
-    return float(betaincinv(count + 1, total - count, 1 - LEVEL)) if count < total else 1.0
+    return share_interval(count, total, 2 * LEVEL).high
 
 
 class Bounds(NamedTuple):
@@ -95,23 +99,18 @@ def bounds(study: Study, arm: str) -> Bounds:
     return Bounds(value, 1.0 if _ACCURACY.search(study.plan.metric.name) else None)
 
 
-def threshold(study: Study, arm: str) -> float | None:
-    """Returns the value from which on a seed of an arm has learned; None where nothing tells what it is."""
+def _way(study: Study, arm: str) -> Sequence[Reference]:
+    """Returns what is known of an arm's data, from the value without learning to the best one, or the best floor and
+    the median of the best arm; empty where nothing tells what a seed has learned."""
     planned = next(one for one in study.plan.arms if one.name == arm)
-    references = planned.references or study.plan.references
-    share = LEAST if study.plan.metric.learned is None else study.plan.metric.learned
-    if references:
-        start, end = references[0].value, references[-1].value
-        return start + share * (end - start)
     floors = _floors_of(study, arm)
     floor = floors.best(study.plan.metric) if floors else None
-    if floor is None or floors is None:
-        return None
+    if (references := planned.references or study.plan.references) or floor is None or floors is None:
+        return references
     readers = floors.arms or tuple(study.arm_names)
     medians = [float(np.median([run.value for run in runs])) for name in readers if (runs := study.finished(name))]
     best = (min if study.plan.metric.goal == "minimize" else max)(medians, default=floor.value)
-    is_beyond = _is_better(study, best, floor.value)
-    return floor.value + share * (best - floor.value) if is_beyond else None
+    return (floor, Reference("best arm", best)) if _is_better(study, best, floor.value) else ()
 
 
 def _floors_of(study: Study, arm: str) -> Floors | None:
@@ -122,15 +121,16 @@ def _floors_of(study: Study, arm: str) -> Floors | None:
     return next((other for other in own.others if arm in other.arms), None)
 
 
-def learned_runs(study: Study) -> dict[tuple[str, int], bool]:
+def learned_runs(study: Study) -> Learned:
     """Returns by arm and seed whether a run has learned, of every run that has finished or diverged."""
-    limits = {arm: threshold(study, arm) for arm in study.arm_names}
-    runs = [run for run in study.runs if run.missing is None or run.diverged]
-    return {(run.arm, run.seed): _has_learned(study, run, limits[run.arm]) for run in runs}
+    least = LEAST if study.plan.metric.learned is None else study.plan.metric.learned
+    ways = {arm: _way(study, arm) for arm in study.arm_names}
 
+    def has_learned(run: Run) -> bool:
+        reached = None if run.diverged else share(ways[run.arm], run.value)
+        return not run.diverged and (reached is None or reached >= least)
 
-def _has_learned(study: Study, run: Run, limit: float | None) -> bool:
-    return not run.diverged and (limit is None or run.value == limit or _is_better(study, run.value, limit))
+    return {(run.arm, run.seed): has_learned(run) for run in study.runs if run.missing is None or run.diverged}
 
 
 def _is_better(study: Study, value: float, other: float) -> bool:

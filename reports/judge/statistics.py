@@ -38,8 +38,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache
-from typing import NamedTuple
+from functools import cache, cached_property, lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,10 +123,11 @@ class PairedDifference:
         if self.variances is None or seeds <= self.seeds:
             return Chances(0.0, 0.0, 0.0)
         means, variances = self._future(seeds)
-        half = replace(self.variances, widening=widening).half_widths(seeds, variances, level)
-        different = np.abs(means) > half
-        half = replace(self.variances, widening=widening).half_widths(seeds, variances, within or 1.0)
-        equal = np.abs(means) + half < (margin or 0.0)
+        widened = replace(self.variances, widening=widening)
+        different = np.abs(means) > widened.half_widths(seeds, variances, level)
+        equal = np.zeros(len(means), bool)
+        if margin is not None:
+            equal = np.abs(means) + widened.half_widths(seeds, variances, within) < margin
         return Chances(*(float(np.mean(one)) for one in (different, equal, different | equal)))
 
     def _future(self, seeds: int) -> tuple[Array, Array]:
@@ -322,31 +323,27 @@ class Variances:
 
     def half_width(self, level: float, documents: bool = True) -> float:
         """Returns half of the interval at a level such as 0.05; without documents, of Student's t over seeds."""
-        return self._scaled_error(self.seeds, lambda freedom: quantile(freedom, level), documents)
+        return float(self._scaled_error(self.seeds, self.seed, lambda freedom: quantile(freedom, level), documents))
 
-    def _scaled_error(self, seeds: int, factor: Callable[[float], float], documents: bool = True) -> float:
+    def half_widths(self, seeds: int, variances: Array, level: float) -> Array:
+        """Returns the half-widths of intervals of this many seeds with other variances of a single seed [n]."""
+        return np.asarray(self._scaled_error(seeds, variances, lambda freedom: np.abs(stdtrit(freedom, level / 2))))
+
+    def _scaled_error(
+        self, seeds: int, variance: float | Array, factor: Callable[[Any], Any], documents: bool = True
+    ) -> Any:
         """Returns the standard error of the mean over this many seeds times ``factor`` of its degrees of freedom.
+        variance: of a single seed, or several of them, each with its own error.
 
         It is the larger of the two half-widths of the module's docstring.
         """
-        seed = self.widening**2 * self.seed / seeds
-        fixed = factor(seeds - 1) * math.sqrt(seed)
+        seed = self.widening**2 * variance / seeds
+        fixed = factor(seeds - 1) * np.sqrt(seed)
         if not (documents and self.document):
             return fixed
         total = seed + self.document
         freedom = total**2 / (seed**2 / (seeds - 1) + self.document**2 / self.document_freedom)
-        return max(factor(freedom) * math.sqrt(total), fixed)
-
-    def half_widths(self, seeds: int, variances: Array, level: float) -> Array:
-        """Returns the half-widths of intervals of this many seeds with these variances over seeds, which they take the
-        place of ``seed`` [n]."""
-        seed = self.widening**2 * variances / seeds
-        fixed = quantile(seeds - 1, level) * np.sqrt(seed)
-        if not self.document:
-            return np.asarray(fixed)
-        total = seed + self.document
-        freedom = total**2 / (seed**2 / (seeds - 1) + self.document**2 / self.document_freedom)
-        return np.maximum(np.abs(stdtrit(freedom, level / 2)) * np.sqrt(total), fixed)
+        return np.maximum(factor(freedom) * np.sqrt(total), fixed)
 
     def p(self, difference: float) -> float:
         """Returns the p-value: the level at which the interval just touches zero, at least 1e-12."""
@@ -363,19 +360,24 @@ class Variances:
 
     def detectable(self, seeds: int, level: float = LEVEL, power: float = POWER) -> float:
         """Returns the smallest difference whose interval over this many seeds excludes zero with this power."""
-        return self._scaled_error(seeds, lambda freedom: _detectable_shift(freedom, level, power))
+        shift = partial(_detectable_shift, level=level, power=power)
+        return float(self._scaled_error(seeds, self.seed, lambda freedom: shift(float(freedom))))
 
     def seeds_needed(self, difference: float, level: float = LEVEL, power: float = POWER) -> int | None:
         """Returns the smallest number of seeds that detects a difference of this size with this power, or None above
         1,000, as with too few documents."""
-        if self.detectable(MOST_SEEDS, level, power) > abs(difference):
-            return None
-        few, enough = 1, MOST_SEEDS
-        while enough - few > 1:
-            middle = (few + enough) // 2
-            is_enough = self.detectable(middle, level, power) <= abs(difference)
-            few, enough = (few, middle) if is_enough else (middle, enough)
-        return enough
+        return fewest_seeds(lambda seeds: self.detectable(seeds, level, power) <= abs(difference), beyond=1)
+
+
+def fewest_seeds(is_enough: Callable[[int], bool], beyond: int) -> int | None:
+    """Returns the smallest number of seeds beyond one that is too small which is enough, or None above 1,000."""
+    if not is_enough(MOST_SEEDS):
+        return None
+    few, enough = beyond, MOST_SEEDS
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        few, enough = (few, middle) if is_enough(middle) else (middle, enough)
+    return enough
 
 
 def sign_flip_p(differences: Sequence[float] | Array, margin: float | None = None) -> float:
