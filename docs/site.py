@@ -47,6 +47,7 @@ docs/serving
 docs/pretraining
 docs/tutorials/reading_a_report
 docs/tutorials/statistics
+docs/judge
 docs/trust
 ```
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 from lit_transformers.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from reports.judged_table import judge_table
     from reports.read.study import ReportError, load_study
     from reports.report import write_report, write_study
 
-__all__ = ["ReportError", "load_study", "write_report", "write_study"]
+__all__ = ["ReportError", "judge_table", "load_study", "write_report", "write_study"]
 
 MODULES = dict.fromkeys(__all__, ".report") | {"ReportError": ".read.study", "load_study": ".read.study"}
+MODULES["judge_table"] = ".judged_table"
 __getattr__, __dir__ = lazy_names(__name__, MODULES)

@@ -42,9 +42,11 @@ python -m reports report xl_recurrence                                  render o
 
 python -m reports compare xl_recurrence runs2/studies/xl_recurrence     compare two studies arm by arm
 
+python -m reports judge results.csv --metric val_loss --minimize        judge runs that any program trained
+
 python -m reports compare 8d193d82e0b72ae0 b1b730320b6c1a21 --to difference.md  compare two runs
 
-Exit status: 0 success, 2 bad input.
+Exit status: 0 success, 1 another verdict than the one required, 2 bad input.
 """
 
 app = typer.Typer(
@@ -164,6 +166,103 @@ def compare(
     if to is not None:
         write_text(to, to_page(*sides, tables, notes))
         _print_path(to)
+
+
+@app.command()
+def judge(
+    results: Annotated[
+        str, typer.Argument(help="A table: CSV, TSV, JSON lines, parquet, or a table pasted from a page; - is stdin.")
+    ],
+    metric: Annotated[str, typer.Option("--metric", metavar="COLUMN", help="The column of the values to judge.")],
+    minimize: Annotated[
+        bool, typer.Option("--minimize", help="Call less better. By default its name decides.")
+    ] = False,
+    maximize: Annotated[
+        bool, typer.Option("--maximize", help="Call more better. By default its name decides.")
+    ] = False,
+    baseline: Annotated[
+        str | None, typer.Option("--baseline", metavar="ARM", help="Compare all arms with this one.")
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option("--margin", help="The smallest effect that matters. With --ratio a ratio, such as 1.05."),
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option("--target", metavar="VALUE", help="Compare every arm with a value, not an arm.")
+    ] = None,
+    ratio: Annotated[bool, typer.Option("--ratio", help="Compare by ratio, for times and rates.")] = False,
+    looks: Annotated[
+        str,
+        typer.Option(
+            "--looks", metavar="N,N,...", help="Numbers of seeds at which to judge, chosen before the first look."
+        ),
+    ] = "",
+    arm: Annotated[
+        list[str] | None, typer.Option("--arm", metavar="COLUMN", help="The column of arms. Repeat it for factors.")
+    ] = None,
+    seed: Annotated[str | None, typer.Option("--seed", metavar="COLUMN", help="The column of seeds.")] = None,
+    example: Annotated[
+        str | None, typer.Option("--example", metavar="COLUMN", help="The column of examples, a value for each.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="COLUMN", help="The column that groups related examples.")
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option("--step", metavar="COLUMN", help="The column of steps; the last one is judged.")
+    ] = None,
+    status: Annotated[
+        str | None, typer.Option("--status", metavar="COLUMN", help="The column that says how a run ended.")
+    ] = None,
+    cost: Annotated[str | None, typer.Option("--cost", metavar="COLUMN", help="The column of seconds.")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FOLDER", help="Write the whole report: page, LaTeX, figures.")
+    ] = None,
+    require: Annotated[
+        str | None,
+        typer.Option(
+            "--require", metavar="VERDICT", help="Exit with 1 unless every answer is this: better, worse, equal."
+        ),
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Print every table, not one screen.")] = False,
+) -> None:
+    """Judge a table of runs that any program trained: paired seeds, intervals, one error rate, four verdicts."""
+    from reports.judged_table import judge_table
+    from reports.report import PAGE, print_report, write_study
+
+    if require not in (None, "better", "worse", "equal"):
+        raise ReportError(f"--require {require}: no such verdict; give better, worse or equal")
+    if minimize and maximize:
+        raise ReportError("--minimize and --maximize exclude each other; give one")
+    findings = judge_table(
+        results,
+        metric,
+        goal="minimize" if minimize else "maximize" if maximize else None,
+        baseline=baseline,
+        margin=margin,
+        target=target,
+        ratio=ratio,
+        looks=_numbers_of_seeds(looks),
+        arm=arm or (),
+        seed=seed,
+        example=example,
+        cluster=cluster,
+        step=step,
+        status=status,
+        cost=cost,
+    )
+    print_report(findings, out, full)
+    if to is not None:
+        write_study(findings.study, to)
+        _print_path(to / PAGE)
+    if require is not None and any(one.verdict != require for one in findings.primary):
+        raise typer.Exit(1)
+
+
+def _numbers_of_seeds(looks: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(look) for look in looks.split(",") if look.strip())
+    except ValueError:
+        raise ReportError(f"--looks {looks}: not numbers of seeds; write them as 4,8,16") from None
 
 
 def _results_of(study: str, runs: Path, folder: Path) -> Path:

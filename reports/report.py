@@ -30,6 +30,7 @@ from reports.show.tables import Table, escape_markdown, to_csv, to_latex, to_mar
 REPORT, PAGE = "report.md", "page.html"
 PUBLIC_FORMATS = ("png",)
 """The formats of the figures of a publication."""
+TABLE = "The values come from a table: that the runs of a seed share data and order is taken from it, not checked."
 METHOD = f"""\
 Differences are paired: both arms share seeds, data order and evaluation documents. The 95 % interval combines the \
 variance between seeds (Student's t with one degree of freedom fewer than seeds) and between documents \
@@ -63,7 +64,7 @@ than intervals of the same number of seeds from the start."""
 
 def method(findings: Findings) -> list[str]:
     """Returns paragraphs on how the numbers of a report are made."""
-    paragraphs, looks = [METHOD], findings.study.plan.looks
+    looks, paragraphs = findings.study.plan.looks, [METHOD if findings.study.knows_configs else f"{TABLE} {METHOD}"]
     if looks:
         planned, taken = (", ".join(map(str, numbers)) or "none" for numbers in (looks.planned, looks.taken))
         paragraphs.append(LOOKS.format(planned=planned, taken=taken))

@@ -157,6 +157,8 @@ def _value_text(value: Any) -> str:
 
 def _tuning(study: Study) -> str:
     tuning = study.plan.tuning
+    if not study.knows_configs:
+        return "not known: the table holds values alone"
     if tuning is None:
         return "none; all arms share the hyperparameters that they do not vary"
     budget = " and ".join(f"{value:,} {name}" for name, value in tuning.budget.items())

@@ -28,6 +28,8 @@ from reports.read.measurements import NOTHING, Array, DocumentLosses, Measuremen
 from reports.read.outputs import OUTPUTS, with_outputs, words_of
 
 NOT_FINITE = "is not finite"
+FROM_TABLE = "table of results"
+"""The design of a study that was read from a table of values."""
 
 
 class ReportError(ValueError):
@@ -99,6 +101,11 @@ class Study:
         """Returns the mean of an arm's finished runs; None where none has finished."""
         values = [run.value for run in self.finished(arm)]
         return float(np.mean(values)) if values else None
+
+    @property
+    def knows_configs(self) -> bool:
+        """Whether runs say by their configs how they were trained, which those of a table of results do not."""
+        return self.plan.design != FROM_TABLE
 
     @property
     def floor(self) -> Reference | None:

@@ -203,7 +203,7 @@ def floor_text(findings: Findings) -> str:
     """Returns a sentence on the best floor and the baseline, or on why there is no floor."""
     floors, floor = findings.study.floors, findings.study.floor
     if floors is None:
-        return "The floor was not measured."
+        return "The floor was not measured." if findings.study.knows_configs else "The table names no floor."
     if floor is None:
         return f"There is no floor: {floors.reason or 'no simple predictor has a value'}."
     gain = findings.study.gain_over(floor)

@@ -77,6 +77,7 @@ STATES = "tests/lit_transformers/test_passage_states.py::test_"
 COUNTS = "tests/lit_transformers/test_token_counts.py::test_"
 STUDIES = "tests/ablations/test_studies.py::test_"
 DATA = "tests/datamodules/test_"
+TABLE = "tests/reports/test_report_judged_table.py::test_"
 LEARNING = "tests/datamodules/test_learning.py::test_"
 HUB = "tests/datamodules/test_hub.py::test_"
 PLUGINS = "tests/lit_transformers/test_plugins.py::test_"
@@ -10638,5 +10639,45 @@ FAULTS = (
         "            os.link(file.name, path)\n",
         "            Path(file.name).replace(path)\n",
         (f"{LEARNING}runs_that_learn_at_once_share_the_tokenizer_of_the_first",),
+    ),
+    Fault(
+        "table",
+        "a run that diverged counts as a run to be done again",
+        "reports/read/table_study.py",
+        "            self.diverged = True\n",
+        '            self.reason = "diverged"\n',
+        (f"{TABLE}runs_that_diverged_or_have_no_value_take_the_verdict",),
+    ),
+    Fault(
+        "table",
+        "the first step of a run is judged",
+        "reports/read/table_study.py",
+        "            self.value = self.curve[max(self.curve)]\n",
+        "            self.value = self.curve[min(self.curve)]\n",
+        (f"{TABLE}the_last_step_is_judged_and_the_others_are_a_curve",),
+    ),
+    Fault(
+        "table",
+        "examples are resampled without their clusters",
+        "reports/read/table_study.py",
+        "text(row.cells.get(columns.cluster)) if columns.cluster else name",
+        "name",
+        (f"{TABLE}examples_of_one_cluster_are_resampled_together",),
+    ),
+    Fault(
+        "table",
+        "NaN in a DataFrame is a run that diverged",
+        "reports/judged_table.py",
+        "None if cell != cell else cell",
+        "cell",
+        (f"{TABLE}nan_in_a_dataframe_is_a_run_without_a_value",),
+    ),
+    Fault(
+        "table",
+        "looks of a table are not paid for",
+        "reports/read/table_study.py",
+        "        looks=_looks(question, arms),\n",
+        "",
+        (f"{TABLE}stated_looks_share_the_error",),
     ),
 )

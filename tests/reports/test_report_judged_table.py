@@ -1,0 +1,259 @@
+"""Tables of results that any program wrote are judged as studies are."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lit_transformers.records.plan import Contrast
+from reports import judge_table
+from reports.__main__ import main
+from reports.judge.comparisons import Comparison, compare
+from reports.judge.findings import Findings
+from reports.read.measurements import NOTHING
+from reports.read.results import read_results
+from reports.read.study import ReportError, Study
+
+PUBLISHED = Path(__file__).parents[2] / "published"
+
+ROWS = [
+    {"arm": arm, "seed": seed, "val_loss": round(mean + 0.01 * math.sin(3 * seed + shift), 4)}
+    for arm, mean, shift in (("base", 3.3, 0.0), ("new", 3.1, 0.4), ("alike", 3.3, 0.2))
+    for seed in range(4)
+]
+CSV = "arm,seed,val_loss\n" + "".join(f"{row['arm']},{row['seed']},{row['val_loss']}\n" for row in ROWS)
+
+
+def numbers(comparisons: Sequence[Comparison]) -> list[tuple[object, ...]]:
+    return [
+        (one.verdict, one.estimate and (one.estimate.difference, one.estimate.interval, one.estimate.seeds))
+        for one in comparisons
+    ]
+
+
+def of_text(path: Path, text: str, metric: str = "val_loss") -> Findings:
+    path.write_text(text, encoding="utf-8")
+    return judge_table(path, metric)
+
+
+def exportable(study: Study) -> bool:
+    arms = [len(study.finished(arm)) for arm in study.arm_names]
+    shared = set.intersection(*({run.seed for run in study.finished(arm)} for arm in study.arm_names))
+    return len(arms) > 1 and min(arms) > 1 and study.missing() == 0 and len(shared) == max(arms)
+
+
+def as_plain_study(study: Study) -> Study:
+    """The study without what a table of values does not hold: documents, floors, references, looks, retention."""
+    plan, base = study.plan, study.plan.baseline
+    arms = tuple(replace(arm, references=(), levels={"arm": arm.name}) for arm in plan.arms)
+    contrasts = tuple(Contrast(f"{arm.name} against {base}", arm.name, base) for arm in arms if arm.name != base)
+    plan = replace(
+        plan, arms=arms, contrasts=contrasts, effects=None, references=(), looks=None, design="", match=None,
+        retention=(), answer=None, metric=replace(plan.metric, quantity=None, learned=None),
+    )  # fmt: skip
+    bare = [replace(run, record=replace(run.record, data={}), measurements=NOTHING) for run in study.runs if run.record]
+    return replace(study, plan=plan, runs=tuple(bare), floors=None, context=None, retention={})
+
+
+def test_published_studies_exported_to_csv_are_judged_as_by_their_own_reports(tmp_path: Path) -> None:
+    studies = [read_results(path) for path in sorted(PUBLISHED.glob("*/results.jsonl"))]
+    exported = [study for study in studies if exportable(study)][:20]
+    assert len(exported) == 20
+    for study in exported:
+        metric, path = study.plan.metric, tmp_path / "table.csv"
+        rows = [{"arm": run.arm, "seed": run.seed, metric.name: repr(run.value)} for run in study.runs]
+        pd.DataFrame(rows).to_csv(path, index=False)
+        findings = judge_table(
+            path,
+            metric.name,
+            goal=metric.goal,
+            baseline=study.plan.baseline,
+            margin=metric.margin.size if metric.margin else None,
+            ratio=metric.compare == "ratio",
+        )
+        assert numbers(findings.comparisons) == numbers(compare(as_plain_study(study), [])), study.plan.study
+
+
+def test_the_same_table_in_every_format_has_the_same_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = numbers(of_text(tmp_path / "table.csv", CSV).comparisons)
+    assert [verdict for verdict, _ in expected] == ["better", "unresolved"]
+    frame = pd.DataFrame(ROWS)
+    pasted = "| arm | seed | val_loss |\n|:---|---:|---:|\n" + "".join(
+        f"| **{row['arm']}** | {row['seed']} | `{row['val_loss']}` |\n" for row in ROWS
+    )
+    lines = "".join(
+        json.dumps({"arm": r["arm"], "seed": r["seed"], "eval": {"loss": r["val_loss"]}}) + "\n" for r in ROWS
+    )
+    by_seed = frame.pivot(index="arm", columns="seed", values="val_loss").loc[["base", "new", "alike"]]
+    by_arm = frame.pivot(index="seed", columns="arm", values="val_loss")[["base", "new", "alike"]]
+    for text in (
+        CSV.replace(",", "\t"),
+        CSV.replace(",", ";"),
+        "\ufeff" + CSV.replace("\n", "\r\n"),
+        pasted,
+        json.dumps(ROWS),
+        by_seed.add_prefix("seed_").to_csv(),
+        by_arm.to_csv(),
+    ):
+        assert numbers(of_text(tmp_path / "table.txt", text).comparisons) == expected, text[:40]
+    assert numbers(of_text(tmp_path / "table.txt", lines, "eval.loss").comparisons) == expected
+    assert numbers(judge_table(frame, "val_loss").comparisons) == expected
+    frame.to_parquet(tmp_path / "table.parquet")
+    assert numbers(judge_table(tmp_path / "table.parquet", "val_loss").comparisons) == expected
+    monkeypatch.setattr(sys, "stdin", io.StringIO(CSV))
+    assert numbers(judge_table("-", "val_loss").comparisons) == expected
+
+
+def test_every_guess_is_stated(tmp_path: Path) -> None:
+    notes = of_text(tmp_path / "table.csv", CSV).notes
+    assert notes[:4] == (
+        "arm: the column arm",
+        "seed: the column seed",
+        "goal: minimize, by the name of val_loss",
+        "baseline: base, by its name",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "table.csv: is empty; a table has a header and a row for each run"),
+        ("arm,seed,val_loss\n", "the table has a header and no rows"),
+        (CSV.replace("val_loss", "loss"), "the table has no column 'val_loss'; did you mean loss?"),
+        (CSV + "new,0,3.1\n", "line 14: the run has it twice; name the columns that tell runs apart"),
+        (CSV + "new,9,fast\n", "line 14: val_loss is 'fast', which is no number"),
+        (CSV + "new,9,3.1 ± 0.2\n", "give a row for each run in place of a mean with its deviation"),
+        (CSV + "new,9,31%\n", "write all values in one unit, without signs"),
+        (CSV + "new,9\n", "line 14 has 2 cells, and the header has 3"),
+        ("arm,arm,val_loss\na,b,1\n", "has the column 'arm' twice"),
+        ("arm,seed,val_loss\na,0,1\na,1,1\n", "the table has one arm, a; give a second one, or --target VALUE"),
+        ('{"arm": "a"}\n{"arm"\n', "line 2 is no JSON"),
+        ("[1, 2]", "row 1 is no object"),
+        ("seed,val_loss\n0,1\n1,2\n", "no column says which arm a run belongs to; name it: --arm COLUMN"),
+    ],
+)
+def test_a_table_that_cannot_be_judged_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ReportError) as caught:
+        of_text(tmp_path / "table.csv", text)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_that_does_not_say_what_is_better_is_refused() -> None:
+    rows = [{"arm": row["arm"], "seed": row["seed"], "value": row["val_loss"]} for row in ROWS]
+    with pytest.raises(ReportError, match="add --minimize or --maximize"):
+        judge_table(rows, "value")
+
+
+def test_runs_that_diverged_or_have_no_value_take_the_verdict(tmp_path: Path) -> None:
+    kept = CSV.split("new,0")[0]
+    of_new = "".join(f"new,{seed},{value}\n" for seed, value in enumerate(("3.1", "nan", "3.12", "3.11")))
+    diverged = of_text(tmp_path / "a.csv", kept + of_new)
+    (run,) = [run for run in diverged.study.of("new") if run.seed == 1]
+    assert run.diverged
+    assert diverged.comparisons[0].verdict is None
+    unfinished = judge_table([*ROWS[:7], {"arm": "new", "seed": 3, "val_loss": None}], "val_loss")
+    assert unfinished.comparisons[0].verdict is None
+    assert "seeds are missing and to be done: new (seed 3" in (unfinished.comparisons[0].reason or "")
+    crashed = judge_table(
+        [row | {"status": "finished"} for row in ROWS[:7]] + [{**ROWS[7], "status": "crashed"}], "val_loss"
+    )
+    assert crashed.study.missing() == 1
+
+
+def test_nan_in_a_dataframe_is_a_run_without_a_value() -> None:
+    frame = pd.DataFrame(ROWS)
+    frame.loc[5, "val_loss"] = math.nan
+    assert not any(run.diverged for run in judge_table(frame, "val_loss").study.runs)
+
+
+def test_a_target_stands_in_place_of_a_baseline() -> None:
+    new = [row for row in ROWS if row["arm"] == "new"]
+    (one,) = judge_table(new, "val_loss", target=3.28).comparisons
+    assert one.verdict == "better"
+    assert one.estimate is not None
+    assert one.estimate.difference == pytest.approx(np.mean([row["val_loss"] for row in new]) - 3.28)
+
+
+def test_arms_without_common_seeds_are_paired_in_order_and_a_note_says_so() -> None:
+    moved = [row | {"seed": int(str(row["seed"])) + (10 if row["arm"] == "new" else 0)} for row in ROWS[:8]]
+    findings = judge_table(moved, "val_loss")
+    assert numbers(findings.comparisons) == numbers(judge_table(ROWS[:8], "val_loss").comparisons)
+    assert any("share no seed" in note for note in findings.notes)
+
+
+def test_seeds_that_only_some_arms_have_are_named() -> None:
+    findings = judge_table(ROWS[:7], "val_loss")
+    assert findings.comparisons[0].estimate is not None
+    assert findings.comparisons[0].estimate.seeds == 3
+    assert any("the seeds 3;" in note for note in findings.notes)
+
+
+def test_the_last_step_is_judged_and_the_others_are_a_curve() -> None:
+    steps = [row | {"step": step, "val_loss": row["val_loss"] + (20 - step)} for row in ROWS for step in (20, 10)]
+    findings = judge_table(steps, "val_loss")
+    assert numbers(findings.comparisons) == numbers(judge_table(ROWS, "val_loss").comparisons)
+    assert len(findings.study.runs[0].measurements.curves["val_loss"]) == 2
+
+
+def test_examples_of_one_cluster_are_resampled_together() -> None:
+    rng = np.random.default_rng(0)
+    effect = rng.normal(0.1, 1.0, 40).repeat(10)
+    rows = [
+        {
+            "arm": arm,
+            "seed": seed,
+            "example": item,
+            "cluster": item // 10,
+            "accuracy": arm_effect * effect[item] + noise,
+        }
+        for arm, arm_effect in (("base", 0.0), ("new", 1.0))
+        for seed in range(3)
+        for item, noise in enumerate(rng.normal(0.0, 0.1, 400))
+    ]
+
+    def width(entries: list[dict[str, object]]) -> float:
+        (one,) = judge_table(entries, "accuracy").comparisons
+        assert one.documents in (40, 400)
+        assert one.estimate is not None
+        assert one.estimate.interval is not None
+        return one.estimate.interval[1] - one.estimate.interval[0]
+
+    alone = [{name: cell for name, cell in row.items() if name != "cluster"} for row in rows]
+    assert width(rows) > 2 * width(alone)
+
+
+def test_stated_looks_share_the_error(tmp_path: Path) -> None:
+    whole = judge_table(ROWS, "val_loss")
+    looked = judge_table(ROWS, "val_loss", looks=(2, 4))
+    widths = [one.comparisons[0].estimate.interval for one in (whole, looked) if one.comparisons[0].estimate]
+    assert looked.study.plan.looks is not None
+    assert looked.study.plan.looks.taken == (2, 4)
+    assert widths[0] is not None
+    assert widths[1] is not None
+    assert widths[1][1] - widths[1][0] > widths[0][1] - widths[0][0]
+    assert judge_table(ROWS, "val_loss", looks=(2, 3)).study.plan.looks.taken == (2, 3, 4)  # type: ignore[union-attr]
+
+
+def test_the_command_writes_the_report_and_its_exit_status_follows_the_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table.csv"
+    pd.DataFrame([row for row in ROWS if row["arm"] != "alike"]).to_csv(table, index=False)
+    command = ["judge", str(table), "--metric", "val_loss"]
+    assert main([*command, "--require", "better", "--to", str(tmp_path / "report")]) == 0
+    assert "Better: new against base" in capsys.readouterr().out
+    files = {path.name for path in (tmp_path / "report").iterdir()}
+    assert {"page.html", "report.md", "report.tex", "report.csv", "results.jsonl"} <= files
+    assert main([*command, "--require", "equal"]) == 1
+    assert main([*command, "--baseline", "bass"]) == 2
+    assert "did you mean base?" in capsys.readouterr().err
