@@ -93,6 +93,7 @@ class LaunchSettings:
             self.retry_failed,
             planned.study,
             self.wandb,
+            planned.folder,
             self.limits.seconds,
             self.limits.memory,
             self.deadline,

@@ -29,6 +29,7 @@ from ablations.options import (
 )
 from ablations.training import LaunchSettings, Stopped, launch_rows, limits_of, take_looks
 from lit_transformers.config import ConfigError
+from lit_transformers.records.study_folder import search_group
 from sweeps.live import Board, Row
 from sweeps.object_store import address_of
 from sweeps.options import Runs, Storage
@@ -80,6 +81,7 @@ def tune(
     limits = limits_of(time_limit, memory_limit, memory_per_run)
     settings = LaunchSettings(workers, threads, limits, retry_failed, wandb, storage=storage)
     options = settings.options(tuning.planned, len(tuning.arms))
+    options = options._replace(group=search_group(tuning.planned.folder))
 
     def launch_trials(rows: list[Row], options: Options) -> Summary:
         return launch_rows(runs, rows, options, settings, Board(out, options.metric))

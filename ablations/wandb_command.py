@@ -14,6 +14,7 @@ from lit_transformers.cli.allow_option import AllowedModules
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.records.plan import PlannedArm, plan_path
 from lit_transformers.records.record import Record
+from lit_transformers.records.study_folder import search_group
 from lit_transformers.trust import class_paths_in, require_allowed
 from sweeps.object_store import shown_address
 from sweeps.options import Runs
@@ -42,7 +43,7 @@ def wandb(
     changes: Set = None, seeds: Seeds = None, device: Device = None, with_mixer_space: WithMixer = False,
 ) -> None:  # fmt: skip
     """Write the study as W&B sweeps, whose agents run python -m ablations agent. Needs no network and no key."""
-    from sweeps.wandb.sweep import agent_command, grid, search, write_sweep
+    from sweeps.wandb.sweep import agent_command, file_name, grid, search, write_sweep
 
     request = request_of(scale, changes, seeds, device)
     words = [study, "--runs", shown_address(runs), *request.arguments()]
@@ -60,7 +61,7 @@ def wandb(
         metric = {"name": tuning.goal.metric, "goal": tuning.goal.direction}
         command = agent_command([*words, "--search"], int(tuning.arms[0].config.get("training.devices")))
         definitions = {
-            _file_name(arm.name): search(tuning.planned.study, arm.name, arm.space, method, trials, metric, command)
+            file_name(arm.name): search(tuning.planned.study, arm.name, arm.space, method, trials, metric, command)
             for arm in tuning.arms
         }
         if tuning.planned.plan.retention:
@@ -87,15 +88,15 @@ def agent(
 
     limit_threads()
     values = parameters(context.args)
-    name = catalog.find(study).stem
-    config, arm, runner, retention = _requested_run(
+    config, arm, planned, retention = _requested_run(
         study, request_of(scale, changes, seeds, device), dict(values), runs, searching=searching
     )
-    record = carry_out(config, runner, runs, WandbConfig(mode, PROJECT, name, arm.name, arm.levels))
+    group = search_group(planned.folder) if searching else planned.folder
+    record = carry_out(config, planned.runner, runs, WandbConfig(mode, PROJECT, group, arm.name, arm.levels))
     records = {record.key: record}
     _print_outcome(record, describe(values))
     if record.outcome == "finished":
-        for measuring in measure_retention(config, retention, runner, runs):
+        for measuring in measure_retention(config, retention, planned.runner, runs):
             records[measuring.key] = measuring
             _print_outcome(measuring, "retention")
     raise typer.Exit(int(any(one.outcome in ("failed", "invalid") for one in records.values())))
@@ -112,7 +113,7 @@ def dashboard(
     request = request_of(scale, changes, seeds, device)
     planned = plan_for(study, runs, request)
     arms = [arm.name for arm in planned.plan.arms]
-    definition = define(PROJECT, planned.study, planned.plan.question, planned.metric, arms)
+    definition = define(PROJECT, planned.folder, planned.plan.question, planned.metric, arms)
     path = write_definition(_wandb_folder(runs, planned), definition)
     out.print(f"definition: {path}", markup=False, highlight=False, soft_wrap=True)
     if has_key():
@@ -141,8 +142,8 @@ def _print_outcome(record: Record, purpose: str) -> None:
 
 def _requested_run(
     study: str, request: Request, values: dict[str, Plain], runs: Path, *, searching: bool
-) -> tuple[Config, PlannedArm, str, list[Config]]:
-    """Returns the config of the requested run, its arm, the name of its runner, and the measurements of retention.
+) -> tuple[Config, PlannedArm, PlannedStudy, list[Config]]:
+    """Returns the config of the requested run, its arm, its planned study, and the measurements of retention.
 
     Raises ConfigError for an unknown arm or an invalid seed.
     """
@@ -162,9 +163,9 @@ def _requested_run(
     if searching:
         from sweeps.tuning.tune import trial_config
 
-        return trial_config(config, values), arm, planned.runner, []
+        return trial_config(config, values), arm, planned, []
     retention = [one.run for one in ablation.retention.values()]
-    return config.override({**seed_overrides(config, seed), **values}), arm, planned.runner, retention
+    return config.override({**seed_overrides(config, seed), **values}), arm, planned, retention
 
 
 def _prepare_tuning(study: str, request: Request, runs: Path, *, own: bool) -> PreparedTuning:
@@ -183,8 +184,3 @@ def _rank_count(planned: PlannedStudy) -> int:
 
 def _wandb_folder(runs: Path, planned: PlannedStudy) -> Path:
     return plan_path(runs, planned.folder).with_name("wandb")
-
-
-def _file_name(arm: str) -> str:
-    """Returns an arm's name with all characters that are unsafe in file names replaced."""
-    return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in arm)

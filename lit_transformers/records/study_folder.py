@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from lit_transformers.config import ConfigError, Plain, canonical_hash
 
-__all__ = ["PLAIN_SCALE", "folder_name", "is_plain_name", "require_name"]
+__all__ = ["PLAIN_SCALE", "folder_name", "is_plain_name", "require_name", "search_group"]
 
 PLAIN_SCALE = "demo"
 LONGEST = 120
@@ -43,6 +43,11 @@ def _text(value: Plain) -> str:
     except (TypeError, ValueError):
         return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     return json.dumps(value)
+
+
+def search_group(folder: str) -> str:
+    """Returns what the trials of a search are called together, next to the runs of the plan in this folder."""
+    return f"{folder}--search"
 
 
 def is_plain_name(name: str) -> bool:

@@ -47,6 +47,8 @@ UPDATES = ("train/learning_rate", "train/gradient_norm", "train/tokens_per_secon
 """What a task logs of its updates (``training_log``), and no curve of the run holds."""
 UPDATE_RATE = "train/updates_per_second"
 """What is sent in place of tokens a second of a module whose tokens are not known."""
+KEY_LETTERS = 8
+"""How much of a run's key its name shows: two runs of an arm and a seed may differ in their data."""
 SAMPLES = 32
 """The most outputs that are sent of a run that generates text."""
 SAMPLED: list[str | int] = ["document", "hypothesis", "reference"]
@@ -55,8 +57,8 @@ SAMPLED: list[str | int] = ["document", "hypothesis", "reference"]
 class WandbConfig(NamedTuple):
     """Whether and where a run is sent. It changes no number, so it is no part of a run's config or key.
 
-    study: shown as the group; arm: as the job type. Both are tags too. levels: the arm's level of every factor, which
-    are keys of the run's config there, below factors.
+    study: the folder of its plan, shown as the group; arm: as the job type. Both are tags too. levels: the arm's level
+    of every factor, which are keys of the run's config there, below factors.
     """
 
     mode: Literal["disabled", "offline", "online"] = "offline"
@@ -263,7 +265,7 @@ def _start(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbR
         mode=wandb_config.mode,
         dir=directory,
         id=record.key,
-        name=f"{wandb_config.arm or 'run'}-{record.seed}",
+        name=f"{wandb_config.arm or 'run'}-{record.seed}-{record.key[:KEY_LETTERS]}",
         group=wandb_config.study,
         job_type=wandb_config.arm,
         tags=[tag for tag in (wandb_config.study, wandb_config.arm) if tag],

@@ -49,7 +49,8 @@ class Options(NamedTuple):
     time_limit: seconds of one attempt at a run; memory_limit: bytes that all processes of a run may hold together.
     deadline: the monotonic time at which all runs stop, as by a SIGALRM. loggers: by which each run is shown, besides
     Weights & Biases. spread: the nodes of the ranks of a run. parameters: of the network of each arm, by which the room
-    of its checkpoint is known beforehand.
+    of its checkpoint is known beforehand. group: what the runs are called together where they are shown, such as the
+    folder of their plan: runs of another scale, with other changes, or of a search are another group.
     """
 
     runner: str
@@ -58,6 +59,7 @@ class Options(NamedTuple):
     retry_failed: bool = False
     study: str = ""
     wandb: str = "disabled"
+    group: str = ""
     time_limit: float | None = None
     memory_limit: int | None = None
     deadline: float | None = None
@@ -252,7 +254,7 @@ def _start_run(state: _Launch, row: Row, claim: int) -> None:
         options.share.threads,
         devices,
         options.retry_failed,
-        options.study,
+        options.group or options.study,
         options.wandb,
         options.time_limit,
         options.loggers,

@@ -89,7 +89,8 @@ class RunOrder(NamedTuple):
     """The names of the CUDA devices it may use, separated by commas; None to leave the environment as it is."""
     repeat: bool
     """Whether a run that failed by itself is tried again."""
-    study: str
+    group: str
+    """What the runs of its study and scale, or of its search, are called together."""
     wandb: str
     """Whether runs are sent to Weights & Biases: disabled, offline or online."""
     time_limit: float | None = None
@@ -164,7 +165,7 @@ def _wandb_config(order: RunOrder) -> WandbConfig | None:
         return None
     from lit_transformers.runs.wandb_logging import WandbConfig
 
-    return WandbConfig(cast(Any, order.wandb), study=order.study, arm=order.ticket.arm, levels=order.ticket.levels)
+    return WandbConfig(cast(Any, order.wandb), study=order.group, arm=order.ticket.arm, levels=order.ticket.levels)
 
 
 def _failure_reason(error: Exception) -> str:
@@ -186,7 +187,7 @@ def _logger_config(order: RunOrder) -> LoggerConfig | None:
         return None
     from lit_transformers.runs.loggers import LoggerConfig
 
-    return LoggerConfig(order.loggers, order.study, order.ticket.arm)
+    return LoggerConfig(order.loggers, order.group, order.ticket.arm)
 
 
 def _apply_share(order: RunOrder) -> None:

@@ -183,7 +183,8 @@ def _outcome_report(search: Search, trial: Trial, outcome: Outcome) -> Callable[
 
 def _ticket(arm: SearchedArm, trial: Trial, runner: Runner) -> Ticket:
     config = trial_config(arm.config, trial.values)
-    return Ticket(runner.run_key(config), f"{arm.name} #{trial.number}", SEED, config.to_dict())
+    levels = {path: str(value) for path, value in trial.values.items()}
+    return Ticket(runner.run_key(config), f"{arm.name} #{trial.number}", SEED, config.to_dict(), levels)
 
 
 def _set_bars(

@@ -8,12 +8,12 @@ from typing import Literal
 
 import yaml
 
-from lit_transformers.config import Plain
+from lit_transformers.config import Plain, canonical_hash
 from lit_transformers.records.files import replace_file
 from lit_transformers.space import Choice, Knob
 from sweeps.process.torchrun import TORCHRUN
 
-__all__ = ["Method", "agent_command", "grid", "search", "write_sweep"]
+__all__ = ["Method", "agent_command", "file_name", "grid", "search", "write_sweep"]
 
 Method = Literal["grid", "bayes", "random"]
 
@@ -22,6 +22,12 @@ def agent_command(words: Sequence[str], ranks: int = 1) -> list[str]:
     """Returns an agent's command; ``words`` follow ``python -m ablations agent``. torchrun starts several ranks."""
     torchrun = [*TORCHRUN, "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     return ["${env}", "${interpreter}", *torchrun, "-m", "ablations", "agent", *words, "${args}"]
+
+
+def file_name(arm: str) -> str:
+    """Returns the name of an arm's file: no two arms have the same, also where file systems ignore case."""
+    name = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in arm)
+    return name if name == arm.lower() else f"{name}-{canonical_hash(arm, 8)}"
 
 
 def grid(

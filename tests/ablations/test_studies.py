@@ -15,6 +15,7 @@ from ablations.ablation import Ablation
 from ablations.catalog import RUNNER, find, load, names, uses_own_models, write_new
 from ablations.plan import Request, make_plan
 from ablations.show import study_view
+from ablations.training import LaunchSettings
 from lit_transformers.config import ConfigError
 from lit_transformers.gates.gates import check
 from lit_transformers.gates.miniature import miniature, probe_length
@@ -140,6 +141,13 @@ def test_a_study_of_models_of_this_package_is_known_before_it_is_imported(tmp_pa
     assert uses_own_models(write_new(str(tmp_path / "from_skeleton.py")))
     (tmp_path / "foreign.py").write_text("from elsewhere import RunConfig\nfrom ablations.ablation import Ablation\n")
     assert not uses_own_models(tmp_path / "foreign.py")
+
+
+def test_another_scale_or_another_change_is_another_group_where_runs_are_shown() -> None:
+    requests = (Request(seeds=1), Request(seeds=1, assignments=("training.steps=20",)), Request(seeds=1, scale="hour"))
+    plans = [make_plan("xl_recurrence", study("xl_recurrence"), request) for request in requests]
+    groups = [LaunchSettings(workers=1).options(planned, 1).group for planned in plans]
+    assert groups == ["xl_recurrence", "xl_recurrence--training.steps=20", "xl_recurrence--hour"]
 
 
 def test_what_several_arms_share_is_trained_before_they_are_measured() -> None:

@@ -203,6 +203,7 @@ def test_wandb_shows_the_run_its_config_its_curves_and_its_end(sent: SentRun) ->
     (path,) = files(sent.directory)
     run = header(path)
     assert (run.run_id, run.project) == (record["key"], "lit-transformers")
+    assert run.display_name == f"memory 8-{record['seed']}-{record['key'][:8]}"
     assert (run.run_group, run.job_type, list(run.tags)) == ("xl_memory", "memory 8", ["xl_memory", "memory 8"])
     logged_config = {update.key: json.loads(update.value_json) for update in run.config.update}
     assert {name: logged_config[name] for name in record["config"]} == record["config"]

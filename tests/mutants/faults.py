@@ -10680,4 +10680,30 @@ FAULTS = (
         "",
         (f"{TABLE}stated_looks_share_the_error",),
     ),
+    Fault(
+        "wandb",
+        "runs of another scale are in the group of the study",
+        "ablations/training.py",
+        "            planned.folder,\n            self.limits.seconds,",
+        "            planned.study,\n            self.limits.seconds,",
+        (
+            "tests/ablations/test_studies.py::test_another_scale_or_another_change_is_another_group_where_runs_are_shown",
+        ),
+    ),
+    Fault(
+        "wandb",
+        "trials of a search show none of their values",
+        "sweeps/tuning/tune.py",
+        "SEED, config.to_dict(), levels)",
+        "SEED, config.to_dict())",
+        ("tests/sweeps/test_tune.py::test_trials_say_which_values_they_try",),
+    ),
+    Fault(
+        "wandb",
+        "the sweep files of two arms have one name",
+        "sweeps/wandb/sweep.py",
+        'return name if name == arm.lower() else f"{name}-{canonical_hash(arm, 8)}"',
+        "return name",
+        ("tests/sweeps/test_agent.py::test_no_two_arms_have_the_same_file",),
+    ),
 )

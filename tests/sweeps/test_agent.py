@@ -24,7 +24,7 @@ from lit_transformers.space import Choice, Interval, searched
 from sweeps.wandb import agent
 from sweeps.wandb.agent import FILE, parameters
 from sweeps.wandb.dashboard import define, make_report, make_workspace
-from sweeps.wandb.sweep import agent_command, grid, search, write_sweep
+from sweeps.wandb.sweep import agent_command, file_name, grid, search, write_sweep
 
 METRIC = {"name": "val/bpb", "goal": "minimize"}
 
@@ -43,6 +43,11 @@ def test_a_grid_has_every_arm_with_every_seed(tmp_path: Path) -> None:
     assert loaded == sweep
     assert loaded["parameters"] == {"arm": {"values": ["a=on b=off", "a=off b=off"]}, "seed": {"values": [3, 4]}}
     assert (loaded["method"], loaded["metric"]) == ("grid", METRIC)
+
+
+def test_no_two_arms_have_the_same_file() -> None:
+    assert file_name("relative") == "relative"
+    assert len({file_name(arm).lower() for arm in ("x=1.5", "x=1_5", "x_1_5", "X=1.5", "x 1.5")}) == 5
 
 
 def test_a_search_is_of_one_arm_in_its_space_and_has_a_budget() -> None:

@@ -100,6 +100,19 @@ def test_trials_have_a_seed_and_a_split_of_their_own(tmp_path: Path) -> None:
         assert record["config"]["training"]["validate_every"] == 10
 
 
+def test_trials_say_which_values_they_try(tmp_path: Path) -> None:
+    launched = Launched(tmp_path)
+
+    def launch(rows: list[Row], options: Options) -> Summary:
+        for row in rows:
+            config, levels = RunConfig.from_dict(row.ticket.config), row.ticket.levels
+            assert levels["model.mixer.memory"] == str(config.get("model.mixer.memory"))
+        return launched(rows, options)
+
+    go(tmp_path, Budget(trials=2), launch, ARMS[:1])
+    assert launched.done
+
+
 def test_trials_that_lag_behind_are_pruned_and_cost_what_they_read(tmp_path: Path) -> None:
     results = go(tmp_path, Budget(trials=16))
     assert all(result.pruned > 0 and result.failed == 0 for result in results)
