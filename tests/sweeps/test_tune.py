@@ -106,7 +106,7 @@ def test_trials_say_which_values_they_try(tmp_path: Path) -> None:
     def launch(rows: list[Row], options: Options) -> Summary:
         for row in rows:
             config, levels = RunConfig.from_dict(row.ticket.config), row.ticket.levels
-            assert levels["model.mixer.memory"] == str(config.get("model.mixer.memory"))
+            assert levels["model.mixer.window"] == str(config.get("model.mixer.window"))
         return launched(rows, options)
 
     go(tmp_path, Budget(trials=2), launch, ARMS[:1])
