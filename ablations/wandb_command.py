@@ -107,7 +107,7 @@ def dashboard(
     device: Device = None, entity: Annotated[str | None, typer.Option("--entity", help="A team on W&B.")] = None,
 ) -> None:  # fmt: skip
     """Build a W&B workspace and report of the study, where there is a network and a key; else say how, and leave both
-    as a file."""
+    as a file. Exits with 1 where there is a key and W&B cannot be reached."""
     from sweeps.wandb.dashboard import build, define, has_key, write_definition
 
     request = request_of(scale, changes, seeds, device)
@@ -116,6 +116,7 @@ def dashboard(
     definition = define(PROJECT, planned.folder, planned.plan.question, planned.metric, arms)
     path = write_definition(_wandb_folder(runs, planned), definition)
     out.print(f"definition: {path}", markup=False, highlight=False, soft_wrap=True)
+    reason = None
     if has_key():
         reason = build(definition, entity, lambda line: out.print(line, markup=False, soft_wrap=True))
         if reason is None:
@@ -129,6 +130,8 @@ def dashboard(
         as_typed(["python", "-m", "ablations", "dashboard", study, *request.arguments()], runs),
     ):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
+    if reason is not None:
+        raise typer.Exit(1)
 
 
 def _print_outcome(record: Record, purpose: str) -> None:

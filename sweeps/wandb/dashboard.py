@@ -14,7 +14,6 @@ from lit_transformers.records.files import write_json
 
 __all__ = ["build", "define", "has_key", "make_report", "make_workspace", "write_definition"]
 
-SERVER = "https://api.wandb.ai"
 UPDATES = ("train/learning_rate", "train/gradient_norm", "train/tokens_per_second", "train/peak_memory_bytes")
 """What runs send of their updates (``wandb_logging``)."""
 
@@ -56,10 +55,20 @@ def write_definition(folder: Path, definition: dict[str, Plain]) -> Path:
 
 
 def has_key() -> bool:
-    """Whether an API key is set where W&B looks for it. The key is not printed or stored."""
-    from requests.utils import get_netrc_auth
+    """Whether wandb has credentials for its host, as its own lookup tells: which host ``wandb login`` writes to
+    depends on its version. The key is not printed or stored."""
+    import wandb
 
-    return bool(os.environ.get("WANDB_API_KEY") or get_netrc_auth(os.environ.get("WANDB_BASE_URL", SERVER)))
+    settings = wandb.setup().settings
+    if settings.api_key or any(os.environ.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")):
+        return True
+    try:
+        from wandb.sdk.lib.wbauth import read_netrc_auth
+    except ImportError:  # an older wandb, whose host has one name
+        from requests.utils import get_netrc_auth
+
+        return bool(get_netrc_auth(settings.base_url))
+    return bool(read_netrc_auth(host=settings.base_url))
 
 
 def build(definition: dict[str, Plain], entity: str | None, say: Callable[[str], None]) -> str | None:

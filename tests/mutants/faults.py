@@ -10706,4 +10706,20 @@ FAULTS = (
         "return name",
         ("tests/sweeps/test_agent.py::test_no_two_arms_have_the_same_file",),
     ),
+    Fault(
+        "wandb",
+        "a key is looked up under the former name of the host",
+        "sweeps/wandb/dashboard.py",
+        "read_netrc_auth(host=settings.base_url)",
+        'read_netrc_auth(host="https://api.example.org")',
+        ("tests/sweeps/test_agent.py::test_a_key_is_looked_up_as_wandb_itself_does",),
+    ),
+    Fault(
+        "wandb",
+        "a dashboard that was not built is a success",
+        "ablations/wandb_command.py",
+        "    if reason is not None:\n        raise typer.Exit(1)\n",
+        "",
+        ("tests/sweeps/test_agent.py::test_a_dashboard_that_cannot_be_built_with_a_key_is_a_failure",),
+    ),
 )

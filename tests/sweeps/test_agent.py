@@ -11,19 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+import wandb
 import yaml
 from forked import Forked
 from standin.chains import alone, chain, chained, finishes
 from standin.tuned import RunConfig
 from torch.distributed.distributed_c10d import PrefixStore
+from wandb.sdk.lib.wbauth import write_netrc_auth
 
+from ablations import wandb_command
 from lit_transformers.config import ConfigError
 from lit_transformers.runs import wandb_logging
 from lit_transformers.runs.wandb_logging import WandbConfig
 from lit_transformers.space import Choice, Interval, searched
 from sweeps.wandb import agent
 from sweeps.wandb.agent import FILE, parameters
-from sweeps.wandb.dashboard import define, make_report, make_workspace
+from sweeps.wandb.dashboard import define, has_key, make_report, make_workspace
 from sweeps.wandb.sweep import agent_command, file_name, grid, search, write_sweep
 
 METRIC = {"name": "val/bpb", "goal": "minimize"}
@@ -109,6 +113,26 @@ def test_two_ranks_do_what_the_first_was_told(first: str, told: str, tmp_path: P
     ranks = Forked(tmp_path / "output.txt", print_parameters, first, ranks=2)
     ranks.finish()
     assert ranks.log.read_text().count(told) == 2, ranks.log.read_text()
+
+
+def test_a_key_is_looked_up_as_wandb_itself_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert not has_key()
+    write_netrc_auth(host=wandb.setup().settings.base_url, api_key="0" * 40)
+    assert has_key()
+
+
+def test_a_dashboard_that_cannot_be_built_with_a_key_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sweeps.wandb.dashboard.has_key", lambda: True)
+    monkeypatch.setattr("sweeps.wandb.dashboard.build", lambda *_: "no route to host")
+    with pytest.raises(typer.Exit) as ended:
+        wandb_command.dashboard("xl_recurrence", tmp_path)
+    assert ended.value.exit_code == 1
+    assert "W&B cannot be reached: no route to host" in capsys.readouterr().out
 
 
 def test_a_dashboard_is_what_wandbs_own_classes_accept() -> None:
