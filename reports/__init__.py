@@ -17,6 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ReportError", "judge_table", "load_study", "write_report", "write_study"]
 
-MODULES = dict.fromkeys(__all__, ".report") | {"ReportError": ".read.study", "load_study": ".read.study"}
-MODULES["judge_table"] = ".judged_table"
+_ELSEWHERE = {"ReportError": ".read.study", "judge_table": ".judged_table", "load_study": ".read.study"}
+MODULES = dict.fromkeys(__all__, ".report") | _ELSEWHERE
 __getattr__, __dir__ = lazy_names(__name__, MODULES)

@@ -45,7 +45,7 @@ _MORE = ("acc", "accuracy", "f1", "bleu", "rouge", "chrf", "auc", "auroc", "scor
 @dataclass(frozen=True)
 class ColumnRoles:
     """The columns of a table by what they mean. ``arm``: one, or several factors whose levels name an arm. None stands
-    for a column that the table does not have. cost: of seconds. guesses: sentences on what was guessed."""
+    for a column that the table does not have. cost: of seconds. guesses: a sentence on each guess."""
 
     metric: str
     arm: tuple[str, ...] = ()
@@ -91,11 +91,10 @@ def resolve(rows: Sequence[TableRow], given: ColumnRoles) -> tuple[list[TableRow
 
     Raises ReportError for a column that is missing, and where no arms can be told apart.
     """
-    columns = list(dict.fromkeys(column for row in rows for column in row.cells))
     if not rows:
         raise ReportError("the table has a header and no rows; give a row for each run")
-    rows, given = _long(rows, columns, given)
-    columns = list(dict.fromkeys(column for row in rows for column in row.cells))
+    rows, given = _long(rows, _names(rows), given)
+    columns = _names(rows)
     for column in (
         given.metric,
         *given.arm,
@@ -111,34 +110,37 @@ def resolve(rows: Sequence[TableRow], given: ColumnRoles) -> tuple[list[TableRow
     return rows, _guessed(rows, columns, given)
 
 
+def _names(rows: Sequence[TableRow]) -> list[str]:
+    """Returns the columns that any row has, in their order."""
+    return list(dict.fromkeys(column for row in rows for column in row.cells))
+
+
 def _long(rows: Sequence[TableRow], columns: Sequence[str], given: ColumnRoles) -> tuple[list[TableRow], ColumnRoles]:
     if given.metric in columns:
         return list(rows), given
     seeds = {column: match[1] for column in columns if (match := _SEED_COLUMN.fullmatch(column))}
     if len(seeds) > 1:
         guess = f"each of the columns {_listed(list(seeds))} is a seed"
-        melted = [
-            TableRow(row.place, {**_without(row.cells, seeds), "seed": seed, given.metric: row.cells.get(column)})
-            for row in rows
-            for column, seed in seeds.items()
-        ]
+        melted = _melted(rows, seeds, "seed", given.metric)
         return melted, replace(given, seed="seed", guesses=(*given.guesses, guess))
     known = {column for column in columns if column.casefold() in (*_SEED, *_STEP, *_EXAMPLE, *_CLUSTER, *_ARM, *_COST)}
     arms = [column for column in columns if column not in known and column != given.seed and _is_numeric(rows, column)]
     if given.arm or len(arms) < 2 or any(column.casefold() in _ARM for column in columns):
         return list(rows), given
     guess = f"each of the columns {_listed(arms)} is an arm"
-    kept = dict.fromkeys(arms, "")
-    melted = [
-        TableRow(row.place, {**_without(row.cells, kept), "arm": arm, given.metric: row.cells.get(arm)})
-        for row in rows
-        for arm in arms
-    ]
+    melted = _melted(rows, {arm: arm for arm in arms}, "arm", given.metric)
     return melted, replace(given, arm=("arm",), guesses=(*given.guesses, guess))
 
 
-def _without(cells: Mapping[str, Cell], columns: Mapping[str, str]) -> dict[str, Cell]:
-    return {column: cell for column, cell in cells.items() if column not in columns}
+def _melted(rows: Sequence[TableRow], values: Mapping[str, str], column: str, metric: str) -> list[TableRow]:
+    """Returns a row for each cell of the columns of ``values``, whose value there stands in ``column`` and whose cell
+    stands in ``metric``, next to the cells of all other columns."""
+    return [
+        TableRow(row.place, {**others, column: value, metric: row.cells.get(name)})
+        for row in rows
+        for others in ({other: cell for other, cell in row.cells.items() if other not in values},)
+        for name, value in values.items()
+    ]
 
 
 def _guessed(rows: Sequence[TableRow], columns: Sequence[str], given: ColumnRoles) -> ColumnRoles:

@@ -34,7 +34,7 @@ class TableRow(NamedTuple):
 def read_rows(source: str | Path) -> list[TableRow]:
     """Returns the rows of a file or, for ``-``, of standard input.
 
-    The format follows from the content, but for parquet, which is told by the name of the file.
+    The format follows from the content, but for parquet, which the ending of the file name states.
 
     Raises ReportError where there is no table or a row does not fit its header, OSError where the file cannot be read.
     """
@@ -43,12 +43,11 @@ def read_rows(source: str | Path) -> list[TableRow]:
         if name.endswith(_PARQUET):
             return _parquet(Path(source))
         text = sys.stdin.read() if name == STANDARD_INPUT else Path(source).read_text(encoding="utf-8-sig")
-        rows = _rows_of(text)
+        return _rows_of(text)
     except UnicodeDecodeError:
         raise ReportError(f"{name}: is not text in UTF-8; save it as UTF-8, or as .parquet") from None
     except ValueError as error:
         raise ReportError(f"{'standard input' if name == STANDARD_INPUT else name}: {error}") from None
-    return rows
 
 
 def _rows_of(text: str) -> list[TableRow]:
@@ -56,7 +55,7 @@ def _rows_of(text: str) -> list[TableRow]:
     if not start:
         raise ValueError("is empty; a table has a header and a row for each run")
     if start == "[":
-        return _plain_rows(json.loads(text), "row")
+        return _plain_rows(json.loads(text))
     if start == "{":
         lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
         return [_plain_row(f"line {number}", _json(number, line)) for number, line in lines]
@@ -70,9 +69,8 @@ def _json(number: int, line: str) -> object:
         raise ValueError(f"line {number} is no JSON ({error.msg})") from None
 
 
-def _plain_rows(content: object, noun: str) -> list[TableRow]:
-    entries = content if isinstance(content, list) else []
-    return [_plain_row(f"{noun} {number}", entry) for number, entry in enumerate(entries, 1)]
+def _plain_rows(entries: Sequence[object]) -> list[TableRow]:
+    return [_plain_row(f"row {number}", entry) for number, entry in enumerate(entries, 1)]
 
 
 def _plain_row(place: str, entry: object) -> TableRow:
@@ -127,6 +125,6 @@ def _parquet(path: Path) -> list[TableRow]:
     if not path.is_file():
         raise ReportError(f"{path}: there is no such file")
     try:
-        return _plain_rows(parquet.read_table(path).to_pylist(), "row")
+        return _plain_rows(parquet.read_table(path).to_pylist())
     except pyarrow.ArrowException as error:
         raise ReportError(f"{path}: cannot be read as parquet ({str(error).splitlines()[0]})") from None

@@ -28,9 +28,9 @@ _VALID = "This is valid if runs are independent, and cannot use what runs of one
 
 @dataclass(frozen=True)
 class TableQuestion:
-    """What a table is asked: its columns, and how its arms are compared.
+    """The question to a table: its columns, and how its arms are compared.
 
-    goal: what is better of the metric, by default what its name says. baseline: the arm that the others are compared
+    goal: what is better of the metric, by default as its name says. baseline: the arm that the others are compared
     with. margin: the smallest effect that matters, in units of the metric or, with ``ratio``, a ratio above 1. target:
     a value that every arm is compared with, in place of a baseline. looks: the numbers of seeds at which results were
     to be judged, stated before the first of them.
@@ -85,7 +85,7 @@ class _Outcome:
             self.value = value
 
     def data(self, key: str, seed: int, metric: str) -> RunData:
-        """Returns the record of the run and what was measured of it."""
+        """Returns the record of the run and its measurements."""
         value = float(np.mean([*self.examples.values()])) if self.examples else self.value
         value = math.nan if self.diverged else value
         outcome: Outcome = "finished" if self.reason is None or self.diverged else "failed"
@@ -148,7 +148,7 @@ def study_of(rows: Sequence[TableRow], question: TableQuestion) -> Study:
     )
     plan = Plan(
         study="table",
-        question=_asked(question, baseline, columns.metric),
+        question=_question_text(question, baseline, columns.metric),
         metric=metric,
         factors={column: tuple(dict.fromkeys(named[column] for named in levels.values())) for column in columns.arm},
         design=FROM_TABLE,
@@ -184,7 +184,7 @@ def _runs(rows: Sequence[TableRow], columns: ColumnRoles) -> tuple[dict[tuple[st
     names = {levels: name for name, levels in _arms(rows, columns).items()}
     seeds = _seed_numbers(rows, columns)
     counts: dict[str, int] = {}
-    for index, row in enumerate(rows):
+    for row in rows:
         arm = names[tuple(text(row.cells.get(column)) for column in columns.arm)]
         if columns.seed is not None:
             seed = seeds[text(row.cells.get(columns.seed))]
@@ -192,11 +192,11 @@ def _runs(rows: Sequence[TableRow], columns: ColumnRoles) -> tuple[dict[tuple[st
             repeated = columns.example is not None or columns.step is not None
             seed = 0 if repeated else counts.get(arm, 0)
             counts[arm] = seed + 1
-        runs.setdefault((arm, seed), _Outcome()).add(rows[index], columns)
-    notes = []
+        runs.setdefault((arm, seed), _Outcome()).add(row, columns)
+    order, notes = {arm: place for place, arm in enumerate(names.values())}, []
     if columns.seed is None:
         notes.append(f"No column holds seeds: the runs of each arm are paired in the order of the table. {_VALID}")
-    return dict(sorted(runs.items(), key=lambda item: ([*names.values()].index(item[0][0]), item[0][1]))), notes
+    return dict(sorted(runs.items(), key=lambda item: (order[item[0][0]], item[0][1]))), notes
 
 
 def _with_shared_seeds(runs: dict[tuple[str, int], _Outcome], notes: list[str]) -> dict[tuple[str, int], _Outcome]:
@@ -247,7 +247,7 @@ def _baseline(question: TableQuestion, arms: Sequence[str], notes: list[str]) ->
     return baseline
 
 
-def _asked(question: TableQuestion, baseline: str, metric: str) -> str:
+def _question_text(question: TableQuestion, baseline: str, metric: str) -> str:
     if question.target is not None:
         return f"Which arms are better than {question.target:g} in {metric}?"
     return f"Which arms are better than {baseline} in {metric}?"

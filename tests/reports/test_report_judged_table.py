@@ -155,9 +155,9 @@ def test_a_name_that_does_not_say_what_is_better_is_refused() -> None:
 
 
 def test_runs_that_diverged_or_have_no_value_take_the_verdict(tmp_path: Path) -> None:
-    kept = CSV.split("new,0")[0]
+    before = CSV.split("new,0")[0]
     of_new = "".join(f"new,{seed},{value}\n" for seed, value in enumerate(("3.1", "nan", "3.12", "3.11")))
-    diverged = of_text(tmp_path / "a.csv", kept + of_new)
+    diverged = of_text(tmp_path / "a.csv", before + of_new)
     (run,) = [run for run in diverged.study.of("new") if run.seed == 1]
     assert run.diverged
     assert diverged.comparisons[0].verdict is None
