@@ -22,7 +22,6 @@ __all__ = ["TableQuestion", "study_of"]
 _BASELINES = ("baseline", "base", "default", "control", "vanilla", "reference", "standard")
 _FINISHED = ("", "finished", "completed", "complete", "done", "success", "ok")
 _DIVERGED = ("diverged", "nan", "exploded")
-_TARGET = "target"
 _VALID = "This is valid if runs are independent, and cannot use what runs of one seed have in common."
 
 
@@ -50,11 +49,13 @@ class _Outcome:
     """What the rows of a run say: its value or, by example, its values; its curve; and why it has no value."""
 
     value: float = math.nan
-    examples: dict[str, float] = field(default_factory=dict)
-    clusters: list[str] = field(default_factory=list)
+    examples: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """The value and the cluster of each example."""
     curve: dict[float, float] = field(default_factory=dict)
     seconds: float | None = None
     diverged: bool = False
+    lacks_value: bool = False
+    """Whether a cell is empty that has to hold a value; not every step has one."""
     reason: str | None = None
 
     def add(self, row: TableRow, columns: ColumnRoles) -> None:
@@ -69,12 +70,11 @@ class _Outcome:
         elif status not in _FINISHED:
             self.reason = status
         elif cell is None:
-            self.reason = self.reason or "no value"
+            self.lacks_value = columns.step is None or columns.example is not None
         elif columns.example is not None:
             name = text(row.cells.get(columns.example))
             _require_new(name in self.examples, row, columns.example, name)
-            self.examples[name] = value
-            self.clusters.append(text(row.cells.get(columns.cluster)) if columns.cluster else name)
+            self.examples[name] = value, text(row.cells.get(columns.cluster)) if columns.cluster else name
         elif columns.step is not None:
             step = number(row.cells.get(columns.step), row.place, columns.step)
             _require_new(step in self.curve, row, columns.step, f"{step:g}")
@@ -84,16 +84,22 @@ class _Outcome:
             _require_new(math.isfinite(self.value), row, "the run", "")
             self.value = value
 
+    @property
+    def _sorted(self) -> list[tuple[str, tuple[float, str]]]:
+        """The examples by name, so that runs whose rows are in another order are equal."""
+        return sorted(self.examples.items())
+
     def data(self, key: str, seed: int, metric: str) -> RunData:
         """Returns the record of the run and its measurements."""
-        value = float(np.mean([*self.examples.values()])) if self.examples else self.value
+        value = float(np.mean([value for _, (value, _) in self._sorted])) if self.examples else self.value
         value = math.nan if self.diverged else value
-        outcome: Outcome = "finished" if self.reason is None or self.diverged else "failed"
+        reason = self.reason or ("no value" if self.lacks_value or math.isnan(value) else None)
+        outcome: Outcome = "finished" if reason is None or self.diverged else "failed"
         record = Record(
             version=VERSION,
             key=key,
             outcome=outcome,
-            reason=self.reason,
+            reason=reason,
             seed=seed,
             metrics={metric: value},
             measured={"seconds": self.seconds, metric.removeprefix("measured/"): value},
@@ -105,12 +111,14 @@ class _Outcome:
         return {metric: rounded(thinned(np.array(points, dtype=np.float64)))} if len(points) > 1 else {}
 
     def _documents(self, metric: str) -> DocumentLosses | None:
-        if not self.examples or self.diverged or self.reason is not None:
+        if not self.examples or self.diverged or self.lacks_value or self.reason is not None:
             return None
         count = len(self.examples)
-        names = [f"{ordinal} {cluster}" for ordinal, cluster in enumerate(self.clusters)]
+        names = [f"{'_'.join(name.split())} {cluster}" for name, (_, cluster) in self._sorted]
         sums = {"nats": np.zeros(count), "tokens": np.ones(count), "bytes": np.ones(count)}
-        return as_documents(names, sums | {metric.rpartition("/")[2]: np.array([*self.examples.values()])})
+        return as_documents(
+            names, sums | {metric.rpartition("/")[2]: np.array([value for _, (value, _) in self._sorted])}
+        )
 
 
 def _require_new(is_there: bool, row: TableRow, column: str, value: str) -> None:
@@ -135,12 +143,11 @@ def study_of(rows: Sequence[TableRow], question: TableQuestion) -> Study:
     if len(levels) == 1 and question.target is None:
         raise ReportError(f"the table has one arm, {next(iter(levels))}; give a second one, or --target VALUE")
     metric = _metric(question, notes)
-    baseline = _TARGET if question.target is not None else _baseline(question, [*levels], notes)
+    baseline = f"target {question.target:g}" if question.target is not None else _baseline(question, [*levels], notes)
     if question.target is not None:
-        name = _TARGET
         seeds = sorted({seed for _, seed in runs})
-        levels[name] = dict.fromkeys(columns.arm, f"{question.target:g}")
-        runs |= {(name, seed): _Outcome(question.target) for seed in seeds}
+        levels[baseline] = dict.fromkeys(columns.arm, f"{question.target:g}")
+        runs |= {(baseline, seed): _Outcome(question.target) for seed in seeds}
     keys = {pair: f"{index:06d}" for index, pair in enumerate(runs)}
     arms = tuple(
         PlannedArm(arm, named, tuple(PlannedRun(seed, key) for (owner, seed), key in keys.items() if owner == arm))

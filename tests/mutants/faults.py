@@ -10660,8 +10660,8 @@ FAULTS = (
         "table",
         "examples are resampled without their clusters",
         "reports/read/table_study.py",
-        "text(row.cells.get(columns.cluster)) if columns.cluster else name",
-        "name",
+        "value, text(row.cells.get(columns.cluster)) if columns.cluster else name",
+        "value, name",
         (f"{TABLE}examples_of_one_cluster_are_resampled_together",),
     ),
     Fault(
@@ -10721,5 +10721,21 @@ FAULTS = (
         "    if reason is not None:\n        raise typer.Exit(1)\n",
         "",
         ("tests/sweeps/test_agent.py::test_a_dashboard_that_cannot_be_built_with_a_key_is_a_failure",),
+    ),
+    Fault(
+        "table",
+        "a step without a value makes a run a missing one",
+        "reports/read/table_study.py",
+        "self.lacks_value = columns.step is None or columns.example is not None",
+        "self.lacks_value = True",
+        (f"{TABLE}a_step_without_a_value_is_no_missing_run",),
+    ),
+    Fault(
+        "table",
+        "examples are matched by their order",
+        "reports/read/table_study.py",
+        "sorted(self.examples.items())",
+        "[*self.examples.items()]",
+        (f"{TABLE}examples_are_matched_by_their_names",),
     ),
 )

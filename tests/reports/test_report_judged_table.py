@@ -205,6 +205,30 @@ def test_the_last_step_is_judged_and_the_others_are_a_curve() -> None:
     assert len(findings.study.runs[0].measurements.curves["val_loss"]) == 2
 
 
+def test_a_step_without_a_value_is_no_missing_run() -> None:
+    sparse = [entry for row in ROWS for entry in ({**row, "step": 10}, {**row, "step": 20, "val_loss": None})]
+    findings = judge_table(sparse, "val_loss")
+    assert findings.study.missing() == 0
+    assert numbers(findings.comparisons) == numbers(judge_table(ROWS, "val_loss").comparisons)
+    assert judge_table([*sparse[:-2], sparse[-1]], "val_loss").study.missing() == 1
+
+
+def test_an_arm_may_be_called_as_what_it_is_compared_with() -> None:
+    rows = [row | {"arm": "target"} for row in ROWS if row["arm"] == "new"]
+    (one,) = judge_table(rows, "val_loss", target=3.28).comparisons
+    assert one.verdict == "better"
+
+
+def test_examples_are_matched_by_their_names() -> None:
+    rows = [row | {"example": item, "val_loss": row["val_loss"] + item} for row in ROWS[:8] for item in range(30)]
+    mixed = [*rows[:120], *reversed(rows[120:])]
+    expected = judge_table(rows, "val_loss").comparisons
+    assert expected[0].documents == 30
+    assert numbers(judge_table(mixed, "val_loss").comparisons) == numbers(expected)
+    others = [*rows[:120], *(row | {"example": row["example"] + 1} for row in rows[120:])]
+    assert judge_table(others, "val_loss").comparisons[0].documents == 0
+
+
 def test_examples_of_one_cluster_are_resampled_together() -> None:
     rng = np.random.default_rng(0)
     effect = rng.normal(0.1, 1.0, 40).repeat(10)
