@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from lit_transformers.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from ablations.ablation import Ablation, Contrast, Looks, Margin, Match, Metric, Scale
+    from ablations.ablation import Ablation, Contrast, Looks, Margin, Match, Metric, Rates, Scale
     from ablations.api import comparisons, run_study
 
-__all__ = ["Ablation", "Contrast", "Looks", "Margin", "Match", "Metric", "Scale", "comparisons", "run_study"]
+__all__ = ["Ablation", "Contrast", "Looks", "Margin", "Match", "Metric", "Rates", "Scale", "comparisons", "run_study"]
 
 MODULES = dict.fromkeys(__all__, ".ablation") | {"comparisons": ".api", "run_study": ".api"}
 __getattr__, __dir__ = lazy_names(__name__, MODULES)

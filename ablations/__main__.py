@@ -19,6 +19,7 @@ from ablations.options import (
     MaxHours,
     MemoryLimit,
     MemoryPerRun,
+    RateSeeds,
     Retry,
     Scale,
     Seeds,
@@ -81,6 +82,8 @@ python -m ablations plan xl_recurrence --power 0.8             forecast the verd
 python -m ablations run xl_recurrence                          train and report; after a stop the same command resumes
 
 python -m ablations run xl_recurrence --seeds 5                add two seeds; after a report they count as a look
+
+python -m ablations run xl_recurrence --rates 2                show whether verdicts stand at half and twice the rate
 
 python -m ablations run NAME --until decided --max-hours 2     take the looks of seeds=Looks(3, 6, 10, 16) in turn
 
@@ -238,7 +241,7 @@ def run(
     slurm: Slurm = None, ray: Ray = None, devices: Devices = None, time_limit: TimeLimit = None,
     memory_limit: MemoryLimit = None, memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False,
     until: Until = None, max_hours: MaxHours = None, callbacks: Callbacks = None, loggers: Loggers = None,
-    full: Full = False,
+    full: Full = False, rates: RateSeeds = None,
 ) -> None:  # fmt: skip
     """Train every arm and report. Finished runs are reused. Stop at any time: the same command resumes."""
     of_this_machine = {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run}
@@ -248,7 +251,7 @@ def run(
     changes = [*(changes or ()), *([f"training.devices={devices}"] if devices else ())]
     changes, chosen = [*changes, *callback_assignments(callbacks or ())], chosen_loggers(loggers, wandb)
     request = request_of(scale, changes, seeds, device)
-    whole = whole_plan_for(study, runs, request, in_server=launcher == "local")
+    whole = whole_plan_for(study, runs, request, in_server=launcher == "local").with_rates(rates)
     remote = remote_launcher(launcher, slurm or ray or (), storage, (study, runs, request))
     settings = LaunchSettings(
         workers, threads, limits, retry_failed, chosen.wandb, chosen.names, storage, remote, deadline

@@ -35,6 +35,7 @@ __all__ = [
     "Metric",
     "Published",
     "PublishedValue",
+    "Rates",
     "Resolved",
     "Retention",
     "Scale",
@@ -141,6 +142,20 @@ class Retention(Checked):
             raise ConfigError("is compared by its difference, without a margin; set limit in its place", "metric")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rates(Checked):
+    """Measures all arms at other learning rates too, after the runs of the study: an arm may only be better because the
+    rate suits it. ``factors`` multiply the rate that each arm has; ``seeds`` is the number of seeds of each arm and
+    rate, the first ones of the study."""
+
+    factors: Sequence[PositiveFloat] = (0.5, 2.0)
+    seeds: Positive = 2
+
+    def check(self) -> None:
+        if not self.factors or 1.0 in self.factors or len({*self.factors}) < len(self.factors):
+            raise ConfigError("name each other rate once, such as 0.5 and 2.0; 1 is the rate of the study", "factors")
+
+
 @dataclass(frozen=True, init=False)
 class Looks(Checked):
     """A plan of looks at the results, each by its number of seeds: ``Looks(3, 6, 10, 16)``.
@@ -230,7 +245,8 @@ class Ablation(Checked):
     first contrast, the main effects of the first factor, or every arm against the baseline. ``also`` names further
     metrics that the report shows with their intervals and without verdicts; None: nats next to an accuracy or another
     score of predictions, and accuracy next to nats, if all arms measure both. ``retention`` names the measurements of
-    forgetting, which are made before and after the runs of each arm. ``preparation`` is the
+    forgetting, which are made before and after the runs of each arm. ``rates`` names other learning rates at which the
+    arms are measured once more, to show whether the verdicts stand there. ``preparation`` is the
     command that fetches the released weights which arms start from.
     The constructor raises ConfigError for a mistyped path, a value out of range, or two arms that are the same run.
     """
@@ -251,6 +267,7 @@ class Ablation(Checked):
     effects: Sequence[str] | None = None
     answer: Sequence[str] = ()
     retention: Mapping[Name, Retention] = field(default_factory=dict)
+    rates: Rates | None = None
     preparation: str = ""
 
     def check(self) -> None:

@@ -67,6 +67,7 @@ def run_study(
     wandb: str = "disabled",
     retry_failed: bool = False,
     unmatched: bool = False,
+    rates: int | None = None,
     progress: bool = True,
 ) -> pandas.DataFrame:
     """Trains every arm of a study, writes its report, and returns its comparisons, a row each (``comparisons``).
@@ -93,7 +94,7 @@ def run_study(
     request = request_of(scale, [*_assignments(changes), *callback_assignments(callbacks)], seeds, device)
     console = Console(quiet=not progress)
     with opened(runs) as folder:
-        whole = _whole_plan(study, name, folder, request)
+        whole = _whole_plan(study, name, folder, request).with_rates(rates)
         remote = _remote_launcher(launcher, options, storage, study, folder, request)
         settings = LaunchSettings(
             workers, threads, limits, retry_failed, chosen.wandb, chosen.names, storage, remote, deadline

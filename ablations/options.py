@@ -57,6 +57,14 @@ MaxHours = Annotated[
     float | None,
     typer.Option("--max-hours", metavar="H", help="With --until, stop after H hours."),
 ]
+RateSeeds = Annotated[
+    int | None,
+    typer.Option(
+        "--rates", metavar="N", min=0,
+        help="Also train N seeds of each arm at half and twice the learning rate; 0 omits them.",
+        show_default="as the study states",
+    ),
+]  # fmt: skip
 Device = Annotated[
     str | None, typer.Option("--device", metavar="NAME", help="auto, cpu or cuda. Same as --set training.device=...")
 ]

@@ -32,6 +32,7 @@ from lit_transformers.records.plan import (
     Metric,
     Plan,
     PlannedArm,
+    PlannedRates,
     PlannedRetention,
     PlannedRun,
     Protocol,
@@ -187,6 +188,14 @@ class PlannedStudy:
         )
         plan = replace(self.plan, arms=arms, stages=stages, retention=retention, looks=looks, protocol=protocol)
         return replace(self, plan=plan)
+
+    def with_rates(self, seeds: int | None) -> PlannedStudy:
+        """Returns the plan with so many seeds of each arm at half and twice the learning rate, or at the rates that the
+        study states; with 0 none are measured. None: as the study states."""
+        if seeds is None:
+            return self
+        stated = self.plan.rates.factors if self.plan.rates else (0.5, 2.0)
+        return replace(self, plan=replace(self.plan, rates=PlannedRates(stated, seeds) if seeds else None))
 
     def require_all_seeds(self, runs: Path) -> None:
         """Raises ConfigError where this plan's report would replace a report of more seeds of the same runs."""
@@ -358,6 +367,7 @@ def _plan(
         match=MatchedBudget(match.on, match.free, match.allowed, matched, match.chain) if match else None,
         arms=tuple(PlannedArm(arm.name, arm.levels, runs[arm.name]) for arm in resolved.arms),
         stages=tuple(stages.stages.values()),
+        rates=PlannedRates(tuple(ablation.rates.factors), ablation.rates.seeds) if ablation.rates else None,
         looks=LookPlan(resolved.looks) if resolved.looks else None,
         contrasts=_contrasts(ablation, resolved),
         effects=None if ablation.effects is None else tuple(ablation.effects),

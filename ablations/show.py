@@ -185,6 +185,10 @@ def plan_view(planned: PlannedStudy, time_estimate: TimeEstimate, done: set[str]
         lines.append(Text(f"left out, {reason}: {'; '.join(names)}", style="dim"))
     lines += [Text(line) for line in chain_lines(planned)]
     lines.append(Text(remaining_work(time_estimate, done, workers)))
+    if plan.rates is not None:
+        number = sum(len(arm.runs[: plan.rates.seeds]) for arm in plan.arms) * len(plan.rates.factors)
+        factors = " and ".join(f"{factor:g}" for factor in plan.rates.factors)
+        lines.append(Text(f"then {number} runs at {factors} times the learning rate; --rates 0 omits them"))
     return Group(*lines)
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from ablations.looks import arms_begun_anew, at_present_look, next_look
 from ablations.plan import PlannedStudy
 from ablations.plan_report import WrittenReport, write_report
+from ablations.rates import measure_rates
 from ablations.study_context import keep_context
 from ablations.study_floors import missing_floors
 from lit_transformers.cli.console import SteadyConsole
@@ -208,6 +209,9 @@ def take_looks(
         written = write_report(runs, planned.plan, unmatched=unmatched)
         is_late = settings.deadline is not None and time.monotonic() > settings.deadline
         later = None if is_late else _later_look(whole, written, until_decided)
+        is_complete = later is None and not is_late and all(row.state.over for row in rows)
+        if is_complete and measure_rates(runs, planned, settings, console):
+            written = write_report(runs, written.plan, unmatched=unmatched)
         if later is None:
             written.print_to(report, full)
         else:

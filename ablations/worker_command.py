@@ -27,6 +27,7 @@ from ablations.options import (
     plan_for,
     request_of,
 )
+from ablations.rates import measure_rates
 from ablations.show import summary_line
 from ablations.training import LaunchSettings, limits_of, survey_to_train, train_left
 from sweeps.live import Row, clock
@@ -47,6 +48,8 @@ def worker(
     try:
         with ends_when_stopped():
             train_left(planned, runs, rows, settings, out)
+            if all(row.state.over for row in rows):
+                measure_rates(runs, planned, settings, out)
     finally:
         out.print(_worker_summary(rows, time.monotonic() - start), markup=False, highlight=False, soft_wrap=True)
     raise exit_of(row for row in rows if row.taken)

@@ -42,6 +42,11 @@ def no_sources(config: Any) -> Mapping[str, Any]:
     return {}
 
 
+def no_rate_fields(config: Any) -> Sequence[str]:
+    """Returns nothing: these runs have no learning rate that the suite knows of."""
+    return ()
+
+
 def no_retention(config: Any, measured: Any) -> RetentionConfigs | None:
     """Raises ConfigError: the runner cannot measure retention."""
     raise ConfigError("the runner of these runs cannot measure retention; drop it", "retention")
@@ -159,6 +164,7 @@ class Runner:
     the weights that the first stage of the run starts from and by those that the run ends with; None where it starts
     from none.
     cached_pass: returns what a run computes only if the cache of this machine has none; None if it caches nothing.
+    rate_fields: returns the paths of the learning rates of a run, all of which a run at another rate multiplies.
     preload: computes once what every run would compute again, for the process from which runs are forked.
     """
 
@@ -185,6 +191,7 @@ class Runner:
     cached_pass: Callable[[Any], CachedPass | None] = no_cached_pass
     visible_context: Callable[[Any], Plain] = no_visible_context
     document_floors: Callable[[Any, str], Sequence[Reference]] = no_document_floors
+    rate_fields: Callable[[Any], Sequence[str]] = no_rate_fields
 
     def earlier(self, config: Any) -> list[Any]:
         """Returns the configs of all runs that have to be done before a run, each once and after those that it starts

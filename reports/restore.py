@@ -12,6 +12,7 @@ from lit_transformers.records.context_losses import CONTEXT, write_context
 from lit_transformers.records.files import CURVES, DOCUMENTS, RECORD
 from lit_transformers.records.floors import FLOORS, write_floors
 from lit_transformers.records.plan import plan_path, write_plan
+from lit_transformers.records.rate_values import RATES, write_rates
 from lit_transformers.records.record import write_record
 from reports.read.measurements import write_curves, write_documents
 from reports.read.study import Run, Study
@@ -21,7 +22,7 @@ __all__ = ["restore"]
 
 def restore(study: Study, runs: Path, keys: Set[str]) -> int:
     """Writes the records, curves and documents of the runs with these keys to their folders below ``runs``, and the
-    study's plan, floors and context beside those of other studies; returns the number of runs written.
+    study's plan, floors, context and rates beside those of other studies; returns the number of runs written.
 
     What is there already is left as it is. Curves have the points of the published ones, which are thinned.
     """
@@ -36,6 +37,8 @@ def restore(study: Study, runs: Path, keys: Set[str]) -> int:
         write_floors(runs, folder, study.floors)
     if study.context is not None and not path.with_name(CONTEXT).exists():
         write_context(runs, folder, study.context)
+    if study.rates is not None and not path.with_name(RATES).exists():
+        write_rates(runs, folder, study.rates)
     return sum(written)
 
 

@@ -35,6 +35,19 @@ def _floors(config: LightningRunConfig, metric: str) -> Sequence[Reference]:
     return tuple(Reference(name, float(value)) for name, value in values.items())
 
 
+RATES = ("lr", "learning_rate")
+"""What arguments of modules call a learning rate."""
+
+
+def _rate_fields(config: LightningRunConfig) -> Sequence[str]:
+    """Returns the arguments of the module, and of what it is built from, that are called as a learning rate is."""
+    return [
+        path
+        for path, value in config.leaves()
+        if path.startswith("model.init_args.") and path.rpartition(".")[2] in RATES and isinstance(value, float)
+    ]
+
+
 RUNNER = Runner(
     LightningRunConfig,
     Interrupted,
@@ -48,4 +61,5 @@ RUNNER = Runner(
     floors=_floors,
     measure_of=measure_of_module,
     source_files=source_files,
+    rate_fields=_rate_fields,
 )

@@ -31,6 +31,7 @@ __all__ = [
     "Metric",
     "Plan",
     "PlannedArm",
+    "PlannedRates",
     "PlannedRetention",
     "PlannedRun",
     "PlannedStage",
@@ -182,6 +183,15 @@ class PlannedRetention:
 
 
 @dataclass(frozen=True)
+class PlannedRates:
+    """The learning rates at which all arms are measured once more, as ``factors`` of the rate that each arm has, with
+    the first ``seeds`` seeds."""
+
+    factors: tuple[Number, ...]
+    seeds: int
+
+
+@dataclass(frozen=True)
 class Matched:
     """The ``target`` of an arm for the matched budget, and the amount that its plan ``reached``."""
 
@@ -306,6 +316,7 @@ class Plan:
     also: further metrics of the records, which reports show with their intervals and which judge nothing.
     stages: the runs that those of arms start from, each after those that it starts from itself.
     retention: what is measured before and after the runs of each arm.
+    rates: other learning rates at which the arms are measured.
     """
 
     version: int = VERSION
@@ -323,6 +334,7 @@ class Plan:
     arms: tuple[PlannedArm, ...]
     stages: Annotated[tuple[PlannedStage, ...], IF_ANY] = ()
     retention: Annotated[tuple[PlannedRetention, ...], IF_ANY] = ()
+    rates: Annotated[PlannedRates | None, IF_ANY] = None
     looks: LookPlan | None = None
     contrasts: tuple[Contrast, ...] | None = None
     effects: tuple[str, ...] | None = None

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from lit_transformers.config import ConfigError, Plain, canonical_hash
 
-__all__ = ["PLAIN_SCALE", "folder_name", "is_plain_name", "require_name", "search_group"]
+__all__ = ["PLAIN_SCALE", "folder_name", "is_plain_name", "rates_group", "require_name", "search_group"]
 
 PLAIN_SCALE = "demo"
 LONGEST = 120
@@ -48,6 +48,11 @@ def _text(value: Plain) -> str:
 def search_group(folder: str) -> str:
     """Returns what the trials of a search are called together, next to the runs of the plan in this folder."""
     return f"{folder}--search"
+
+
+def rates_group(study: str) -> str:
+    """Returns what the runs of a study at other learning rates are called together, next to those of the study."""
+    return f"{study}--rates"
 
 
 def is_plain_name(name: str) -> bool:

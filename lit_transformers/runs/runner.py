@@ -50,6 +50,11 @@ def _read_code() -> None:
     code_of(RunConfig())
 
 
+def _rate_fields(config: RunConfig) -> Sequence[str]:
+    """Returns the rate of the optimizer, which groups of parameters multiply; nothing of a run that trains nothing."""
+    return ("training.optimizer.learning_rate",) if config.training.steps else ()
+
+
 RUNNER = Runner(
     RunConfig,
     Interrupted,
@@ -73,4 +78,5 @@ RUNNER = Runner(
     cached_pass=feature_pass,
     visible_context=_visible_context,
     document_floors=document_floors,
+    rate_fields=_rate_fields,
 )

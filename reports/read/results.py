@@ -31,6 +31,7 @@ from lit_transformers.records.context_losses import ContextUse
 from lit_transformers.records.files import replace_file
 from lit_transformers.records.floors import Floors
 from lit_transformers.records.plan import Plan, parse_plan
+from lit_transformers.records.rate_values import RateValues
 from lit_transformers.records.record import Record
 from lit_transformers.records.reproduction import Reproduction
 from lit_transformers.records.schema import dump, first_fault, parse
@@ -69,7 +70,7 @@ def _lines(study: Study, public: bool) -> Iterator[dict[str, Any]]:
     plan = _in_order(dump(study.plan), PLAN_END)
     commands = {name: _public_command(text) if public else text for name, text in plan["commands"].items()}
     plan = _public(plan) | {"commands": commands}
-    measured = {"floors": study.floors, "context": study.context}
+    measured = {"floors": study.floors, "context": study.context, "rates": study.rates}
     beside = {name: _public(dump(value)) for name, value in measured.items() if value is not None}
     if study.reproductions:
         beside["reproductions"] = [_public(dump(reproduction)) for reproduction in study.reproductions]
@@ -191,6 +192,7 @@ def _parse_first_line(path: Path, text: str) -> Study:
             notes=tuple(shortened(str(note)) for note in notes) if isinstance(notes, list) else (),
             floors=parse(Floors, plain["floors"]) if "floors" in plain else None,
             context=parse(ContextUse, plain["context"]) if "context" in plain else None,
+            rates=parse(RateValues, plain["rates"]) if "rates" in plain else None,
             reproductions=tuple(parse(Reproduction, one) for one in plain.get("reproductions", ())),
             withdrawn=" ".join(str(plain.get("withdrawn", "")).split()),
         )

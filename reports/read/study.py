@@ -19,6 +19,7 @@ from lit_transformers.records.context_losses import CONTEXT, ContextUse, load_co
 from lit_transformers.records.files import CURVES, DOCUMENTS, RECORD
 from lit_transformers.records.floors import FLOORS, Floors, load_floors
 from lit_transformers.records.plan import Metric, Plan, PlannedRun, load_plan, plan_path
+from lit_transformers.records.rate_values import RATES, RateValues, load_rates
 from lit_transformers.records.record import Record, VersionError, load_record
 from lit_transformers.records.reference import Reference
 from lit_transformers.records.reproduction import Reproduction
@@ -75,7 +76,8 @@ class Study:
     """A plan, its runs in the plan's order, notes on every file that could not be used, its floors, and how much of its
     context the baseline uses; None where these were not measured. reproductions: runs that were repeated later.
     withdrawn: the reason why a publication is wrong; empty where it stands. retention: the runs that measure what
-    networks can do before and after those of arms, by key, each with the value of what it measures."""
+    networks can do before and after those of arms, by key, each with the value of what it measures. rates: the arms at
+    other learning rates; None where these were not measured."""
 
     plan: Plan
     runs: tuple[Run, ...]
@@ -85,6 +87,7 @@ class Study:
     reproductions: tuple[Reproduction, ...] = ()
     withdrawn: str = ""
     retention: Mapping[str, Run] = field(default_factory=dict)
+    rates: RateValues | None = None
 
     @property
     def arm_names(self) -> list[str]:
@@ -129,7 +132,7 @@ class Study:
         for run in self.runs:
             missing, value, _ = _outcome(run.record or run.missing or "not run", metric)
             runs.append(replace(run, missing=missing, value=value))
-        return replace(self, plan=plan, runs=tuple(runs), floors=None, context=None)
+        return replace(self, plan=plan, runs=tuple(runs), floors=None, context=None, rates=None)
 
     def missing(self) -> int:
         """Returns how many runs have no value in a table."""
@@ -154,7 +157,8 @@ def load_study(runs: Path, study: str, plan: Plan | None = None) -> Study:
     floors, context = read_floors(runs, plan, notes), read_context(runs, plan, notes)
     runs_by_key = {key: read_run(runs / key, notes) for key in plan.by_key()}
     runs_by_key |= {key: RunData(read_record(runs / key / RECORD, notes)) for key in plan.retention_runs()}
-    return replace(assemble(plan, runs_by_key, notes), floors=floors, context=context)
+    rates = read_rates(runs, plan, notes)
+    return replace(assemble(plan, runs_by_key, notes), floors=floors, context=context, rates=rates)
 
 
 def assemble(plan: Plan, runs_by_key: Mapping[str, RunData], notes: Iterable[str]) -> Study:
@@ -189,6 +193,17 @@ def read_context(runs: Path, plan: Plan, notes: list[str]) -> ContextUse | None:
         notes.append(f"{plan.folder}/{CONTEXT}: damaged ({first_fault(error)}); remove it and run the study again")
         return None
     return context if context is not None and context.key in plan.by_key() else None
+
+
+def read_rates(runs: Path, plan: Plan, notes: list[str]) -> RateValues | None:
+    """Returns the arms of a plan at other learning rates; None where these were not measured for its runs or cannot be
+    read, which is noted."""
+    try:
+        rates = load_rates(runs, plan.folder)
+    except (OSError, ValueError, RecursionError) as error:
+        notes.append(f"{plan.folder}/{RATES}: damaged ({first_fault(error)}); remove it and run the study again")
+        return None
+    return rates if rates is not None and rates.are_of(plan) else None
 
 
 def read_run(directory: Path, notes: list[str]) -> RunData:

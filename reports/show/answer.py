@@ -10,6 +10,7 @@ from reports.judge.costs import CostRatio, cost_ratio
 from reports.judge.findings import Findings
 from reports.judge.known import LEAST
 from reports.show.names import name_comparisons
+from reports.show.rates import rate_sentence
 from reports.show.sections import seeds_needed
 from reports.show.tables import fixed, fixed_with_sign, interval_text
 
@@ -53,12 +54,14 @@ def headline(findings: Findings) -> str:
     of the others have each verdict; without a finished run, why there is none.
 
     Before it stands why no answer can be expected, where the baseline does not beat its floor or gains nothing from the
-    context in which arms differ; after it, which arms have learned what does not generalize. Of a study that was
-    withdrawn it is the reason alone.
+    context in which arms differ; after it, which arms have learned what does not generalize, and whether
+    the verdicts stand at other learning rates. Of a study that was withdrawn it is the reason alone.
     """
     if findings.study.withdrawn:
         return why_no_answer(findings)
-    return " ".join(filter(None, [why_no_answer(findings), _main_result(findings), *_gaps(findings)]))
+    return " ".join(
+        filter(None, [why_no_answer(findings), _main_result(findings), *_gaps(findings), rate_sentence(findings)])
+    )
 
 
 def why_no_answer(findings: Findings) -> str:

@@ -22,6 +22,7 @@ from reports.read.study import Run, Study
 from reports.show.bleu_tests import bleu_tests
 from reports.show.forgetting import forgetting_table
 from reports.show.names import name_comparisons
+from reports.show.rates import rate_table, rates_of_arms
 from reports.show.tables import Cell, Column, Kind, Table, fixed
 from reports.show.tuned import tuned
 
@@ -82,6 +83,8 @@ def all_tables(findings: Findings) -> tuple[Table, ...]:
         *([] if of_rows else [ranking(findings)]),
         differences(findings, contrasts, "differences", "Paired differences"),
         frequencies(findings),
+        rate_table(findings),
+        rates_of_arms(findings),
         *([] if of_rows else [effects_table]),
         *(further_differences(further, number) for number, further in enumerate(findings.further, start=1)),
         bleu_tests(findings),

@@ -77,6 +77,7 @@ STATES = "tests/lit_transformers/test_passage_states.py::test_"
 COUNTS = "tests/lit_transformers/test_token_counts.py::test_"
 STUDIES = "tests/ablations/test_studies.py::test_"
 DATA = "tests/datamodules/test_"
+RATES = "tests/reports/test_report_rates.py::test_"
 TABLE = "tests/reports/test_report_judged_table.py::test_"
 LEARNING = "tests/datamodules/test_learning.py::test_"
 HUB = "tests/datamodules/test_hub.py::test_"
@@ -10737,5 +10738,37 @@ FAULTS = (
         "sorted(self.examples.items())",
         "[*self.examples.items()]",
         (f"{TABLE}examples_are_matched_by_their_names",),
+    ),
+    Fault(
+        "rates",
+        "a verdict stands at a rate if one seed has its sign",
+        "reports/judge/rates.py",
+        'return "stands" if all(within)',
+        'return "stands" if any(within)',
+        (f"{RATES}a_verdict_stands_where_all_seeds_have_its_sign_and_reverses_where_none_has",),
+    ),
+    Fault(
+        "rates",
+        "rates of other runs are read",
+        "reports/read/study.py",
+        "return rates if rates is not None and rates.are_of(plan) else None",
+        "return rates",
+        (f"{RATES}rates_of_other_runs_are_not_used",),
+    ),
+    Fault(
+        "rates",
+        "all arms are trained at multiples of one rate",
+        "ablations/rates.py",
+        "{path: config.get(path) * factor for path",
+        "{path: 1e-3 * factor for path",
+        ("tests/ablations/test_rates.py::test_each_arm_has_multiples_of_its_own_rate_and_the_keys_of_its_runs_stay",),
+    ),
+    Fault(
+        "rates",
+        "a publication loses its other rates",
+        "reports/read/results.py",
+        'rates=parse(RateValues, plain["rates"]) if "rates" in plain else None',
+        "rates=None",
+        (f"{RATES}a_verdict_stands_where_all_seeds_have_its_sign_and_reverses_where_none_has",),
     ),
 )

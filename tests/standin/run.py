@@ -15,7 +15,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from lit_transformers.config import Config, ConfigError, NonNegative, NonNegativeFloat, Plain, Positive, canonical_hash
+from lit_transformers.config import (
+    Config,
+    ConfigError,
+    NonNegative,
+    NonNegativeFloat,
+    Plain,
+    Positive,
+    PositiveFloat,
+    canonical_hash,
+)
 from lit_transformers.runner import RetentionConfigs, Runner
 
 LEAKED: list[bytes] = []
@@ -58,6 +67,7 @@ class TrainingConfig(Config):
     batch: Positive = 4
     devices: Positive = 1
     pause: NonNegativeFloat = 0.0
+    rate: PositiveFloat = 1.0
     fault: Literal[
         "none",
         "nan",
@@ -191,7 +201,8 @@ def fit(
     report(Progress(step, config.training.steps, math.nan, {}, None, "gates"))
     started = step
     while step < config.training.steps:
-        state = (state * 6364136223846793005 + config.model.width + config.model.mixer.memory) % 2**61
+        increment = config.model.width + config.model.mixer.memory + int(1000 * (config.training.rate - 1))
+        state = (state * 6364136223846793005 + increment) % 2**61
         step += 1
         time.sleep(config.training.pause)
         _break("none" if (directory / HEALED).exists() else config.training.fault, step, started)
@@ -290,6 +301,10 @@ def retention(config: RunConfig, measured: RunConfig) -> RetentionConfigs | None
     return RetentionConfigs(*(replace(measured, source=SourceConfig(run=run)) for run in (first, config)))
 
 
+def rate_fields(config: RunConfig) -> list[str]:
+    return ["training.rate"]
+
+
 RUNNER = Runner(
     RunConfig,
     Interrupted,
@@ -302,4 +317,5 @@ RUNNER = Runner(
     data_content=data_content,
     sources=sources,
     retention=retention,
+    rate_fields=rate_fields,
 )

@@ -1,0 +1,101 @@
+"""Measures the arms of a study at other learning rates, after its runs: whether a verdict depends on the rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from ablations.plan import PlannedStudy
+from ablations.stages import Stages
+from lit_transformers.config import ConfigError
+from lit_transformers.records.plan import PlannedArm, PlannedRates
+from lit_transformers.records.rate_values import RateRun, RateValues, write_rates
+from lit_transformers.records.study_folder import rates_group
+from lit_transformers.runner import load_runner
+from sweeps.ledger.run_records import read_record
+from sweeps.process.call import call_forked
+
+if TYPE_CHECKING:
+    from ablations.training import LaunchSettings
+
+__all__ = ["measure_rates", "plan_rates"]
+
+
+def plan_rates(planned: PlannedStudy, rates: PlannedRates) -> PlannedStudy:
+    """Returns the first seeds of all arms at the other learning rates, as a study with an arm for each arm and rate.
+
+    Runs that have no learning rate, because they train nothing, are those of the study. Raises ConfigError where no run
+    has one. For a process that has imported the runner.
+    """
+    runner = load_runner(planned.runner)
+    stages, arms, costs = Stages(runner), list[PlannedArm](), {}
+    for factor in rates.factors:
+        for arm in planned.plan.arms:
+            runs = []
+            for run in arm.runs[: rates.seeds]:
+                config = runner.config.from_dict(planned.configs[run.key])
+                changes = {path: config.get(path) * factor for path in runner.rate_fields(config)}
+                runs.append(stages.planned(config.override(changes), run.seed, arm.name))
+            name = rate_arm(arm.name, factor)
+            arms.append(PlannedArm(name, arm.levels, tuple(runs)))
+            costs[name] = planned.costs[arm.name]
+    own = planned.plan.by_key()
+    if all(run.key in own for arm in arms for run in arm.runs):
+        raise ConfigError("no run of this study has a learning rate to vary; give --rates 0", f"study {planned.study}")
+    for stage in stages.stages.values():
+        costs[stage.name] = next(planned.costs[one.name] for one in planned.plan.stages if one.key == stage.key)
+    plan = replace(
+        planned.plan, study=rates_group(planned.study), arms=tuple(arms), stages=tuple(stages.stages.values()),
+        baseline=arms[0].name, design="", factors={}, contrasts=None, effects=None, answer=None, looks=None, rates=None,
+        retention=(), published=None, tuning=None, references=(),
+    )  # fmt: skip
+    return PlannedStudy(plan, stages.configs, costs, planned.runner, sources=planned.sources)
+
+
+def rate_arm(arm: str, factor: float) -> str:
+    """Returns what an arm is called at a factor of its learning rate."""
+    return f"{arm} rate=x{factor:g}"
+
+
+def measure_rates(runs: Path, planned: PlannedStudy, settings: LaunchSettings, console: Console) -> bool:
+    """Trains the runs at other learning rates that the plan states and that have not ended, and writes their values
+    beside the plan. Returns whether there are any; prints why runs have no value.
+
+    Raises Stopped where a signal stopped the runs: the same command resumes them.
+    """
+    from ablations.training import survey_to_train, train_left
+
+    rates = planned.plan.rates
+    if rates is None:
+        return False
+    scaled = call_forked(planned.runner, plan_rates, planned, rates)
+    train_left(scaled, runs, survey_to_train(scaled, runs, settings), settings, console)
+    values = tuple(_values(runs, planned, scaled, rates))
+    write_rates(runs, planned.folder, RateValues(planned.metric, values))
+    for run in values:
+        if run.missing:
+            text = f"{rate_arm(run.arm, run.factor)}, seed {run.seed}: {run.missing}"
+            console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    return True
+
+
+def _values(runs: Path, planned: PlannedStudy, scaled: PlannedStudy, rates: PlannedRates) -> Iterator[RateRun]:
+    """Yields each run at another rate with its value, or why it has none."""
+    scaled_arms = {arm.name: arm for arm in scaled.plan.arms}
+    for factor in rates.factors:
+        for arm in planned.plan.arms:
+            for own, run in zip(arm.runs, scaled_arms[rate_arm(arm.name, factor)].runs, strict=False):
+                record, note = read_record(runs / run.key)
+                begun = RateRun(arm.name, run.seed, factor, own.key, run.key)
+                if record is None:
+                    yield replace(begun, missing=note or "not run")
+                elif record.outcome != "finished":
+                    yield replace(
+                        begun, missing=f"{record.outcome}: {record.reason}" if record.reason else record.outcome
+                    )
+                else:
+                    yield replace(begun, value=record.value(planned.metric))
