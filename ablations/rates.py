@@ -1,13 +1,10 @@
-"""Measures the arms of a study at other learning rates, after its runs: whether a verdict depends on the rate."""
+"""Plans the arms of a study at other learning rates, and keeps their values: whether a verdict depends on the rate."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from rich.console import Console
 
 from ablations.plan import PlannedStudy
 from ablations.stages import Stages
@@ -17,12 +14,8 @@ from lit_transformers.records.rate_values import RateRun, RateValues, write_rate
 from lit_transformers.records.study_folder import rates_group
 from lit_transformers.runner import load_runner
 from sweeps.ledger.run_records import read_record
-from sweeps.process.call import call_forked
 
-if TYPE_CHECKING:
-    from ablations.training import LaunchSettings
-
-__all__ = ["measure_rates", "plan_rates"]
+__all__ = ["keep_rates", "plan_rates"]
 
 
 def plan_rates(planned: PlannedStudy, rates: PlannedRates) -> PlannedStudy:
@@ -61,26 +54,15 @@ def rate_arm(arm: str, factor: float) -> str:
     return f"{arm} rate=x{factor:g}"
 
 
-def measure_rates(runs: Path, planned: PlannedStudy, settings: LaunchSettings, console: Console) -> bool:
-    """Trains the runs at other learning rates that the plan states and that have not ended, and writes their values
-    beside the plan. Returns whether there are any; prints why runs have no value.
+def keep_rates(runs: Path, planned: PlannedStudy, scaled: PlannedStudy, rates: PlannedRates) -> Iterator[str]:
+    """Writes the values of the runs at other learning rates beside the plan, and yields why runs have none.
 
-    Raises Stopped where a signal stopped the runs: the same command resumes them.
-    """
-    from ablations.training import survey_to_train, train_left
-
-    rates = planned.plan.rates
-    if rates is None:
-        return False
-    scaled = call_forked(planned.runner, plan_rates, planned, rates)
-    train_left(scaled, runs, survey_to_train(scaled, runs, settings), settings, console)
+    scaled: the study of ``plan_rates``."""
     values = tuple(_values(runs, planned, scaled, rates))
     write_rates(runs, planned.folder, RateValues(planned.metric, values))
     for run in values:
         if run.missing:
-            text = f"{rate_arm(run.arm, run.factor)}, seed {run.seed}: {run.missing}"
-            console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
-    return True
+            yield f"{rate_arm(run.arm, run.factor)}, seed {run.seed}: {run.missing}"
 
 
 def _values(runs: Path, planned: PlannedStudy, scaled: PlannedStudy, rates: PlannedRates) -> Iterator[RateRun]:

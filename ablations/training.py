@@ -15,7 +15,7 @@ from rich.console import Console
 from ablations.looks import arms_begun_anew, at_present_look, next_look
 from ablations.plan import PlannedStudy
 from ablations.plan_report import WrittenReport, write_report
-from ablations.rates import measure_rates
+from ablations.rates import keep_rates, plan_rates
 from ablations.study_context import keep_context
 from ablations.study_floors import missing_floors
 from lit_transformers.cli.console import SteadyConsole
@@ -41,6 +41,7 @@ __all__ = [
     "survey_to_train",
     "take_looks",
     "train_left",
+    "train_rates",
     "train_study",
     "warn",
 ]
@@ -210,7 +211,7 @@ def take_looks(
         is_late = settings.deadline is not None and time.monotonic() > settings.deadline
         later = None if is_late else _later_look(whole, written, until_decided)
         is_complete = later is None and not is_late and all(row.state.over for row in rows)
-        if is_complete and measure_rates(runs, planned, settings, console):
+        if is_complete and train_rates(planned, runs, settings, console):
             written = write_report(runs, written.plan, unmatched=unmatched)
         if later is None:
             written.print_to(report, full)
@@ -285,6 +286,22 @@ def train_left(
         return rows
     board = Board(console, planned.metric, labels=planned.plan.labels)
     return _trained(runs, rows, settings.options(planned, todo), settings, board)
+
+
+def train_rates(planned: PlannedStudy, runs: Path, settings: LaunchSettings, console: Console) -> bool:
+    """Trains the runs at other learning rates that the plan states and that have not ended, writes their values beside
+    the plan, and prints why runs have none. Returns whether the plan states any. Raises Stopped where a signal stopped
+    the runs: the same command resumes them."""
+    from sweeps.process.call import call_forked
+
+    rates = planned.plan.rates
+    if rates is None:
+        return False
+    scaled = call_forked(planned.runner, plan_rates, planned, rates)
+    train_left(scaled, runs, survey_to_train(scaled, runs, settings), settings, console)
+    for reason in keep_rates(runs, planned, scaled, rates):
+        console.print(reason, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    return True
 
 
 def launch_rows(

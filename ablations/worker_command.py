@@ -27,9 +27,8 @@ from ablations.options import (
     plan_for,
     request_of,
 )
-from ablations.rates import measure_rates
 from ablations.show import summary_line
-from ablations.training import LaunchSettings, limits_of, survey_to_train, train_left
+from ablations.training import LaunchSettings, limits_of, survey_to_train, train_left, train_rates
 from sweeps.live import Row, clock
 from sweeps.options import Runs, Storage
 
@@ -49,7 +48,7 @@ def worker(
         with ends_when_stopped():
             train_left(planned, runs, rows, settings, out)
             if all(row.state.over for row in rows):
-                measure_rates(runs, planned, settings, out)
+                train_rates(planned, runs, settings, out)
     finally:
         out.print(_worker_summary(rows, time.monotonic() - start), markup=False, highlight=False, soft_wrap=True)
     raise exit_of(row for row in rows if row.taken)

@@ -29,8 +29,8 @@ def rate_table(findings: Findings) -> Table:
     """Returns a table of the comparisons at other learning rates: the difference of each seed, and whether the verdict
     stands."""
     study, decimals = findings.study, findings.difference_decimals
-    found = at_rates(study, findings.comparisons)
-    names = name_comparisons(study.plan, [one.comparison for one in found])
+    compared = at_rates(study, findings.comparisons)
+    names = name_comparisons(study.plan, [one.comparison for one in compared])
     columns = (
         Column(names.heading("Comparison")),
         Column("Rate"),
@@ -42,9 +42,9 @@ def rate_table(findings: Findings) -> Table:
         Column("At this rate"),
     )
     rows = tuple(
-        (Cell(one.comparison.name, label=names.levels[one.comparison.name]), *_cells(findings, one)) for one in found
+        (Cell(one.comparison.name, label=names.levels[one.comparison.name]), *_cells(findings, one)) for one in compared
     )
-    missing = dict.fromkeys(text for one in found for text in one.missing)
+    missing = dict.fromkeys(text for one in compared for text in one.missing)
     notes = (NOTE, *(f"Missing at another rate: {text}." for text in missing))
     return Table("rates", "The comparisons at other learning rates", columns, rows, notes, findings.metric.title)
 
@@ -88,13 +88,13 @@ def rates_of_arms(findings: Findings) -> Table:
 def rate_sentence(findings: Findings) -> str:
     """Returns in a sentence whether the verdicts that answer the question stand at other learning rates; nothing where
     none was measured."""
-    found = [one for one in at_rates(findings.study, findings.primary) if one.standing or one.missing]
-    if not found:
+    rows = [one for one in at_rates(findings.study, findings.primary) if one.standing or one.missing]
+    if not rows:
         return ""
-    seeds = max(len(one.differences) for one in found)
+    seeds = max(len(one.differences) for one in rows)
     by_text: dict[str, list[str]] = {}
-    for factor in dict.fromkeys(one.factor for one in found):
-        group = [one for one in found if one.factor == factor]
+    for factor in dict.fromkeys(one.factor for one in rows):
+        group = [one for one in rows if one.factor == factor]
         by_text.setdefault("; ".join(_standings(findings, group)), []).append(rate_name(factor))
     text = ". ".join(f"At {' and '.join(rates)}: {standings}" for standings, rates in by_text.items())
     return f"{text} ({seeds} seed{'s' if seeds != 1 else ''} each)."

@@ -52,9 +52,9 @@ def test_a_verdict_stands_where_all_seeds_have_its_sign_and_reverses_where_none_
     study = study_with_rates(tmp_path, at)
     findings = find(study)
     assert [one.verdict for one in findings.comparisons] == ["worse"]
-    found = at_rates(study, findings.comparisons)
-    assert [one.standing for one in found] == ["stands", "open", "reverses", None]
-    assert found[0].differences == pytest.approx((0.2, 0.1)) and found[3].missing == ("memory=0, seed 0: nan",)
+    rows = at_rates(study, findings.comparisons)
+    assert [one.standing for one in rows] == ["stands", "open", "reverses", None]
+    assert rows[0].differences == pytest.approx((0.2, 0.1)) and rows[3].missing == ("memory=0, seed 0: nan",)
     sentence = rate_sentence(findings)
     assert sentence.startswith("At 0.25 times the learning rate: ") and sentence.endswith(
         "has no result (2 seeds each)."
