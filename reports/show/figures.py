@@ -37,6 +37,7 @@ from reports.show.effects import draw_effects
 from reports.show.markup import Html
 from reports.show.matrix import accuracies
 from reports.show.sections import excludes_zero
+from reports.show.seeds import draw_seeds
 from reports.show.style import STYLE, VARIABLES
 
 if TYPE_CHECKING:
@@ -132,6 +133,11 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
         if any(one.verdict == "unresolved" and excludes_zero(one) for one in comparisons):
             caption += " Verdicts allow for all comparisons, so an interval without zero may be unresolved."
         yield Drawing("differences", "Paired differences", caption, differences(findings, comparisons))
+    if study.plan.seeds > 1 and any(run.missing is None for run in study.runs):
+        caption = (
+            "The value of each seed: a dot each, from the first seed above to the last below. The line is the mean."
+        )
+        yield Drawing("seeds", "The value of each seed", caption, draw_seeds(findings))
     if points := cost_points(findings):
         caption = f"Quality, with one standard deviation over seeds, with cost; {RANKED}"
         if battery := findings.battery:

@@ -23,6 +23,7 @@ from reports.show.bleu_tests import bleu_tests
 from reports.show.forgetting import forgetting_table
 from reports.show.names import name_comparisons
 from reports.show.rates import rate_table, rates_of_arms
+from reports.show.seeds import seed_table
 from reports.show.tables import Cell, Column, Kind, Table, fixed
 from reports.show.tuned import tuned
 
@@ -93,6 +94,7 @@ def all_tables(findings: Findings) -> tuple[Table, ...]:
         matching(findings.study),
         tuned(findings.study, findings.decimals),
         intervals(findings),
+        seed_table(findings),
         left_out(findings.study),
     )
     return tuple(table for table in tables if table.rows)
