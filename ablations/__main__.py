@@ -300,13 +300,17 @@ def report(
 
 @app.command()
 def remark(study: Study, folder: PublishedIn = None, scale: Scale = "demo", changes: Set = None) -> None:
-    """Write the study's remarks on its results into its publication. Needs no run."""
+    """Write the study's remarks on its results, and what its pilot was, into its publication. Needs no run."""
     from reports.publish import publish_remarks
 
     path = catalog.find(study)
-    numbers = catalog.load(path).published
+    from ablations.ablation import Looks
+
+    ablation = catalog.load(path)
+    numbers, seeds = ablation.published, ablation.scale(scale).seeds or ablation.seeds
+    pilot = seeds.pilot if isinstance(seeds, Looks) else ""
     directory = publication_of(path, folder, scale, changes)
-    print_publication(publish_remarks(directory, numbers.remarks if numbers else {}))
+    print_publication(publish_remarks(directory, numbers.remarks if numbers else {}, pilot))
 
 
 @app.command()

@@ -165,15 +165,18 @@ class Looks(Checked):
 
     A study that was planned by looking at a pilot, its own earlier results or those of another recipe, begins at a seed
     that the pilot has not used: ``Looks(8, 16, first_seed=8)`` has the seeds 8 to 15, then 16 to 23. Results that were
-    looked at would otherwise count once more as evidence for what they suggested.
+    looked at would otherwise count once more as evidence for what they suggested. ``pilot`` says what the earlier seeds
+    were and what they changed; the report has it next to the results.
     """
 
     seeds: tuple[Positive, ...]
     first_seed: NonNegative = 0
+    pilot: str = ""
 
-    def __init__(self, *seeds: int, first_seed: int = 0) -> None:
+    def __init__(self, *seeds: int, first_seed: int = 0, pilot: str = "") -> None:
         object.__setattr__(self, "seeds", seeds)
         object.__setattr__(self, "first_seed", first_seed)
+        object.__setattr__(self, "pilot", pilot)
         self.__post_init__()
 
     def check(self) -> None:
@@ -225,6 +228,11 @@ class Resolved(NamedTuple):
     def first_seed(self) -> int:
         """The seed of the first run of every arm; those of the others follow it."""
         return self.seeds.first_seed if isinstance(self.seeds, Looks) else 0
+
+    @property
+    def pilot(self) -> str:
+        """What the seeds before the first one were."""
+        return self.seeds.pilot if isinstance(self.seeds, Looks) else ""
 
     @property
     def most_seeds(self) -> int:

@@ -51,7 +51,7 @@ def at_present_look(planned: PlannedStudy, runs: Path, seeds: int | None) -> Pla
         past = {arm.name: len(arm.runs) for arm in history.plan.arms} if history else {}
         past |= dict.fromkeys(history.anew if history else (), stated.planned[0])
         counts = {arm: min(past.get(arm, stated.planned[0]), most) for arm, most in counts.items()}
-    return planned.with_seeds(counts, LookPlan(stated.planned, earlier.taken if earlier else ()))
+    return planned.with_seeds(counts, replace(stated, taken=earlier.taken if earlier else ()))
 
 
 def arms_begun_anew(planned: PlannedStudy, runs: Path) -> list[str]:

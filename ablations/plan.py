@@ -368,7 +368,7 @@ def _plan(
         arms=tuple(PlannedArm(arm.name, arm.levels, runs[arm.name]) for arm in resolved.arms),
         stages=tuple(stages.stages.values()),
         rates=PlannedRates(tuple(ablation.rates.factors), ablation.rates.seeds) if ablation.rates else None,
-        looks=LookPlan(resolved.looks) if resolved.looks else None,
+        looks=LookPlan(resolved.looks, pilot=resolved.pilot) if resolved.looks else None,
         contrasts=_contrasts(ablation, resolved),
         effects=None if ablation.effects is None else tuple(ablation.effects),
         answer=tuple(ablation.answer) or None,

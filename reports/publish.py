@@ -49,17 +49,25 @@ def publish(runs: Path, folder: str, to: Path = PUBLISHED, replace: bool = False
     return to / name / REPORT
 
 
-def publish_remarks(directory: Path, remarks: Mapping[str, str]) -> Path:
-    """Puts the remarks of a study into its publication, in place of earlier ones, and returns the path of report.md.
+def publish_remarks(directory: Path, remarks: Mapping[str, str], pilot: str = "") -> Path:
+    """Puts the remarks of a study into its publication, in place of earlier ones, with what its ``pilot`` was, and
+    returns the path of report.md.
 
     No run is needed: of the results the first line alone changes. Raises ReportError where nothing is published there,
-    it has no numbers of a source, or a line of it is damaged, and OSError where it cannot be written.
+    it has neither numbers of a source nor a pilot, or a line of it is damaged, and OSError where it cannot be written.
     """
     study = _read_published(directory)
     published_numbers = study.plan.published
-    if published_numbers is None:
+    looks = study.plan.looks
+    if looks is not None and pilot:
+        study = dataclasses.replace(
+            study, plan=dataclasses.replace(study.plan, looks=dataclasses.replace(looks, pilot=pilot))
+        )
+    elif published_numbers is None:
         raise ReportError(f"{directory}: its source has no published numbers, so that there is nothing to remark on")
-    plan = dataclasses.replace(study.plan, published=dataclasses.replace(published_numbers, remarks=remarks))
+    if published_numbers is not None:
+        published_numbers = dataclasses.replace(published_numbers, remarks=remarks)
+    plan = dataclasses.replace(study.plan, published=published_numbers)
     return _publish_again(dataclasses.replace(study, plan=plan), directory)
 
 

@@ -55,7 +55,7 @@ ABLATION = Ablation(
         },
     ),
     scales={
-        "demo": Scale(seeds=Looks(4, 8, first_seed=1)),
+        "demo": Scale(seeds=Looks(4, 8, first_seed=1, pilot="seed 0 was a pilot, by which the recipe was chosen")),
         "gpu": Scale(overrides=dict(BOOKS_GPU) | PAIRS | {"data.evaluation.pairs": 1000}),
         "paper": Scale(overrides=dict(BERT_BASE) | PAIRS | {"data.evaluation.pairs": 1000}, seeds=1),
     },

@@ -33,7 +33,7 @@ ABLATION = Ablation(
         ],
     ),
     scales={
-        "demo": Scale(seeds=Looks(4, 8, first_seed=1)),
+        "demo": Scale(seeds=Looks(4, 8, first_seed=1, pilot="seed 0 was a pilot, by which the recipe was chosen")),
         "gpu": Scale(overrides=ELECTRA_GPU),
         "paper": Scale(overrides=ELECTRA_BASE, seeds=1),
     },

@@ -39,7 +39,7 @@ ABLATION = Ablation(
     ),
     scales={
         "demo": Scale(
-            seeds=Looks(8, 16, first_seed=4),  # seeds 0 to 3 were a pilot
+            seeds=Looks(8, 16, first_seed=4, pilot="seeds 0 to 3 were a pilot"),
             margin=MASKED_MARGIN,
             leave_out={"noise=whole_words": "each word is one symbol there"},
         ),

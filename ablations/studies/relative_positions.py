@@ -8,6 +8,8 @@ from lit_transformers.encodings import ShawConfig
 
 SELDOM = {"positions=shaw_keys_only": "left to gpu", "positions=learned_per_layer": "left to gpu"}
 
+PILOT = "the first plan (seeds 0 to 7) left comparisons open that more seeds would decide"
+
 ABLATION = Ablation(
     question="Which encoding of positions serves a recurrent language model best?",
     source=Source("Dai et al. 2019; Shaw et al. 2018", arxiv="1901.02860", table="7"),
@@ -40,7 +42,7 @@ ABLATION = Ablation(
     scales={
         "demo": Scale(
             overrides=LAGS,
-            seeds=Looks(4, 8, 16, first_seed=8),
+            seeds=Looks(4, 8, 16, first_seed=8, pilot=PILOT),
             leave_out=SELDOM,
             margin=Margin(0.03, "less than a tenth of the gain from the lag beyond a segment"),
         ),

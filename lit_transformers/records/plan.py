@@ -287,11 +287,12 @@ class LookPlan:
     """The looks of a study, each by the number of seeds that an arm has at it at most, ascending.
 
     planned: those stated before the first one. taken: those whose results have been reported; one that is not among the
-    planned ones was added by hand.
+    planned ones was added by hand. pilot: what the seeds before the first one were: a pilot, or an earlier plan.
     """
 
     planned: tuple[int, ...]
     taken: tuple[int, ...] = ()
+    pilot: Annotated[str, IF_ANY] = ""
 
 
 @dataclass(frozen=True)

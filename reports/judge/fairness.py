@@ -101,9 +101,18 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
     yield "Tuning", _tuning(study)
     yield "Selection", _selection(study)
     yield "Stopped early", _stopped_early(study)
+    yield "Before these seeds", _pilot(study)
     yield "Hardware", "; ".join(environments(study, "hardware"))
     yield "Code", "; ".join(_code(study))
     yield "Repeated", "; ".join(repetitions(study.reproductions))
+
+
+def _pilot(study: Study) -> str:
+    """Returns what the seeds before the first one of a study were, or that it does not say."""
+    looks, first = study.plan.looks, min((run.seed for run in study.runs), default=0)
+    if looks is None or not first:
+        return ""
+    return looks.pilot.rstrip(".") or f"seeds 0 to {first - 1}, of which the study does not say what they were"
 
 
 def _stages(study: Study) -> Iterator[str]:

@@ -12,7 +12,9 @@ from reports.show.tables import Cell, Column, Table, fixed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_seeds", "seed_table"]
+__all__ = ["SEEDS_CAPTION", "draw_seeds", "seed_table"]
+
+SEEDS_CAPTION = "The value of each seed: a dot each, from the first seed above to the last below. The line is the mean."
 
 MOST = 64
 """The most seeds of an arm whose values a table has; results.jsonl has all."""

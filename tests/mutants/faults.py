@@ -10771,4 +10771,20 @@ FAULTS = (
         "rates=None",
         (f"{RATES}a_verdict_stands_where_all_seeds_have_its_sign_and_reverses_where_none_has",),
     ),
+    Fault(
+        "pilot",
+        "a report says nothing of the seeds before its own",
+        "reports/judge/fairness.py",
+        'yield "Before these seeds", _pilot(study)',
+        'yield "Before these seeds", ""',
+        ("tests/ablations/test_looks.py::test_a_study_that_a_pilot_planned_has_seeds_of_its_own_and_keeps_them",),
+    ),
+    Fault(
+        "seeds",
+        "a run that diverged has no mark among the values of its seeds",
+        "reports/show/seeds.py",
+        'return "diverged" if run.diverged else "missing"',
+        'return "missing"',
+        ("tests/reports/test_report_figures.py::test_every_seed_is_a_dot_and_what_diverged_is_counted",),
+    ),
 )

@@ -13,12 +13,14 @@ import pytest
 from study_on_disk import BYTES, name_of, product_arms, write_plan, write_product, write_run
 
 from lit_transformers.records.plan import Metric
+from lit_transformers.records.record import NOT_A_NUMBER
 from reports.judge.findings import Findings
 from reports.read.study import load_study
 from reports.report import find
 from reports.show.charts import Point, cost_against_quality, differences
 from reports.show.curves import band, learning_curves, load_curves, load_further
 from reports.show.figures import drawings
+from reports.show.seeds import draw_seeds, seed_table
 from reports.show.style import spread
 
 
@@ -153,3 +155,18 @@ def test_ratios_have_ticks_that_can_be_read(tmp_path: Path) -> None:
     (panel,) = differences(findings, findings.comparisons).axes
     marks = [panel.xaxis.get_major_formatter()(place) for place in panel.get_xticks()]
     assert panel.get_xscale() == "log" and len(marks) > 2 and all(float(mark) > 0 for mark in marks)
+
+
+def test_every_seed_is_a_dot_and_what_diverged_is_counted(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.2}, seeds=4)
+    arm = "recurrence=off positions=relative"
+    write_run(tmp_path, arm, 1, [1.0] * 10, outcome="failed", reason=NOT_A_NUMBER, metrics={})
+    findings = find(load_study(tmp_path, "xl_recurrence"))
+    panel = draw_seeds(findings).axes[0]
+    dots = [line for line in panel.lines if line.get_marker() == "o"]
+    number = findings.study.arm_names.index(arm)
+    assert len(dots[number].get_xdata()) == 3
+    assert sorted(dots[number].get_xdata()) == sorted(run.value for run in findings.study.finished(arm))
+    assert [text.get_text() for text in panel.texts] == ["1 diverged"]
+    values = str(seed_table(findings).rows[number][1].value)
+    assert values.startswith("0: ") and ", 1: diverged, 2: " in values and values.count(":") == 4

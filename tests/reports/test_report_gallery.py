@@ -33,7 +33,7 @@ from reports.show.effects import draw_effects
 from reports.show.overview import answers, findings_of, further, not_judged, open_comparisons
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
-PNGS = ("differences.png", "learning_curves.png")
+PNGS = ("differences.png", "learning_curves.png", "seeds.png")
 CONTRAST = [{"name": "recurrence on vs off", "arm": ON, "against": OFF}]
 
 

@@ -79,7 +79,7 @@ def test_a_report_is_its_files_the_same_for_the_same_records_and_printed_to_a_co
     assert "(learning_curves.png)" in page and "(differences.svg)" in page
     directory = tmp_path / "studies" / "xl_recurrence" / "report"
     names = {"results.jsonl", "report.md", "report.csv", "report.tex", "page.html"} | {
-        f"{figure}.{ending}" for figure in ("learning_curves", "differences") for ending in ("png", "svg")
+        f"{figure}.{ending}" for figure in ("learning_curves", "differences", "seeds") for ending in ("png", "svg")
     }
     assert set(contents(directory)) == names
     write_report(tmp_path, "xl_recurrence", out=tmp_path / "again")

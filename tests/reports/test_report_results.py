@@ -18,6 +18,7 @@ from reports.read.results import read_results, write_results
 from reports.read.study import Study, load_study
 from reports.report import find, markdown, render
 from reports.show.sections import all_tables
+from reports.show.seeds import SEEDS_CAPTION
 
 ON, _, OFF, _ = map(name_of, product_arms())
 
@@ -66,6 +67,7 @@ def test_the_report_from_runs_equals_the_report_from_results_byte_for_byte(tmp_p
         "learning_curves": "Learning curves: mean over seeds, of up to 8 arms with a band from the least to the "
         "greatest.",
         "differences": "Paired differences with their 95 % intervals.",
+        "seeds": SEEDS_CAPTION,
     }
     assert "was damaged" in page.read_text()
     assert markdown(findings, all_tables(findings), figures) == page.read_text()
