@@ -18,6 +18,7 @@ from ablations.plan import PlannedStudy, Request, make_plan
 from ablations.training import Stopped, err
 from lit_transformers.cli.completion import completed_from
 from lit_transformers.cli.console import SteadyConsole
+from lit_transformers.wandb_target import PROJECT, WandbMode
 from sweeps.ledger.ticket import State
 from sweeps.live import Row
 
@@ -98,8 +99,20 @@ MemoryPerRun = Annotated[
     ),
 ]
 Wandb = Annotated[
-    Literal["disabled", "offline", "online"],
-    typer.Option("--wandb", help="Log every run to Weights & Biases; takes about a second per run."),
+    WandbMode,
+    typer.Option("--wandb", help="Log every run to Weights & Biases; online needs a key and the network at the start."),
+]
+Project = Annotated[
+    str | None,
+    typer.Option("--project", help="The project on W&B.", show_default=f"WANDB_PROJECT, else {PROJECT}"),
+]
+Entity = Annotated[
+    str | None,
+    typer.Option("--entity", help="The user or team on W&B.", show_default="WANDB_ENTITY, else your own"),
+]
+Tags = Annotated[
+    str | None,
+    typer.Option("--tags", metavar="A,B", help="Tags of every run on W&B.", show_default="WANDB_TAGS"),
 ]
 WithMixer = Annotated[
     bool,

@@ -10,13 +10,16 @@ import typer
 from ablations.options import (
     TRIALS,
     Device,
+    Entity,
     MemoryLimit,
     MemoryPerRun,
+    Project,
     Retry,
     Scale,
     Seeds,
     Set,
     Study,
+    Tags,
     Threads,
     TimeLimit,
     Wandb,
@@ -30,6 +33,7 @@ from ablations.options import (
 from ablations.training import LaunchSettings, Stopped, launch_rows, limits_of, take_looks
 from lit_transformers.config import ConfigError
 from lit_transformers.records.study_folder import search_group
+from lit_transformers.wandb_target import wandb_target
 from sweeps.live import Board, Row
 from sweeps.object_store import address_of
 from sweeps.options import Runs, Storage
@@ -55,7 +59,7 @@ def tune(
     changes: Set = None, seeds: Seeds = None, device: Device = None, workers: Workers = None, threads: Threads = None,
     with_mixer_space: WithMixer = False, prune: Prune = True, retry_failed: Retry = False, wandb: Wandb = "disabled",
     storage: Storage = None, time_limit: TimeLimit = None, memory_limit: MemoryLimit = None,
-    memory_per_run: MemoryPerRun = None,
+    memory_per_run: MemoryPerRun = None, project: Project = None, entity: Entity = None, tags: Tags = None,
 ) -> None:  # fmt: skip
     """Tune every arm with the same budget, then train the winners over the study's seeds and report.
 
@@ -79,7 +83,8 @@ def tune(
     if tokens and not all(arm.price for arm in tuning.arms):
         raise ConfigError("the tokens of its runs are not known; give a number of --trials", "--tokens")
     limits = limits_of(time_limit, memory_limit, memory_per_run)
-    settings = LaunchSettings(workers, threads, limits, retry_failed, wandb, storage=storage)
+    target = wandb_target(wandb, project, entity, tags)
+    settings = LaunchSettings(workers, threads, limits, retry_failed, target, storage=storage)
     options = settings.options(tuning.planned, len(tuning.arms))
     options = options._replace(group=search_group(tuning.planned.folder))
 

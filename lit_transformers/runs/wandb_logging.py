@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lightning as L
 import torch
@@ -34,6 +34,7 @@ from lit_transformers.runs.environment import peak_memory
 from lit_transformers.training.callbacks import Curves
 from lit_transformers.training.ranks import is_first_rank
 from lit_transformers.training.training_log import values_of_update
+from lit_transformers.wandb_target import PROJECT, TAG_LETTERS, WandbMode, WandbTarget
 
 if TYPE_CHECKING:
     import wandb
@@ -58,14 +59,23 @@ class WandbConfig(NamedTuple):
     """Whether and where a run is sent. It changes no number, so it is no part of a run's config or key.
 
     study: the folder of its plan, shown as the group; arm: as the job type. Both are tags too. levels: the arm's level
-    of every factor, which are keys of the run's config there, below factors.
+    of every factor, which are keys of the run's config there, below factors. entity and tags as of a target.
     """
 
-    mode: Literal["disabled", "offline", "online"] = "offline"
-    project: str = "lit-transformers"
+    mode: WandbMode = "offline"
+    project: str = PROJECT
     study: str | None = None
     arm: str | None = None
     levels: Mapping[str, str] = {}
+    entity: str | None = None
+    tags: tuple[str, ...] = ()
+
+    @classmethod
+    def at(
+        cls, target: WandbTarget, study: str | None = None, arm: str | None = None, levels: Mapping[str, str] = {}
+    ) -> WandbConfig:
+        """Returns how a run is sent to a target."""
+        return cls(target.mode, target.project, study, arm, levels, target.entity, target.tags)
 
     @property
     def sends(self) -> bool:
@@ -260,15 +270,17 @@ def _start(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbR
         x_save_requirements=False,
         init_timeout=CONNECT_SECONDS,
     )
+    tags = (wandb_config.study, wandb_config.arm, *wandb_config.tags)
     run = wandb.init(
         project=wandb_config.project,
+        entity=wandb_config.entity,
         mode=wandb_config.mode,
         dir=directory,
         id=record.key,
         name=f"{wandb_config.arm or 'run'}-{record.seed}-{record.key[:KEY_LETTERS]}",
         group=wandb_config.study,
         job_type=wandb_config.arm,
-        tags=[tag for tag in (wandb_config.study, wandb_config.arm) if tag],
+        tags=[*dict.fromkeys(tag[:TAG_LETTERS] for tag in tags if tag)],
         config={
             **record.config,
             "factors": dict(wandb_config.levels),

@@ -30,7 +30,9 @@ from lit_transformers.training.reporting import Progress
 
 pytestmark = pytest.mark.slow
 
-OFFLINE = WandbConfig("offline", study="xl_memory", arm="memory 8", levels={"memory": "8"})
+OFFLINE = WandbConfig(
+    "offline", study="xl_memory", arm="memory 8", levels={"memory": "8"}, entity="team", tags=("mine",)
+)
 UPDATES = (*wandb_logging.UPDATES, wandb_logging.MEMORY)
 KEY = "0123456789" * 4
 
@@ -202,9 +204,9 @@ def test_wandb_shows_the_run_its_config_its_curves_and_its_end(sent: SentRun) ->
     record = sent.record
     (path,) = files(sent.directory)
     run = header(path)
-    assert (run.run_id, run.project) == (record["key"], "lit-transformers")
+    assert (run.run_id, run.project, run.entity) == (record["key"], "lit-transformers", "team")
     assert run.display_name == f"memory 8-{record['seed']}-{record['key'][:8]}"
-    assert (run.run_group, run.job_type, list(run.tags)) == ("xl_memory", "memory 8", ["xl_memory", "memory 8"])
+    assert (run.run_group, run.job_type, [*run.tags]) == ("xl_memory", "memory 8", ["xl_memory", "memory 8", "mine"])
     logged_config = {update.key: json.loads(update.value_json) for update in run.config.update}
     assert {name: logged_config[name] for name in record["config"]} == record["config"]
     assert logged_config["factors"] == {"memory": "8"}
@@ -274,8 +276,10 @@ def test_a_run_that_is_over_is_sent_from_its_files(unsent: Path, tmp_path: Path)
     directory = shutil.copytree(unsent, tmp_path / "run")
     assert not files(directory)
     record = json.loads((directory / "record.json").read_text())
-    upload_finished_run(OFFLINE, directory, parse_record(record))
+    study = "two--" + "training.steps=20" * 9
+    upload_finished_run(OFFLINE._replace(study=study), directory, parse_record(record))
     (path,) = files(directory)
+    assert header(path).run_group == study and study.startswith(header(path).tags[0])
     assert header(path).run_id == record["key"] and last_summary(path)["outcome"] == "finished"
     assert curves(path) == written_curves(directory)
 

@@ -51,6 +51,7 @@ SECRETS = (
     "tests/sweeps/test_slurm.py::"
     "test_a_rank_that_does_not_know_the_secret_is_not_let_in_and_a_silent_client_not_waited_for"
 )
+CONNECTION = "tests/sweeps/test_wandb_connection.py::test_"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
 DEFORMER = "tests/contracts/test_deformer.py::test_"
 UNPADDED = "tests/contracts/test_unpadded.py::test_"
@@ -10708,8 +10709,51 @@ FAULTS = (
     ),
     Fault(
         "wandb",
+        "runs are sent online without a look at the host",
+        "ablations/training.py",
+        "    require_connection(settings.wandb)\n",
+        "",
+        (f"{CONNECTION}without_a_network_nothing_is_trained[run]",),
+    ),
+    Fault(
+        "wandb",
+        "a key that the host does not know is accepted",
+        "sweeps/wandb/connection.py",
+        "if key and not viewer:",
+        "if False:",
+        (f"{CONNECTION}a_host_that_takes_no_runs_is_named_with_the_way_out",),
+    ),
+    Fault(
+        "wandb",
+        "the variables of wandb are not obeyed",
+        "lit_transformers/wandb_target.py",
+        'os.environ.get(variable, "")',
+        '""',
+        (
+            f"{CONNECTION}options_win_over_variables_and_these_over_defaults",
+            f"{CONNECTION}an_agent_sends_its_run_to_the_sweeps_project",
+        ),
+    ),
+    Fault(
+        "wandb",
+        "the process of a run sends it to the default project",
+        "sweeps/process/order.py",
+        "WandbConfig.at(order.wandb, ",
+        "WandbConfig.at(order.wandb._replace(project=WandbTarget().project), ",
+        (f"{CONNECTION}a_runs_process_receives_the_target",),
+    ),
+    Fault(
+        "wandb",
+        "a run of a study with a long folder is not sent",
+        "lit_transformers/runs/wandb_logging.py",
+        "tag[:TAG_LETTERS] for",
+        "tag for",
+        ("tests/lit_transformers/test_wandb_logging.py::test_a_run_that_is_over_is_sent_from_its_files",),
+    ),
+    Fault(
+        "wandb",
         "a key is looked up under the former name of the host",
-        "sweeps/wandb/dashboard.py",
+        "sweeps/wandb/connection.py",
         "read_netrc_auth(host=settings.base_url)",
         'read_netrc_auth(host="https://api.example.org")',
         ("tests/sweeps/test_agent.py::test_a_key_is_looked_up_as_wandb_itself_does",),
