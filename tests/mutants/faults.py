@@ -51,6 +51,7 @@ SECRETS = (
     "tests/sweeps/test_slurm.py::"
     "test_a_rank_that_does_not_know_the_secret_is_not_let_in_and_a_silent_client_not_waited_for"
 )
+SENT = "tests/lit_transformers/test_wandb_logging.py::test_a_run_that_was_"
 CONNECTION = "tests/sweeps/test_wandb_connection.py::test_"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
 DEFORMER = "tests/contracts/test_deformer.py::test_"
@@ -10741,6 +10742,30 @@ FAULTS = (
         "WandbConfig.at(order.wandb, ",
         "WandbConfig.at(order.wandb._replace(project=WandbTarget().project), ",
         (f"{CONNECTION}a_runs_process_receives_the_target",),
+    ),
+    Fault(
+        "wandb",
+        "a resumed run shows no learning rate before its resumption",
+        "lit_transformers/runs/wandb_logging.py",
+        "points += [] if self.has_begun else self.curves.updates",
+        "points += []",
+        (f"{SENT}stopped_and_killed_shows_all_its_points_under_one_id",),
+    ),
+    Fault(
+        "wandb",
+        "a resumed run sends its earlier updates twice",
+        "lit_transformers/training/callbacks.py",
+        'self.updates = [(step, name, value) for step, name, value in state.get("updates", [])]',
+        'self.updates += [(step, name, value) for step, name, value in 2 * state.get("updates", [])]',
+        (f"{SENT}stopped_and_killed_shows_all_its_points_under_one_id",),
+    ),
+    Fault(
+        "wandb",
+        "a run that is sent from its files has no learning rate",
+        "lit_transformers/runs/wandb_logging.py",
+        "        rows += _rows(directory / SENT_UPDATES)\n",
+        "",
+        (f"{SENT}stopped_and_killed_shows_all_its_points_under_one_id",),
     ),
     Fault(
         "wandb",
