@@ -118,6 +118,9 @@ WithMixer = Annotated[
     bool,
     typer.Option("--with-mixer-space", help="Also search the knobs of an arm's mixer: windows, ranks, blocks."),
 ]
+Prune = Annotated[
+    bool, typer.Option("--prune/--no-prune", help="End a trial early if it lags behind the median of earlier trials.")
+]
 TRIALS = 12
 """Trials of each arm, where nothing else is asked for."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from ablations.options import (
     MemoryLimit,
     MemoryPerRun,
     Project,
+    Prune,
     Retry,
     Scale,
     Seeds,
@@ -49,8 +51,11 @@ Tokens = Annotated[
     int | None,
     typer.Option("--tokens", metavar="N", min=1, help="Training tokens per arm. Pruned trials leave tokens to others."),
 ]
-Prune = Annotated[
-    bool, typer.Option("--prune/--no-prune", help="End a trial early if it lags behind the median of earlier trials.")
+FromWandb = Annotated[
+    bool,
+    typer.Option(
+        "--from-wandb", help="Train no trial: take those that agents of W&B sweeps have done in the folder of runs."
+    ),
 ]
 
 
@@ -60,17 +65,23 @@ def tune(
     with_mixer_space: WithMixer = False, prune: Prune = True, retry_failed: Retry = False, wandb: Wandb = "disabled",
     storage: Storage = None, time_limit: TimeLimit = None, memory_limit: MemoryLimit = None,
     memory_per_run: MemoryPerRun = None, project: Project = None, entity: Entity = None, tags: Tags = None,
+    from_wandb: FromWandb = False,
 ) -> None:  # fmt: skip
     """Tune every arm with the same budget, then train the winners over the study's seeds and report.
 
     Each arm searches the same space (learning rate, warm-up, dropout) by TPE on the validation split. The report uses
-    the test split. Stop at any time: the same command resumes.
+    the test split. Stop at any time: the same command resumes. With --from-wandb, the search was done by agents of the
+    sweeps that python -m ablations wandb STUDY --method bayes has written.
     """
     from ablations.show import tuning_table
     from ablations.tuning import prepare, tuned_plan
+    from lit_transformers.runner import load_runner
+    from sweeps.tuning.recorded_trials import recorded_results
     from sweeps.tuning.search import Budget
     from sweeps.tuning.tune import tune as search
 
+    if from_wandb and tokens:
+        raise ConfigError("W&B's sweeps have a budget of trials; leave it out", "--tokens")
     if trials and tokens:
         raise ConfigError("a budget is of trials or of tokens, not of both", "--trials")
     if storage is None and address_of(runs):
@@ -91,9 +102,15 @@ def tune(
     def launch_trials(rows: list[Row], options: Options) -> Summary:
         return launch_rows(runs, rows, options, settings, Board(out, options.metric))
 
-    results, stopped_by = search(
-        runs, storage, tuning.planned.study, tuning.arms, tuning.goal, budget, options, launch_trials, prune=prune
-    )  # fmt: skip
+    if from_wandb:
+        runner, stopped_by = load_runner(tuning.planned.runner), None
+        results, count = recorded_results(runs, tuning.arms, tuning.goal, runner, trials)
+        budget, tuning = Budget(count), replace(tuning, from_wandb=True)
+        out.print(f"the first {count} trials of each arm count, so that all have the same budget", highlight=False)
+    else:
+        results, stopped_by = search(
+            runs, storage, tuning.planned.study, tuning.arms, tuning.goal, budget, options, launch_trials, prune=prune
+        )  # fmt: skip
     out.print(tuning_table(tuning.goal.metric, results, tuning.planned.plan.labels))
     with ends_when_stopped():
         if stopped_by is not None:

@@ -30,6 +30,7 @@ class PreparedTuning:
     """A study prepared for tuning: its plan without tuning, its arms with their search spaces, and the goal.
 
     typed: the study as the command line names it. own: whether the space that an arm's mixer declares is searched, too.
+    from_wandb: whether agents of W&B have done the trials.
     """
 
     planned: PlannedStudy
@@ -39,6 +40,7 @@ class PreparedTuning:
     goal: TuningGoal
     typed: str
     own: bool
+    from_wandb: bool = False
 
 
 def prepare(study: str, request: Request, runs: Path = Path("runs"), *, own: bool = False) -> PreparedTuning:
@@ -79,6 +81,7 @@ def tuned_plan(
     tune_command = ["python", "-m", "ablations", "tune", tuning.typed, *tuning.request.arguments()]
     tune_command += ["--trials", str(budget.trials)] if budget.trials else ["--tokens", str(budget.tokens)]
     tune_command += ["--with-mixer-space"] if tuning.own else []
+    tune_command += ["--from-wandb"] if tuning.from_wandb else []
     plan = replace(planned.plan, study=f"{study}_tuned")
     report_command = ["python", "-m", "reports", "report", plan.folder]
     plan = replace(

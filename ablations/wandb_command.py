@@ -14,6 +14,7 @@ from ablations.options import (
     Device,
     Entity,
     Project,
+    Prune,
     Scale,
     Seeds,
     Set,
@@ -54,9 +55,13 @@ Mode = Annotated[
 def wandb(
     study: Study, method: Method = "grid", trials: Trials = TRIALS, runs: Runs = Path("runs"), scale: Scale = "demo",
     changes: Set = None, seeds: Seeds = None, device: Device = None, with_mixer_space: WithMixer = False,
-    project: Project = None, entity: Entity = None, tags: Tags = None,
+    prune: Prune = True, project: Project = None, entity: Entity = None, tags: Tags = None,
 ) -> None:  # fmt: skip
-    """Write the study as W&B sweeps, whose agents run python -m ablations agent. Needs no network and no key."""
+    """Write the study as W&B sweeps, whose agents run python -m ablations agent. Needs no network and no key.
+
+    After a search, python -m ablations tune STUDY --from-wandb trains the winners over the study's seeds and reports.
+    """
+    from sweeps.tuning.tune import validations
     from sweeps.wandb.sweep import agent_command, file_name, grid, search, write_sweep
 
     request = request_of(scale, changes, seeds, device)
@@ -75,9 +80,18 @@ def wandb(
         tuning = _prepare_tuning(study, request, runs, own=with_mixer_space)
         folder = _wandb_folder(runs, tuning.planned)
         metric = {"name": tuning.goal.metric, "goal": tuning.goal.direction}
-        command = agent_command([*words, "--search"], int(tuning.arms[0].config.get("training.devices")))
+        command = agent_command([*words, "--search"], _rank_count(tuning.planned))
         definitions = {
-            file_name(arm.name): search(tuning.planned.study, arm.name, arm.space, method, trials, metric, command)
+            file_name(arm.name): search(
+                tuning.planned.study,
+                arm.name,
+                arm.space,
+                method,
+                trials,
+                metric,
+                command,
+                validations(arm.config) if prune else None,
+            )
             for arm in tuning.arms
         }
         if tuning.planned.plan.retention:
@@ -87,6 +101,11 @@ def wandb(
         words = ["wandb", "sweep", "--project", target.project, *_entity_words(target), f"{folder / name}.yaml"]
         out.print(shlex.join(words), markup=False, highlight=False, soft_wrap=True)
     out.print("each prints the command of its agents: start as many as there are machines", highlight=False)
+    if method != "grid":
+        winners = ["python", "-m", "ablations", "tune", study, "--from-wandb", *request.arguments()]
+        winners += ["--with-mixer-space"] if with_mixer_space else []
+        out.print("after the search, train and report the winners:", highlight=False)
+        out.print(as_typed(winners, runs), markup=False, highlight=False, soft_wrap=True)
 
 
 def agent(

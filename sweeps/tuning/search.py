@@ -32,7 +32,7 @@ from lit_transformers.config import Plain, canonical_hash
 from lit_transformers.space import Choice, Knob
 from sweeps.ledger.storage import trial_id
 
-__all__ = ["ROUND", "Budget", "Outcome", "Search", "Trial"]
+__all__ = ["GRACE", "ROUND", "Budget", "Outcome", "Search", "Trial"]
 
 ROUND = 4
 """Trials that are proposed together. TPE loses little by not knowing the other three, and four workers are busy."""

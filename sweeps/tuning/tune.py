@@ -39,8 +39,11 @@ __all__ = [
     "SearchedArm",
     "TuningGoal",
     "TuningResult",
+    "outcome_of",
+    "ticket_of",
     "trial_config",
     "tune",
+    "validations",
 ]
 
 SELECTED_ON, REPORTED_ON = "validation", "test"
@@ -102,6 +105,12 @@ def trial_config(config: Config, values: Mapping[str, Plain]) -> Config:
     return config.override(changes | {SPLIT: SELECTED_ON} | dict(values))
 
 
+def validations(config: Config) -> int:
+    """Returns how often a trial of a config is validated."""
+    every: int = trial_config(config, {}).get(EVERY)
+    return int(config.get("training.steps")) // every
+
+
 def tune(
     runs: Path, storage: str | None, study: str, arms: Sequence[SearchedArm], goal: TuningGoal, budget: Budget,
     options: Options, launch: Launch, *, prune: bool = True,
@@ -118,7 +127,7 @@ def tune(
             proposed = [(arm, trial) for arm in arms for trial in rounds[arm.name]]
             if not proposed:
                 return [_tuning_result(arm, searches[arm.name]) for arm in arms], None
-            tickets = {(arm.name, trial.number): _ticket(arm, trial, runner) for arm, trial in proposed}
+            tickets = {(arm.name, trial.number): ticket_of(arm, trial, runner) for arm, trial in proposed}
             for arm, trial in proposed:
                 directory = tickets[arm.name, trial.number].directory(runs)
                 _set_bars(directory, searches[arm.name], trial, arm, goal, prune=prune)
@@ -129,7 +138,7 @@ def tune(
             for arm, trial in proposed:
                 row = rows_by_key[tickets[arm.name, trial.number].key]
                 if row.state.over and row.state != State.STOPPED:
-                    outcome = _outcome(runs, row, goal, arm)
+                    outcome = outcome_of(runs, row, goal, arm)
                     connection.ask(_outcome_report(searches[arm.name], trial, outcome))
             if summary.stopped_by is not None:
                 return [_tuning_result(arm, searches[arm.name]) for arm in arms], summary.stopped_by
@@ -181,7 +190,8 @@ def _outcome_report(search: Search, trial: Trial, outcome: Outcome) -> Callable[
     return lambda: search.tell(trial.number, outcome)
 
 
-def _ticket(arm: SearchedArm, trial: Trial, runner: Runner) -> Ticket:
+def ticket_of(arm: SearchedArm, trial: Trial, runner: Runner) -> Ticket:
+    """Returns the run of a trial, which says the values that it tries."""
     config = trial_config(arm.config, trial.values)
     levels = {path: str(value) for path, value in trial.values.items()}
     return Ticket(runner.run_key(config), f"{arm.name} #{trial.number}", SEED, config.to_dict(), levels)
@@ -205,7 +215,7 @@ def _set_bars(
             (directory / RECORD).unlink()
 
 
-def _outcome(runs: Path, row: Row, goal: TuningGoal, arm: SearchedArm) -> Outcome:
+def outcome_of(runs: Path, row: Row, goal: TuningGoal, arm: SearchedArm) -> Outcome:
     """Returns the outcome of a trial from the files of its run. A pruned run costs the tokens it had read by then."""
     directory, curve = row.ticket.directory(runs), _curve(row.ticket.directory(runs) / CURVES, goal.metric)
     record = read_record(directory).record

@@ -52,6 +52,7 @@ SECRETS = (
     "test_a_rank_that_does_not_know_the_secret_is_not_let_in_and_a_silent_client_not_waited_for"
 )
 SENT = "tests/lit_transformers/test_wandb_logging.py::test_a_run_that_was_"
+RECORDED = "tests/sweeps/test_recorded_trials.py::test_"
 CONNECTION = "tests/sweeps/test_wandb_connection.py::test_"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
 DEFORMER = "tests/contracts/test_deformer.py::test_"
@@ -10766,6 +10767,38 @@ FAULTS = (
         "        rows += _rows(directory / SENT_UPDATES)\n",
         "",
         (f"{SENT}stopped_and_killed_shows_all_its_points_under_one_id",),
+    ),
+    Fault(
+        "wandb",
+        "an arm with more trials at W&B has a larger budget",
+        "sweeps/tuning/recorded_trials.py",
+        "by_arm[arm.name][:count]",
+        "by_arm[arm.name]",
+        (f"{RECORDED}the_best_of_equally_many_trials_wins_in_every_arm",),
+    ),
+    Fault(
+        "wandb",
+        "runs that are no trials of a search win it",
+        "sweeps/tuning/recorded_trials.py",
+        "if trial_config(arm.config, values).to_dict() != run.config:",
+        "if False:",
+        (f"{RECORDED}the_best_of_equally_many_trials_wins_in_every_arm",),
+    ),
+    Fault(
+        "wandb",
+        "winners are chosen while agents are at work",
+        "sweeps/tuning/recorded_trials.py",
+        'if is_locked(run.directory / "lock"):',
+        "if False:",
+        (f"{RECORDED}a_search_that_is_not_over_has_no_winners",),
+    ),
+    Fault(
+        "wandb",
+        "sweeps of W&B end no trial early",
+        "sweeps/wandb/sweep.py",
+        "if first and first < (validations or 0):",
+        "if False:",
+        (f"{RECORDED}sweeps_end_trials_early_where_our_own_searches_do",),
     ),
     Fault(
         "wandb",
