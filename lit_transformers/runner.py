@@ -159,6 +159,7 @@ class Runner:
     the weights that the first stage of the run starts from and by those that the run ends with; None where it starts
     from none.
     cached_pass: returns what a run computes only if the cache of this machine has none; None if it caches nothing.
+    who_does_it: the fields that say on how many ranks and by how many processes a run is done, which are in no key.
     preload: computes once what every run would compute again, for the process from which runs are forked.
     """
 
@@ -185,6 +186,7 @@ class Runner:
     cached_pass: Callable[[Any], CachedPass | None] = no_cached_pass
     visible_context: Callable[[Any], Plain] = no_visible_context
     document_floors: Callable[[Any, str], Sequence[Reference]] = no_document_floors
+    who_does_it: Sequence[str] = ()
 
     def earlier(self, config: Any) -> list[Any]:
         """Returns the configs of all runs that have to be done before a run, each once and after those that it starts

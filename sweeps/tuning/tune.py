@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from lit_transformers.training.search_pruning import BARS, Bars
 from sweeps.launchers.local import Options, Summary
 from sweeps.ledger.lock import locked
 from sweeps.ledger.run_records import read_record
-from sweeps.ledger.storage import StorageConnection, find_address, open_storage
+from sweeps.ledger.storage import SEARCH, StorageConnection, find_search_address, open_storage
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Row
 from sweeps.survey import survey
@@ -120,7 +120,7 @@ def tune(
     A search that was stopped at any moment continues when it is called again. ``launch`` does the waiting rows.
     """
     runner = load_runner(options.runner)
-    with _searches(runs, storage, study, arms, goal) as (searches, connection):
+    with _searches(runs, storage, study, arms, goal, runner) as (searches, connection):
         while True:
             with locked(runs / "tuning.lock", LOCK_SECONDS):
                 rounds = {arm.name: connection.ask(_round_request(searches[arm.name], budget)) for arm in arms}
@@ -146,14 +146,14 @@ def tune(
 
 @contextmanager
 def _searches(
-    runs: Path, storage: str | None, study: str, arms: Sequence[SearchedArm], goal: TuningGoal
+    runs: Path, storage: str | None, study: str, arms: Sequence[SearchedArm], goal: TuningGoal, runner: Runner
 ) -> Iterator[tuple[dict[str, Search], StorageConnection]]:
-    """Opens every arm's search in the ledger's database; yields the searches by arm and the connection.
+    """Opens every arm's search in a database beside the ledger's; yields the searches by arm and the connection.
 
-    The name of a search holds a hash of all that it depends on except its budget, so that a change of the study, the
-    space or the metric begins another one.
+    The name of a search holds a hash of all that its numbers depend on except its budget, so that a change of the
+    study, the space or the metric begins another one, and another number of ranks or loader processes does not.
     """
-    address = find_address(storage, runs)
+    address = find_search_address(storage, runs)
     runs.mkdir(parents=True, exist_ok=True)
     connection = StorageConnection(address, PATIENCE)
     opened_storage = connection.ask(lambda: open_storage(address))
@@ -161,11 +161,11 @@ def _searches(
         searches = {}
         for arm in arms:
             identity = [
-                trial_config(arm.config, {}).to_dict(),
+                _without(trial_config(arm.config, {}).to_dict(), runner.who_does_it),
                 {path: repr(knob) for path, knob in arm.space.items()},
                 list(goal),
             ]
-            name = f"tune {study} {arm.name} {canonical_hash(identity, 12)}"
+            name = f"{SEARCH} {study} {arm.name} {canonical_hash(identity, 12)}"
             optuna_study = connection.ask(lambda name=name: optuna.create_study(  # type: ignore[misc]
                 study_name=name, storage=opened_storage.storage, direction=goal.direction, load_if_exists=True
             ))  # fmt: skip
@@ -175,6 +175,17 @@ def _searches(
         yield searches, connection
     finally:
         opened_storage.close()
+
+
+def _without(config: dict[str, Plain], paths: Iterable[str]) -> dict[str, Plain]:
+    """Returns a config without the fields at some paths."""
+    for path in paths:
+        *parts, name = path.split(".")
+        part: Any = config
+        for step in parts:
+            part = part.get(step, {})
+        part.pop(name, None)
+    return config
 
 
 def _own_values(arm: SearchedArm) -> dict[str, Plain]:

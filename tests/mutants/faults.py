@@ -10801,6 +10801,22 @@ FAULTS = (
         (f"{RECORDED}sweeps_end_trials_early_where_our_own_searches_do",),
     ),
     Fault(
+        "tuning",
+        "another number of ranks begins another search",
+        "sweeps/tuning/tune.py",
+        "_without(trial_config(arm.config, {}).to_dict(), runner.who_does_it)",
+        "trial_config(arm.config, {}).to_dict()",
+        ("tests/sweeps/test_tune.py::test_another_number_of_ranks_continues_the_same_search",),
+    ),
+    Fault(
+        "tuning",
+        "searches that were begun in the ledger are lost",
+        "sweeps/ledger/storage.py",
+        "if not path.exists() and _holds_searches(ledger.path):",
+        "if False:",
+        ("tests/sweeps/test_tune.py::test_searches_are_beside_the_ledger_and_those_begun_in_it_stay_there",),
+    ),
+    Fault(
         "wandb",
         "a run of a study with a long folder is not sent",
         "lit_transformers/runs/wandb_logging.py",
