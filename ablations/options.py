@@ -118,6 +118,14 @@ WithMixer = Annotated[
     bool,
     typer.Option("--with-mixer-space", help="Also search the knobs of an arm's mixer: windows, ranks, blocks."),
 ]
+Space = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--space",
+        metavar="KNOB",
+        help="Also search a path: PATH=log:1e-4..1e-1, PATH=1..8 or PATH=a,b,c; ' if PATH=a' behind it. Repeatable.",
+    ),
+]
 Prune = Annotated[
     bool, typer.Option("--prune/--no-prune", help="End a trial early if it lags behind the median of earlier trials.")
 ]

@@ -20,6 +20,7 @@ from ablations.options import (
     Scale,
     Seeds,
     Set,
+    Space,
     Study,
     Tags,
     Threads,
@@ -65,7 +66,7 @@ def tune(
     with_mixer_space: WithMixer = False, prune: Prune = True, retry_failed: Retry = False, wandb: Wandb = "disabled",
     storage: Storage = None, time_limit: TimeLimit = None, memory_limit: MemoryLimit = None,
     memory_per_run: MemoryPerRun = None, project: Project = None, entity: Entity = None, tags: Tags = None,
-    from_wandb: FromWandb = False,
+    from_wandb: FromWandb = False, space: Space = None,
 ) -> None:  # fmt: skip
     """Tune every arm with the same budget, then train the winners over the study's seeds and report.
 
@@ -90,7 +91,7 @@ def tune(
             highlight=False,
         )
     budget = Budget(tokens=tokens) if tokens else Budget(trials or TRIALS)
-    tuning = prepare(study, request_of(scale, changes, seeds, device), runs, own=with_mixer_space)
+    tuning = prepare(study, request_of(scale, changes, seeds, device), runs, own=with_mixer_space, added=space or ())
     if tokens and not all(arm.price for arm in tuning.arms):
         raise ConfigError("the tokens of its runs are not known; give a number of --trials", "--tokens")
     limits = limits_of(time_limit, memory_limit, memory_per_run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,6 +19,7 @@ from ablations.options import (
     Scale,
     Seeds,
     Set,
+    Space,
     Study,
     Tags,
     WithMixer,
@@ -55,7 +57,7 @@ Mode = Annotated[
 def wandb(
     study: Study, method: Method = "grid", trials: Trials = TRIALS, runs: Runs = Path("runs"), scale: Scale = "demo",
     changes: Set = None, seeds: Seeds = None, device: Device = None, with_mixer_space: WithMixer = False,
-    prune: Prune = True, project: Project = None, entity: Entity = None, tags: Tags = None,
+    prune: Prune = True, space: Space = None, project: Project = None, entity: Entity = None, tags: Tags = None,
 ) -> None:  # fmt: skip
     """Write the study as W&B sweeps, whose agents run python -m ablations agent. Needs no network and no key.
 
@@ -77,7 +79,7 @@ def wandb(
         command = agent_command(words, _rank_count(planned))
         definitions = {"grid": grid(planned.study, [arm.name for arm in arms], numbers, metric, command)}
     else:
-        tuning = _prepare_tuning(study, request, runs, own=with_mixer_space)
+        tuning = _prepare_tuning(study, request, runs, with_mixer_space, space or ())
         folder = _wandb_folder(runs, tuning.planned)
         metric = {"name": tuning.goal.metric, "goal": tuning.goal.direction}
         command = agent_command([*words, "--search"], _rank_count(tuning.planned))
@@ -104,6 +106,7 @@ def wandb(
     if method != "grid":
         winners = ["python", "-m", "ablations", "tune", study, "--from-wandb", *request.arguments()]
         winners += ["--with-mixer-space"] if with_mixer_space else []
+        winners += [word for knob in space or () for word in ("--space", knob)]
         out.print("after the search, train and report the winners:", highlight=False)
         out.print(as_typed(winners, runs), markup=False, highlight=False, soft_wrap=True)
 
@@ -223,10 +226,10 @@ def _requested_run(
     return config.override({**seed_overrides(config, seed), **values}), arm, planned, retention
 
 
-def _prepare_tuning(study: str, request: Request, runs: Path, *, own: bool) -> PreparedTuning:
+def _prepare_tuning(study: str, request: Request, runs: Path, own: bool, added: Sequence[str]) -> PreparedTuning:
     from ablations.tuning import prepare
 
-    return prepare(study, request, runs, own=own)
+    return prepare(study, request, runs, own=own, added=added)
 
 
 def _rank_count(planned: PlannedStudy) -> int:

@@ -11,6 +11,7 @@ from lit_transformers.config import ConfigError, Plain
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.records.files import RUN
 from lit_transformers.runner import Runner
+from lit_transformers.space import exists
 from sweeps.ledger.lock import is_locked
 from sweeps.ledger.run_records import read_record
 from sweeps.ledger.ticket import State
@@ -69,8 +70,11 @@ def _trials(runs: Path, found: Sequence[RecordedRun], arm: SearchedArm, runner: 
     """Returns the runs that are trials of an arm, in the order in which they began."""
     trials: list[tuple[Trial, Row]] = []
     for run in found:
-        values = {path: _value(run.config, path) for path in arm.space}
-        if not all(knob.holds(values[path]) for path, knob in arm.space.items()):
+        values: dict[str, Plain] = {}
+        for path, knob in arm.space.items():
+            if exists(knob, values):
+                values[path] = _value(run.config, path)
+        if not all(arm.space[path].holds(value) for path, value in values.items()):
             continue
         if trial_config(arm.config, values).to_dict() != run.config:
             continue
@@ -85,11 +89,11 @@ def _trials(runs: Path, found: Sequence[RecordedRun], arm: SearchedArm, runner: 
 
 
 def _value(config: Mapping[str, Any], path: str) -> Plain:
-    """Returns the value at a dotted path of plain data, None where there is none."""
+    """Returns the value at a dotted path of plain data, of a part its kind; None where there is none."""
     value: Any = config
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
-    return value
+    return value.get("kind") if isinstance(value, Mapping) else value
 
 
 def _result(runs: Path, arm: SearchedArm, trials: Sequence[tuple[Trial, Row]], goal: TuningGoal) -> TuningResult:

@@ -18,18 +18,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
 from lit_transformers.config import Plain, canonical_hash
-from lit_transformers.space import Choice, Knob
+from lit_transformers.space import Choice, Conditional, Knob, exists
 from sweeps.ledger.storage import trial_id
 
 __all__ = ["GRACE", "ROUND", "Budget", "Outcome", "Search", "Trial"]
@@ -89,7 +83,7 @@ class Search:
     def __init__(self, study: optuna.Study, space: Mapping[str, Knob], price: int) -> None:
         """``study`` minimizes or maximizes; ``price`` is the tokens of a whole run."""
         self._study, self._price = study, price
-        self._distributions = {path: _distribution(knob) for path, knob in space.items()}
+        self._space = space
 
     @property
     def goal(self) -> str:
@@ -166,7 +160,7 @@ class Search:
         """Returns the trials without an outcome. One whose proposer died before it had all its values is closed."""
         pending = []
         for trial in self._trials((TrialState.RUNNING,)):
-            if trial.params.keys() == self._distributions.keys():
+            if trial.params.keys() == {path for path, knob in self._space.items() if exists(knob, trial.params)}:
                 pending.append(Trial(trial.number, dict(trial.params)))
             else:
                 self._study.tell(trial.number, state=TrialState.FAIL)
@@ -183,7 +177,10 @@ class Search:
             warnings.filterwarnings("ignore", message="Heartbeat of storage")
             seed = int(canonical_hash([self._study.study_name, number], 8), 16)
             self._study.sampler = TPESampler(seed=seed, n_startup_trials=STARTUP, constant_liar=True)
-            trial = self._study.ask(self._distributions)
+            trial = self._study.ask()
+            for path, knob in self._space.items():
+                if exists(knob, trial.params):
+                    _suggest(trial, path, knob)
         return Trial(trial.number, dict(trial.params))
 
     def _trials(self, states: Sequence[TrialState] | None = None) -> list[FrozenTrial]:
@@ -193,12 +190,15 @@ class Search:
 _OVER = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
-def _distribution(knob: Knob) -> BaseDistribution:
+def _suggest(trial: optuna.Trial, path: str, knob: Knob) -> None:
+    """Draws the value of a knob."""
+    knob = knob.knob if isinstance(knob, Conditional) else knob
     if isinstance(knob, Choice):
-        return CategoricalDistribution(knob.values)
-    if knob.whole:
-        return IntDistribution(int(knob.low), int(knob.high), log=knob.log)
-    return FloatDistribution(knob.low, knob.high, log=knob.log)
+        trial.suggest_categorical(path, knob.values)
+    elif knob.whole:
+        trial.suggest_int(path, int(knob.low), int(knob.high), log=knob.log)
+    else:
+        trial.suggest_float(path, knob.low, knob.high, log=knob.log)
 
 
 def _value(trial: FrozenTrial) -> float | None:

@@ -190,7 +190,8 @@ def _without(config: dict[str, Plain], paths: Iterable[str]) -> dict[str, Plain]
 
 def _own_values(arm: SearchedArm) -> dict[str, Plain]:
     """Returns the arm's own values, as far as its space contains them: the first trial is the arm as it is."""
-    return {path: arm.config.get(path) for path, knob in arm.space.items() if knob.holds(arm.config.get(path))}
+    leaves = dict(arm.config.leaves())
+    return {path: leaves[path] for path, knob in arm.space.items() if path in leaves and knob.holds(leaves[path])}
 
 
 def _round_request(search: Search, budget: Budget) -> Callable[[], list[Trial]]:

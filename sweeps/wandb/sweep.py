@@ -9,9 +9,9 @@ from typing import Literal
 
 import yaml
 
-from lit_transformers.config import Plain, canonical_hash
+from lit_transformers.config import ConfigError, Plain, canonical_hash
 from lit_transformers.records.files import replace_file
-from lit_transformers.space import Choice, Knob
+from lit_transformers.space import Choice, Conditional, Knob
 from sweeps.process.torchrun import TORCHRUN
 from sweeps.tuning.search import GRACE
 
@@ -50,7 +50,7 @@ def search(
     close to the median of our own searches: none in the first third of a run, and then the worse half. None for trials
     that all end.
     """
-    parameters = {"arm": {"value": arm}} | {path: _parameter(knob) for path, knob in space.items()}
+    parameters = {"arm": {"value": arm}} | {path: _parameter(path, knob) for path, knob in space.items()}
     sweep = _sweep(f"{study}: {arm}", method, metric, command, parameters) | {"run_cap": trials}
     first = math.ceil(GRACE * (validations or 0))
     if first and first < (validations or 0):
@@ -71,7 +71,10 @@ def _sweep(
     }
 
 
-def _parameter(knob: Knob) -> dict[str, Plain]:
+def _parameter(path: str, knob: Knob) -> dict[str, Plain]:
+    """Returns a knob as W&B writes it. Raises ConfigError for a condition, of which W&B knows none."""
+    if isinstance(knob, Conditional):
+        raise ConfigError("W&B's sweeps know no conditions; use python -m ablations tune", path)
     if isinstance(knob, Choice):
         return {"values": list(knob.values)}
     if knob.whole:
