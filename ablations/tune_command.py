@@ -52,6 +52,14 @@ Tokens = Annotated[
     int | None,
     typer.Option("--tokens", metavar="N", min=1, help="Training tokens per arm. Pruned trials leave tokens to others."),
 ]
+Objectives = Annotated[
+    str | None,
+    typer.Option(
+        "--objectives",
+        metavar="METRIC,COST",
+        help="Search for a Pareto front, e.g. val/bpb,cost/train_flops. Prunes no trial; trains all of the front.",
+    ),
+]
 FromWandb = Annotated[
     bool,
     typer.Option(
@@ -66,7 +74,7 @@ def tune(
     with_mixer_space: WithMixer = False, prune: Prune = True, retry_failed: Retry = False, wandb: Wandb = "disabled",
     storage: Storage = None, time_limit: TimeLimit = None, memory_limit: MemoryLimit = None,
     memory_per_run: MemoryPerRun = None, project: Project = None, entity: Entity = None, tags: Tags = None,
-    from_wandb: FromWandb = False, space: Space = None,
+    from_wandb: FromWandb = False, space: Space = None, objectives: Objectives = None,
 ) -> None:  # fmt: skip
     """Tune every arm with the same budget, then train the winners over the study's seeds and report.
 
@@ -74,6 +82,7 @@ def tune(
     the test split. Stop at any time: the same command resumes. With --from-wandb, the search was done by agents of the
     sweeps that python -m ablations wandb STUDY --method bayes has written.
     """
+    from ablations.pareto import train_front, with_objectives
     from ablations.show import tuning_table
     from ablations.tuning import prepare, tuned_plan
     from lit_transformers.runner import load_runner
@@ -94,6 +103,10 @@ def tune(
     tuning = prepare(study, request_of(scale, changes, seeds, device), runs, own=with_mixer_space, added=space or ())
     if tokens and not all(arm.price for arm in tuning.arms):
         raise ConfigError("the tokens of its runs are not known; give a number of --trials", "--tokens")
+    if objectives:
+        if from_wandb:
+            raise ConfigError("W&B's sweeps have one metric; leave it out", "--objectives")
+        tuning = with_objectives(tuning, objectives)
     limits = limits_of(time_limit, memory_limit, memory_per_run)
     target = wandb_target(wandb, project, entity, tags)
     settings = LaunchSettings(workers, threads, limits, retry_failed, target, storage=storage)
@@ -116,6 +129,8 @@ def tune(
     with ends_when_stopped():
         if stopped_by is not None:
             raise Stopped(stopped_by)
+        if objectives:
+            raise exit_of(train_front(tuning, results, runs, settings, out))
         planned = tuned_plan(tuning, results, budget, runs)
         _, rows = take_looks(planned, planned.plan.seeds, runs, settings, out, out)
     raise exit_of(rows)

@@ -103,7 +103,7 @@ def about(tuning: PreparedTuning, results: Sequence[TuningResult], budget: Budge
     arms = {}
     for result, arm in zip(results, tuning.arms, strict=True):
         space = {path: _describe_knob(knob) for path, knob in arm.space.items()}
-        arms[result.arm] = TunedArm(*result[1:], space=space)
+        arms[result.arm] = TunedArm(*result[1:8], space=space)
     return Tuning(
         budget={name: value for name, value in budget._asdict().items() if value is not None},
         metric=tuning.goal.metric,

@@ -36,6 +36,7 @@ __all__ = [
     "SEED",
     "SELECTED_ON",
     "SPLIT",
+    "FrontPoint",
     "SearchedArm",
     "TuningGoal",
     "TuningResult",
@@ -59,10 +60,12 @@ PATIENCE = 300.0
 
 
 class TuningGoal(NamedTuple):
-    """The metric that decides, and whether it is minimized or maximized."""
+    """The metric that decides, and whether it is minimized or maximized. costs: the names of costs of a record that are
+    minimized beside it, so that a search has a Pareto front in place of a best trial."""
 
     metric: str
     direction: Literal["minimize", "maximize"]
+    costs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,17 @@ class SearchedArm:
     price: int
 
 
+class FrontPoint(NamedTuple):
+    """A trial that no other trial of its arm beats in the metric and all costs."""
+
+    values: dict[str, Plain]
+    value: float
+    costs: tuple[float, ...]
+
+
 class TuningResult(NamedTuple):
-    """The result of one arm's search. values: of its best trial, whose run is ``key``; None where none finished."""
+    """The result of one arm's search. values: of its best trial, whose run is ``key``; None where none finished. front:
+    of a search with costs, from the lowest cost on."""
 
     arm: str
     values: dict[str, Plain] | None
@@ -86,6 +98,7 @@ class TuningResult(NamedTuple):
     pruned: int
     failed: int
     tokens: int
+    front: tuple[FrontPoint, ...] = ()
 
 
 Launch = Callable[[list[Row], Options], Summary]
@@ -126,7 +139,7 @@ def tune(
                 rounds = {arm.name: connection.ask(_round_request(searches[arm.name], budget)) for arm in arms}
             proposed = [(arm, trial) for arm in arms for trial in rounds[arm.name]]
             if not proposed:
-                return [_tuning_result(arm, searches[arm.name]) for arm in arms], None
+                return [_tuning_result(arm, searches[arm.name], goal) for arm in arms], None
             tickets = {(arm.name, trial.number): ticket_of(arm, trial, runner) for arm, trial in proposed}
             for arm, trial in proposed:
                 directory = tickets[arm.name, trial.number].directory(runs)
@@ -141,7 +154,7 @@ def tune(
                     outcome = outcome_of(runs, row, goal, arm)
                     connection.ask(_outcome_report(searches[arm.name], trial, outcome))
             if summary.stopped_by is not None:
-                return [_tuning_result(arm, searches[arm.name]) for arm in arms], summary.stopped_by
+                return [_tuning_result(arm, searches[arm.name], goal) for arm in arms], summary.stopped_by
 
 
 @contextmanager
@@ -159,15 +172,17 @@ def _searches(
     opened_storage = connection.ask(lambda: open_storage(address))
     try:
         searches = {}
+        directions: list[Literal["minimize", "maximize"]] = [goal.direction]
+        directions += ["minimize" for _ in goal.costs]
         for arm in arms:
             identity = [
                 _without(trial_config(arm.config, {}).to_dict(), runner.who_does_it),
                 {path: repr(knob) for path, knob in arm.space.items()},
-                list(goal),
+                [goal.metric, goal.direction, *goal.costs],
             ]
             name = f"{SEARCH} {study} {arm.name} {canonical_hash(identity, 12)}"
             optuna_study = connection.ask(lambda name=name: optuna.create_study(  # type: ignore[misc]
-                study_name=name, storage=opened_storage.storage, direction=goal.direction, load_if_exists=True
+                study_name=name, storage=opened_storage.storage, directions=directions, load_if_exists=True
             ))  # fmt: skip
             searches[arm.name] = Search(optuna_study, arm.space, arm.price)
             with locked(runs / "tuning.lock", LOCK_SECONDS):
@@ -233,7 +248,9 @@ def outcome_of(runs: Path, row: Row, goal: TuningGoal, arm: SearchedArm) -> Outc
     record = read_record(directory).record
     steps = arm.config.get("training.steps")
     share = (record.measured.get("steps", steps) if record else steps) / steps
-    return Outcome(row.ticket.key, row.state.value, row.value, curve, round(arm.price * share), row.reason)
+    known = [record.cost.get(name) if record else None for name in goal.costs]
+    costs = tuple(math.nan if cost is None else float(cost) for cost in known)
+    return Outcome(row.ticket.key, row.state.value, row.value, curve, round(arm.price * share), row.reason, costs)
 
 
 def _curve(path: Path, metric: str) -> dict[int, float]:
@@ -246,7 +263,7 @@ def _curve(path: Path, metric: str) -> dict[int, float]:
     return {int(row["step"]): float(row["value"]) for row in rows if math.isfinite(float(row["value"]))}
 
 
-def _tuning_result(arm: SearchedArm, search: Search) -> TuningResult:
+def _tuning_result(arm: SearchedArm, search: Search, goal: TuningGoal) -> TuningResult:
     outcomes, best = search.outcomes(), search.best()
     names = [outcome["outcome"] for _, outcome in outcomes]
     keys = {trial.number: outcome["key"] for trial, outcome in outcomes}
@@ -259,4 +276,7 @@ def _tuning_result(arm: SearchedArm, search: Search) -> TuningResult:
         names.count("pruned"),
         len(names) - names.count("pruned") - names.count("finished"),
         search.tokens(),
+        tuple(FrontPoint(trial.values, value, tuple(costs)) for trial, (value, *costs) in search.front())
+        if goal.costs
+        else (),
     )

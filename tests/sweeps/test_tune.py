@@ -16,7 +16,7 @@ from standin.tuned import RUNNER, RunConfig, fit
 
 from lit_transformers.config import ConfigError
 from lit_transformers.records.record import parse_record
-from lit_transformers.space import searched
+from lit_transformers.space import Interval, searched
 from lit_transformers.training.search_pruning import BARS
 from sweeps.launchers.local import Options, Summary
 from sweeps.launchers.share import Share
@@ -209,3 +209,20 @@ def test_searches_are_beside_the_ledger_and_those_begun_in_it_stay_there(tmp_pat
     optuna.create_study(study_name="tune study on 0123", storage=opened.storage)
     opened.close()
     assert find_search_address(None, tmp_path).path == tmp_path / "ledger.db"
+
+
+def test_a_search_with_costs_has_a_front_and_prunes_nothing(tmp_path: Path) -> None:
+    """Of the stand-in, more steps cost more, and a higher learning rate is better up to its best one."""
+    space = ARMS[0].space | {"training.steps": Interval(20, 60)}
+    arm, goal = replace(ARMS[0], space=space), TuningGoal("val/bpb", "minimize", ("train_flops",))
+    (result,), _ = tune(tmp_path, None, "study", [arm], goal, Budget(trials=16), OPTIONS, Launched(tmp_path))
+    assert (result.trials, result.pruned, result.failed) == (16, 0, 0)
+    ended = {
+        (record["metrics"]["val/bpb"], record["cost"]["train_flops"])
+        for record in records(tmp_path)
+    }  # fmt: skip
+    front = [(point.value, *point.costs) for point in result.front]
+    beaten = {one for one in ended for other in ended if other != one and other[0] <= one[0] and other[1] <= one[1]}
+    assert {*front} == ended - beaten and front == sorted(front, key=lambda point: point[1])
+    assert all(point.values.keys() == space.keys() for point in result.front)
+    assert result.values in [point.values for point in result.front]
