@@ -41,8 +41,8 @@ def recorded_results(
     without a record was stopped from outside, as W&B's early termination does, and counts as pruned.
     Raises ConfigError for an arm without trials or with fewer than asked for, and where a trial is still running.
     """
-    found = _runs(runs)
-    by_arm = {arm.name: _trials(runs, found, arm, runner) for arm in arms}
+    recorded_runs = _runs(runs)
+    by_arm = {arm.name: _trials(runs, recorded_runs, arm, runner) for arm in arms}
     counts = {name: len(rows) for name, rows in by_arm.items()}
     fewest = min(counts, key=lambda name: counts[name])
     if counts[fewest] < (trials or 1):
@@ -54,22 +54,24 @@ def recorded_results(
 
 def _runs(runs: Path) -> list[RecordedRun]:
     """Returns the runs of a folder in the order in which they began."""
-    found = []
+    recorded_runs = []
     for path in runs.glob("*/"):
         record = read_record(path).record
         run_file = path / RUN
         began = run_file.stat().st_mtime if run_file.exists() else 0.0
         if record is not None:
-            found.append(RecordedRun(path, record.config, began))
+            recorded_runs.append(RecordedRun(path, record.config, began))
         elif run_file.exists():
-            found.append(RecordedRun(path, read_yaml(run_file.read_text(encoding="utf-8")), began))
-    return sorted(found, key=lambda run: (run.began, run.directory.name))
+            recorded_runs.append(RecordedRun(path, read_yaml(run_file.read_text(encoding="utf-8")), began))
+    return sorted(recorded_runs, key=lambda run: (run.began, run.directory.name))
 
 
-def _trials(runs: Path, found: Sequence[RecordedRun], arm: SearchedArm, runner: Runner) -> list[tuple[Trial, Row]]:
+def _trials(
+    runs: Path, recorded_runs: Sequence[RecordedRun], arm: SearchedArm, runner: Runner
+) -> list[tuple[Trial, Row]]:
     """Returns the runs that are trials of an arm, in the order in which they began."""
     trials: list[tuple[Trial, Row]] = []
-    for run in found:
+    for run in recorded_runs:
         values: dict[str, Plain] = {}
         for path, knob in arm.space.items():
             if exists(knob, values):
