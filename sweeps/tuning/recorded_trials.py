@@ -18,7 +18,7 @@ from sweeps.ledger.ticket import State
 from sweeps.live import Row
 from sweeps.survey import close
 from sweeps.tuning.search import Outcome, Trial
-from sweeps.tuning.tune import SearchedArm, TuningGoal, TuningResult, outcome_of, ticket_of, trial_config
+from sweeps.tuning.tune import SEED, SearchedArm, TuningGoal, TuningResult, outcome_of, ticket_of
 
 __all__ = ["recorded_results"]
 
@@ -72,17 +72,17 @@ def _trials(
     """Returns the runs that are trials of an arm, in the order in which they began."""
     trials: list[tuple[Trial, Row]] = []
     for run in recorded_runs:
+        if run.config.get("seed", SEED) != SEED:  # a run of a report
+            continue
         values: dict[str, Plain] = {}
         for path, knob in arm.space.items():
             if exists(knob, values):
                 values[path] = _value(run.config, path)
         if not all(arm.space[path].holds(value) for path, value in values.items()):
             continue
-        if trial_config(arm.config, values).to_dict() != run.config:
-            continue
         trial = Trial(len(trials), values)
         row = Row(ticket_of(arm, trial, runner))
-        if row.ticket.key != run.directory.name:  # of other code or other data
+        if row.ticket.key != run.directory.name:  # of another arm, or of other code or data
             continue
         if is_locked(run.directory / "lock"):
             raise ConfigError(f"a trial of arm {arm.name!r} is still running; wait for the agents", str(run.directory))
