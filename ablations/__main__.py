@@ -16,15 +16,18 @@ from ablations.config_command import config
 from ablations.launchers import LauncherName, remote_launcher, require_fitting
 from ablations.options import (
     Device,
+    Entity,
     MaxHours,
     MemoryLimit,
     MemoryPerRun,
+    Project,
     RateSeeds,
     Retry,
     Scale,
     Seeds,
     Set,
     Study,
+    Tags,
     Threads,
     TimeLimit,
     Until,
@@ -61,6 +64,7 @@ from lit_transformers.records.files import RESULTS
 from lit_transformers.records.study_folder import folder_name
 from lit_transformers.runner import load_runner, runner_of
 from lit_transformers.trust import require_allowed
+from lit_transformers.wandb_target import wandb_target
 from sweeps.launchers.devices import cuda_devices
 from sweeps.launchers.share import Share, share_machine
 from sweeps.object_store import address_of, store_of
@@ -241,7 +245,7 @@ def run(
     slurm: Slurm = None, ray: Ray = None, devices: Devices = None, time_limit: TimeLimit = None,
     memory_limit: MemoryLimit = None, memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False,
     until: Until = None, max_hours: MaxHours = None, callbacks: Callbacks = None, loggers: Loggers = None,
-    full: Full = False, rates: RateSeeds = None,
+    full: Full = False, rates: RateSeeds = None, project: Project = None, entity: Entity = None, tags: Tags = None,
 ) -> None:  # fmt: skip
     """Train every arm and report. Finished runs are reused. Stop at any time: the same command resumes."""
     of_this_machine = {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run}
@@ -250,12 +254,11 @@ def run(
     limits = limits_of(time_limit, memory_limit, memory_per_run)
     changes = [*(changes or ()), *([f"training.devices={devices}"] if devices else ())]
     changes, chosen = [*changes, *callback_assignments(callbacks or ())], chosen_loggers(loggers, wandb)
+    target = wandb_target(chosen.wandb, project, entity, tags)
     request = request_of(scale, changes, seeds, device)
     whole = whole_plan_for(study, runs, request, in_server=launcher == "local").with_rates(rates)
     remote = remote_launcher(launcher, slurm or ray or (), storage, (study, runs, request))
-    settings = LaunchSettings(
-        workers, threads, limits, retry_failed, chosen.wandb, chosen.names, storage, remote, deadline
-    )
+    settings = LaunchSettings(workers, threads, limits, retry_failed, target, chosen.names, storage, remote, deadline)
     with ends_when_stopped():
         _, rows = take_looks(
             whole, seeds, runs, settings, out, out, until_decided=until is not None, unmatched=unmatched, full=full

@@ -24,6 +24,7 @@ from lit_transformers.config import Config, ConfigError, NonNegative, Positive, 
 from lit_transformers.records.measure import Goal, published_goal
 from lit_transformers.records.plan import Contrast, Margin, Metric, Source
 from lit_transformers.records.schema import Checked, Name
+from lit_transformers.space import Choice, Conditional, Interval
 from lit_transformers.trust import class_paths_in
 
 __all__ = [
@@ -255,7 +256,8 @@ class Ablation(Checked):
     score of predictions, and accuracy next to nats, if all arms measure both. ``retention`` names the measurements of
     forgetting, which are made before and after the runs of each arm. ``rates`` names other learning rates at which the
     arms are measured once more, to show whether the verdicts stand there. ``preparation`` is the
-    command that fetches the released weights which arms start from.
+    command that fetches the released weights which arms start from. ``space`` adds knobs to the search of ``tune``, by
+    path: ``{"training.clip": Interval(0.1, 10.0, log=True)}``; a ``Conditional`` exists where another knob has a value.
     The constructor raises ConfigError for a mistyped path, a value out of range, or two arms that are the same run.
     """
 
@@ -277,6 +279,9 @@ class Ablation(Checked):
     retention: Mapping[Name, Retention] = field(default_factory=dict)
     rates: Rates | None = None
     preparation: str = ""
+    space: Mapping[str, InstanceOf[Interval] | InstanceOf[Choice] | InstanceOf[Conditional]] = field(
+        default_factory=dict
+    )
 
     def check(self) -> None:
         arms = self.all_arms()

@@ -23,6 +23,7 @@ from lit_transformers.cli.callback_options import callback_assignments, chosen_l
 from lit_transformers.config import ConfigError, Plain, nearest
 from lit_transformers.plugins import load_plugins
 from lit_transformers.records.plan import Plan
+from lit_transformers.wandb_target import WandbMode, wandb_target
 from sweeps.ledger.ticket import State
 from sweeps.object_store import opened
 
@@ -64,7 +65,10 @@ def run_study(
     memory_per_run: str | None = None,
     callbacks: Sequence[str] = (),
     loggers: Sequence[str] = (),
-    wandb: str = "disabled",
+    wandb: WandbMode = "disabled",
+    project: str | None = None,
+    entity: str | None = None,
+    tags: Sequence[str] | None = None,
     retry_failed: bool = False,
     unmatched: bool = False,
     rates: int | None = None,
@@ -81,7 +85,7 @@ def run_study(
     config, as of ``--set``. until_decided: takes one planned look after another, for at most ``max_hours``.
     launcher_options: those of ``--slurm`` or ``--ray``: ``launcher="ray", launcher_options={"address": "auto"}``.
     The others are the options of ``python -m ablations run`` of the same names, with the same values: a time limit is
-    ``"2h"``, a memory limit ``"4GiB"``, a callback ``"module.Class{patience: 3}"``, a logger ``"csv"``.
+    ``"2h"``, a memory limit ``"4GiB"``, a callback ``"module.Class{patience: 3}"``, a logger ``"csv"``, tags a list.
     progress: prints how runs stand; errors and warnings come in any case.
     Raises ConfigError or DataError before anything starts, and KeyboardInterrupt where a signal stopped the runs.
     """
@@ -91,13 +95,14 @@ def run_study(
     deadline = deadline_of(until_decided, max_hours, seeds)
     limits = limits_of(time_limit, memory_limit, memory_per_run)
     chosen = chosen_loggers(loggers, wandb)
+    target = wandb_target(chosen.wandb, project, entity, None if tags is None else ",".join(tags))
     request = request_of(scale, [*_assignments(changes), *callback_assignments(callbacks)], seeds, device)
     console = Console(quiet=not progress)
     with opened(runs) as folder:
         whole = _whole_plan(study, name, folder, request).with_rates(rates)
         remote = _remote_launcher(launcher, options, storage, study, folder, request)
         settings = LaunchSettings(
-            workers, threads, limits, retry_failed, chosen.wandb, chosen.names, storage, remote, deadline
+            workers, threads, limits, retry_failed, target, chosen.names, storage, remote, deadline
         )
         plan, rows = take_looks(
             whole, seeds, folder, settings, console, Console(quiet=True),

@@ -18,6 +18,7 @@ from ablations.plan import PlannedStudy, Request, make_plan
 from ablations.training import Stopped, err
 from lit_transformers.cli.completion import completed_from
 from lit_transformers.cli.console import SteadyConsole
+from lit_transformers.wandb_target import PROJECT, WandbMode
 from sweeps.ledger.ticket import State
 from sweeps.live import Row
 
@@ -106,12 +107,35 @@ MemoryPerRun = Annotated[
     ),
 ]
 Wandb = Annotated[
-    Literal["disabled", "offline", "online"],
-    typer.Option("--wandb", help="Log every run to Weights & Biases; takes about a second per run."),
+    WandbMode,
+    typer.Option("--wandb", help="Log every run to Weights & Biases; online needs a key and the network at the start."),
+]
+Project = Annotated[
+    str | None,
+    typer.Option("--project", help="The project on W&B.", show_default=f"WANDB_PROJECT, else {PROJECT}"),
+]
+Entity = Annotated[
+    str | None,
+    typer.Option("--entity", help="The user or team on W&B.", show_default="WANDB_ENTITY, else your own"),
+]
+Tags = Annotated[
+    str | None,
+    typer.Option("--tags", metavar="A,B", help="Tags of every run on W&B.", show_default="WANDB_TAGS"),
 ]
 WithMixer = Annotated[
     bool,
     typer.Option("--with-mixer-space", help="Also search the knobs of an arm's mixer: windows, ranks, blocks."),
+]
+Space = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--space",
+        metavar="KNOB",
+        help="Also search a path: PATH=log:1e-4..1e-1, PATH=1..8 or PATH=a,b,c; ' if PATH=a' behind it. Repeatable.",
+    ),
+]
+Prune = Annotated[
+    bool, typer.Option("--prune/--no-prune", help="End a trial early if it lags behind the median of earlier trials.")
 ]
 TRIALS = 12
 """Trials of each arm, where nothing else is asked for."""

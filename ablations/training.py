@@ -21,6 +21,7 @@ from ablations.study_floors import missing_floors
 from lit_transformers.cli.console import SteadyConsole
 from lit_transformers.config import ConfigError
 from lit_transformers.records.plan import Plan
+from lit_transformers.wandb_target import NO_TARGET, WandbTarget
 from sweeps.launchers.devices import cuda_devices
 from sweeps.launchers.limits import parse_bytes, parse_seconds
 from sweeps.launchers.share import Share, memory_of, require_cores, share_machine
@@ -65,8 +66,8 @@ class LaunchSettings:
     """How the runs of a study are launched.
 
     workers, threads: runs at a time and threads of each, by default as they fit this machine. retry_failed: whether
-    runs that failed by themselves are tried again. wandb: disabled, offline or online. loggers: by which each run is
-    shown besides. storage: the address of the ledger. remote: does the runs on a cluster, in place of this machine.
+    runs that failed by themselves are tried again. wandb: whether and where they are sent. loggers: by which each run
+    is shown besides. storage: the address of the ledger. remote: does the runs on a cluster, in place of this machine.
     deadline: the monotonic time at which runs stop, to go on later.
     """
 
@@ -74,7 +75,7 @@ class LaunchSettings:
     threads: int | None = None
     limits: Limits = NO_LIMITS
     retry_failed: bool = False
-    wandb: str = "disabled"
+    wandb: WandbTarget = NO_TARGET
     loggers: tuple[str, ...] = ()
     storage: str | None = None
     remote: RemoteLauncher | None = None
@@ -311,11 +312,13 @@ def launch_rows(
     """Launches runs under the live table, on this machine or a cluster.
 
     prepare: called once the ledger is open and a cluster answers, for what takes long. begin: called once the cluster
-    has accepted the runs. Raises ConfigError, before either, where a ledger or a cluster is not to be reached.
+    has accepted the runs. Raises ConfigError, before either, where a ledger, a cluster or W&B is not to be reached.
     """
     from sweeps.launchers.local import launch
     from sweeps.ledger.ledger import Ledger
+    from sweeps.wandb.connection import require_connection
 
+    require_connection(settings.wandb)
     ledger = Ledger(runs, settings.storage)
     try:
         warn(ledger.notes)

@@ -16,7 +16,7 @@ from ablations.ablation import Ablation
 from ablations.plan import PlannedStudy, Request, as_typed, make_plan
 from lit_transformers.config import Config, ConfigError
 from lit_transformers.records.plan import TunedArm, Tuning
-from lit_transformers.space import Choice, Knob, is_own, searched
+from lit_transformers.space import Choice, Conditional, Knob, is_own, parse_knobs, searched
 from sweeps.tuning.search import Budget
 from sweeps.tuning.tune import REPORTED_ON, SELECTED_ON, SPLIT, SearchedArm, TuningGoal, TuningResult, trial_config
 
@@ -30,6 +30,7 @@ class PreparedTuning:
     """A study prepared for tuning: its plan without tuning, its arms with their search spaces, and the goal.
 
     typed: the study as the command line names it. own: whether the space that an arm's mixer declares is searched, too.
+    from_wandb: whether agents of W&B have done the trials. added: the knobs that the command line adds.
     """
 
     planned: PlannedStudy
@@ -39,12 +40,17 @@ class PreparedTuning:
     goal: TuningGoal
     typed: str
     own: bool
+    from_wandb: bool = False
+    added: tuple[str, ...] = ()
 
 
-def prepare(study: str, request: Request, runs: Path = Path("runs"), *, own: bool = False) -> PreparedTuning:
+def prepare(
+    study: str, request: Request, runs: Path = Path("runs"), *, own: bool = False, added: Sequence[str] = ()
+) -> PreparedTuning:
     """Prepares the arms of a study with their search spaces. own: include the space that an arm's mixer declares.
 
-    Raises ConfigError where arms would be tuned differently, or could not be compared afterwards.
+    added: knobs as they are typed, which win over the study's. Raises ConfigError where arms would be tuned
+    differently, or could not be compared afterwards.
     """
     path = catalog.find(study)
     ablation = catalog.load(path)
@@ -59,11 +65,11 @@ def prepare(study: str, request: Request, runs: Path = Path("runs"), *, own: boo
     for arm, planned_arm in zip(resolved.arms, planned.plan.arms, strict=True):
         config: Config = runner.from_dict(planned.configs[planned_arm.runs[0].key])
         trial_config(config, {})  # raises where data have no splits
-        space = searched(config, fixed | set(arm.overrides), own=own)
+        space = searched(config, fixed | set(arm.overrides), own=own, added={**ablation.space, **parse_knobs(added)})
         arms.append(SearchedArm(arm.name, config, space, int(planned.costs[arm.name]["tokens"] or 0)))
     _require_same_search(arms)
     goal = TuningGoal(planned.metric, planned.plan.goal)
-    return PreparedTuning(planned, ablation, request, arms, goal, study, own)
+    return PreparedTuning(planned, ablation, request, arms, goal, study, own, added=tuple(added))
 
 
 def tuned_plan(
@@ -79,6 +85,8 @@ def tuned_plan(
     tune_command = ["python", "-m", "ablations", "tune", tuning.typed, *tuning.request.arguments()]
     tune_command += ["--trials", str(budget.trials)] if budget.trials else ["--tokens", str(budget.tokens)]
     tune_command += ["--with-mixer-space"] if tuning.own else []
+    tune_command += [word for knob in tuning.added for word in ("--space", knob)]
+    tune_command += ["--from-wandb"] if tuning.from_wandb else []
     plan = replace(planned.plan, study=f"{study}_tuned")
     report_command = ["python", "-m", "reports", "report", plan.folder]
     plan = replace(
@@ -95,7 +103,7 @@ def about(tuning: PreparedTuning, results: Sequence[TuningResult], budget: Budge
     arms = {}
     for result, arm in zip(results, tuning.arms, strict=True):
         space = {path: _describe_knob(knob) for path, knob in arm.space.items()}
-        arms[result.arm] = TunedArm(*result[1:], space=space)
+        arms[result.arm] = TunedArm(*result[1:8], space=space)
     return Tuning(
         budget={name: value for name, value in budget._asdict().items() if value is not None},
         metric=tuning.goal.metric,
@@ -106,6 +114,8 @@ def about(tuning: PreparedTuning, results: Sequence[TuningResult], budget: Budge
 
 
 def _describe_knob(knob: Knob) -> dict[str, Any]:
+    if isinstance(knob, Conditional):
+        return _describe_knob(knob.knob) | {"if": {knob.path: knob.value}}
     return {"values": list(knob.values)} if isinstance(knob, Choice) else asdict(knob)
 
 

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ablations import catalog
-from ablations.options import TRIALS, Device, Scale, Seeds, Set, Study, WithMixer, out, plan_for, request_of
+from ablations.options import (
+    TRIALS,
+    Device,
+    Entity,
+    Project,
+    Prune,
+    Scale,
+    Seeds,
+    Set,
+    Space,
+    Study,
+    Tags,
+    WithMixer,
+    out,
+    plan_for,
+    request_of,
+)
 from ablations.plan import PlannedStudy, Request, as_typed
 from lit_transformers.cli.allow_option import AllowedModules
 from lit_transformers.config import Config, ConfigError, Plain
@@ -16,13 +34,12 @@ from lit_transformers.records.plan import PlannedArm, plan_path
 from lit_transformers.records.record import Record
 from lit_transformers.records.study_folder import search_group
 from lit_transformers.trust import class_paths_in, require_allowed
+from lit_transformers.wandb_target import PROJECT, WandbMode, WandbTarget, wandb_target
 from sweeps.object_store import shown_address
 from sweeps.options import Runs
 
 if TYPE_CHECKING:
     from ablations.tuning import PreparedTuning
-
-PROJECT = "lit-transformers"
 
 Method = Annotated[
     Literal["grid", "bayes", "random"],
@@ -33,20 +50,26 @@ Searching = Annotated[
     bool, typer.Option("--search", help="A trial: with the seed of trials, measured on the validation split.")
 ]
 Mode = Annotated[
-    Literal["disabled", "offline", "online"],
-    typer.Option("--wandb", help="Whether the run is sent at once; online without a network goes offline."),
+    WandbMode, typer.Option("--wandb", help="Whether the run is sent at once, which is checked before it begins.")
 ]
 
 
 def wandb(
     study: Study, method: Method = "grid", trials: Trials = TRIALS, runs: Runs = Path("runs"), scale: Scale = "demo",
     changes: Set = None, seeds: Seeds = None, device: Device = None, with_mixer_space: WithMixer = False,
+    prune: Prune = True, space: Space = None, project: Project = None, entity: Entity = None, tags: Tags = None,
 ) -> None:  # fmt: skip
-    """Write the study as W&B sweeps, whose agents run python -m ablations agent. Needs no network and no key."""
+    """Write the study as W&B sweeps, whose agents run python -m ablations agent. Needs no network and no key.
+
+    After a search, python -m ablations tune STUDY --from-wandb trains the winners over the study's seeds and reports.
+    """
+    from sweeps.tuning.tune import validations
     from sweeps.wandb.sweep import agent_command, file_name, grid, search, write_sweep
 
     request = request_of(scale, changes, seeds, device)
+    target = wandb_target("online", project, entity, tags)
     words = [study, "--runs", shown_address(runs), *request.arguments()]
+    words += ["--tags", ",".join(target.tags)] if target.tags else []
     if method == "grid":
         planned = plan_for(study, runs, request)
         folder = _wandb_folder(runs, planned)
@@ -56,26 +79,42 @@ def wandb(
         command = agent_command(words, _rank_count(planned))
         definitions = {"grid": grid(planned.study, [arm.name for arm in arms], numbers, metric, command)}
     else:
-        tuning = _prepare_tuning(study, request, runs, own=with_mixer_space)
+        tuning = _prepare_tuning(study, request, runs, with_mixer_space, space or ())
         folder = _wandb_folder(runs, tuning.planned)
         metric = {"name": tuning.goal.metric, "goal": tuning.goal.direction}
-        command = agent_command([*words, "--search"], int(tuning.arms[0].config.get("training.devices")))
+        command = agent_command([*words, "--search"], _rank_count(tuning.planned))
         definitions = {
-            file_name(arm.name): search(tuning.planned.study, arm.name, arm.space, method, trials, metric, command)
+            file_name(arm.name): search(
+                tuning.planned.study,
+                arm.name,
+                arm.space,
+                method,
+                trials,
+                metric,
+                command,
+                validations(arm.config) if prune else None,
+            )
             for arm in tuning.arms
         }
         if tuning.planned.plan.retention:
             out.print("trials of a search measure no retention; --method grid measures it", highlight=False)
     for name, definition in definitions.items():
         write_sweep(folder / f"{name}.yaml", definition)
-        out.print(f"wandb sweep --project {PROJECT} {folder / name}.yaml", markup=False, soft_wrap=True)
+        words = ["wandb", "sweep", "--project", target.project, *_entity_words(target), f"{folder / name}.yaml"]
+        out.print(shlex.join(words), markup=False, highlight=False, soft_wrap=True)
     out.print("each prints the command of its agents: start as many as there are machines", highlight=False)
+    if method != "grid":
+        winners = ["python", "-m", "ablations", "tune", study, "--from-wandb", *request.arguments()]
+        winners += ["--with-mixer-space"] if with_mixer_space else []
+        winners += [word for knob in space or () for word in ("--space", knob)]
+        out.print("after the search, train and report the winners:", highlight=False)
+        out.print(as_typed(winners, runs), markup=False, highlight=False, soft_wrap=True)
 
 
 def agent(
     context: typer.Context, study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None,
     seeds: Seeds = None, device: Device = None, searching: Searching = False, mode: Mode = "online",
-    allowed: AllowedModules = None,
+    project: Project = None, entity: Entity = None, tags: Tags = None, allowed: AllowedModules = None,
 ) -> None:  # fmt: skip
     """Do the run that a W&B sweep asks for, by --arm=NAME, --seed=N and --path=value as its agent gives them.
 
@@ -84,15 +123,20 @@ def agent(
     """
     from lit_transformers.machine.cores import limit_threads
     from lit_transformers.runs.wandb_logging import WandbConfig
+    from lit_transformers.training.ranks import is_first_rank
     from sweeps.wandb.agent import carry_out, describe, measure_retention, parameters
+    from sweeps.wandb.connection import require_connection
 
     limit_threads()
+    target = wandb_target(mode, project, entity, tags)
+    if is_first_rank():
+        require_connection(target)
     values = parameters(context.args)
     config, arm, planned, retention = _requested_run(
         study, request_of(scale, changes, seeds, device), dict(values), runs, searching=searching
     )
     group = search_group(planned.folder) if searching else planned.folder
-    record = carry_out(config, planned.runner, runs, WandbConfig(mode, PROJECT, group, arm.name, arm.levels))
+    record = carry_out(config, planned.runner, runs, WandbConfig.at(target, group, arm.name, arm.levels))
     records = {record.key: record}
     _print_outcome(record, describe(values))
     if record.outcome == "finished":
@@ -104,21 +148,23 @@ def agent(
 
 def dashboard(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
-    device: Device = None, entity: Annotated[str | None, typer.Option("--entity", help="A team on W&B.")] = None,
+    device: Device = None, project: Project = None, entity: Entity = None,
 ) -> None:  # fmt: skip
     """Build a W&B workspace and report of the study, where there is a network and a key; else say how, and leave both
     as a file. Exits with 1 where there is a key and W&B cannot be reached."""
-    from sweeps.wandb.dashboard import build, define, has_key, write_definition
+    from sweeps.wandb.connection import has_key
+    from sweeps.wandb.dashboard import build, define, write_definition
 
+    target = wandb_target("online", project, entity)
     request = request_of(scale, changes, seeds, device)
     planned = plan_for(study, runs, request)
     arms = [arm.name for arm in planned.plan.arms]
-    definition = define(PROJECT, planned.folder, planned.plan.question, planned.metric, arms)
+    definition = define(target.project, planned.folder, planned.plan.question, planned.metric, arms)
     path = write_definition(_wandb_folder(runs, planned), definition)
     out.print(f"definition: {path}", markup=False, highlight=False, soft_wrap=True)
     reason = None
     if has_key():
-        reason = build(definition, entity, lambda line: out.print(line, markup=False, soft_wrap=True))
+        reason = build(definition, target.entity, lambda line: out.print(line, markup=False, soft_wrap=True))
         if reason is None:
             return
         out.print(f"W&B cannot be reached: {reason}", markup=False, highlight=False, soft_wrap=True)
@@ -127,11 +173,20 @@ def dashboard(
     for line in (
         "where there is a network:",
         f"wandb sync {runs}/*/wandb/offline-run-*",
-        as_typed(["python", "-m", "ablations", "dashboard", study, *request.arguments()], runs),
+        as_typed(["python", "-m", "ablations", "dashboard", study, *request.arguments(), *_target_words(target)], runs),
     ):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     if reason is not None:
         raise typer.Exit(1)
+
+
+def _target_words(target: WandbTarget) -> list[str]:
+    """Returns the options that name a target again, in a shell without the variables of this one."""
+    return [*(["--project", target.project] if target.project != PROJECT else []), *_entity_words(target)]
+
+
+def _entity_words(target: WandbTarget) -> list[str]:
+    return ["--entity", target.entity] if target.entity else []
 
 
 def _print_outcome(record: Record, purpose: str) -> None:
@@ -171,10 +226,10 @@ def _requested_run(
     return config.override({**seed_overrides(config, seed), **values}), arm, planned, retention
 
 
-def _prepare_tuning(study: str, request: Request, runs: Path, *, own: bool) -> PreparedTuning:
+def _prepare_tuning(study: str, request: Request, runs: Path, own: bool, added: Sequence[str]) -> PreparedTuning:
     from ablations.tuning import prepare
 
-    return prepare(study, request, runs, own=own)
+    return prepare(study, request, runs, own=own, added=added)
 
 
 def _rank_count(planned: PlannedStudy) -> int:

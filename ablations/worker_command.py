@@ -10,13 +10,16 @@ from pathlib import Path
 
 from ablations.options import (
     Device,
+    Entity,
     MemoryLimit,
     MemoryPerRun,
+    Project,
     Retry,
     Scale,
     Seeds,
     Set,
     Study,
+    Tags,
     Threads,
     TimeLimit,
     Wandb,
@@ -29,6 +32,7 @@ from ablations.options import (
 )
 from ablations.show import summary_line
 from ablations.training import LaunchSettings, limits_of, survey_to_train, train_left, train_rates
+from lit_transformers.wandb_target import wandb_target
 from sweeps.live import Row, clock
 from sweeps.options import Runs, Storage
 
@@ -37,11 +41,12 @@ def worker(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
     device: Device = None, workers: Workers = None, threads: Threads = None, retry_failed: Retry = False,
     wandb: Wandb = "disabled", storage: Storage = None, time_limit: TimeLimit = None, memory_limit: MemoryLimit = None,
-    memory_per_run: MemoryPerRun = None,
+    memory_per_run: MemoryPerRun = None, project: Project = None, entity: Entity = None, tags: Tags = None,
 ) -> None:  # fmt: skip
     """Join a study: do runs that wait, take over those of workers that die, and leave when all are over."""
     start, limits = time.monotonic(), limits_of(time_limit, memory_limit, memory_per_run)
-    settings = LaunchSettings(workers, threads, limits, retry_failed, wandb, storage=storage)
+    target = wandb_target(wandb, project, entity, tags)
+    settings = LaunchSettings(workers, threads, limits, retry_failed, target, storage=storage)
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device), in_server=True)
     rows = survey_to_train(planned, runs, settings)
     try:

@@ -83,6 +83,7 @@ def fit(
     from lit_transformers.training.loader_processes import LoaderDied, set_loaders_apart
     from lit_transformers.training.ranks import is_first_rank
     from lit_transformers.trust import remember
+    from lit_transformers.wandb_target import wandb_target
 
     limit_threads()
     set_loaders_apart()
@@ -91,7 +92,7 @@ def fit(
     remember(values)
     config = read_run(run).override(values)
     runner = load_runner(runner_of(config))
-    wandb_config = WandbConfig() if chosen.wandb == "offline" else None
+    wandb_config = WandbConfig.at(wandb_target(chosen.wandb))
     with shown(SteadyConsole(stderr=True)) as report:
         try:
             progress, logger_config = report if is_first_rank() else None, LoggerConfig(chosen.names)

@@ -165,6 +165,7 @@ class Runner:
     from none.
     cached_pass: returns what a run computes only if the cache of this machine has none; None if it caches nothing.
     rate_fields: returns the paths of the learning rates of a run, all of which a run at another rate multiplies.
+    who_does_it: the fields that say on how many ranks and by how many processes a run is done, which are in no key.
     preload: computes once what every run would compute again, for the process from which runs are forked.
     """
 
@@ -192,6 +193,7 @@ class Runner:
     visible_context: Callable[[Any], Plain] = no_visible_context
     document_floors: Callable[[Any, str], Sequence[Reference]] = no_document_floors
     rate_fields: Callable[[Any], Sequence[str]] = no_rate_fields
+    who_does_it: Sequence[str] = ()
 
     def earlier(self, config: Any) -> list[Any]:
         """Returns the configs of all runs that have to be done before a run, each once and after those that it starts

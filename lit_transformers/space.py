@@ -5,7 +5,8 @@ A config class declares in ``space`` which of its fields a search may vary, and 
     space: ClassVar[Space] = {"window": Interval(16, 256, log=True)}
 
 ``searched`` collects the declarations of a whole tree, by dotted path. Those below the mixer are the mixer's own; the
-rest (learning rate, warm-up, dropout) is shared, so that every arm of a study searches the same.
+rest (learning rate, warm-up, dropout) is shared, so that every arm of a study searches the same. A study adds knobs by
+its ``space``, and a command by ``--space``.
 """
 
 from __future__ import annotations
@@ -13,9 +14,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from lit_transformers.config import Config, ConfigError, Plain, field_types, parts_below
+from lit_transformers.config import Config, ConfigError, Plain, field_types, parse_assignments, parts_below
 
-__all__ = ["Choice", "Interval", "Knob", "Space", "is_own", "require_valid", "searched"]
+__all__ = [
+    "KNOB_FORM",
+    "Choice",
+    "Conditional",
+    "Interval",
+    "Knob",
+    "Space",
+    "exists",
+    "is_own",
+    "parse_knobs",
+    "require_valid",
+    "searched",
+]
+
+KNOB_FORM = "PATH=LOW..HIGH, PATH=log:LOW..HIGH or PATH=A,B,C; then ' if PATH=VALUE' for a condition"
+"""How knobs are typed."""
 
 OWN = "model.mixer."
 WARMUP = "training.schedule.warmup"
@@ -73,8 +89,65 @@ class Choice:
         return self.values
 
 
-Knob = Interval | Choice
+@dataclass(frozen=True)
+class Conditional:
+    """A knob that exists only where another path of the space has a value, such as a momentum where the optimizer is
+    ``sgd``: ``Conditional(Interval(0.5, 0.99), "training.optimizer", "sgd")``."""
+
+    knob: Interval | Choice
+    path: str
+    value: Plain
+
+    def holds(self, value: Plain) -> bool:
+        """Whether the knob holds the value, where it exists."""
+        return self.knob.holds(value)
+
+    def ends(self) -> tuple[Plain, ...]:
+        """Returns the ends of the knob."""
+        return self.knob.ends()
+
+
+Knob = Interval | Choice | Conditional
 Space = Mapping[str, Knob]
+
+
+def exists(knob: Knob, values: Mapping[str, Plain]) -> bool:
+    """Whether a knob exists beside the values of the knobs before it."""
+    return not isinstance(knob, Conditional) or (knob.path in values and values[knob.path] == knob.value)
+
+
+def parse_knobs(texts: Iterable[str]) -> dict[str, Knob]:
+    """Reads knobs as they are typed (``KNOB_FORM``), by path. Raises ConfigError that shows the form."""
+    return dict(_parse_knob(text) for text in texts)
+
+
+def _parse_knob(text: str) -> tuple[str, Knob]:
+    stated, _, condition = text.partition(" if ")
+    path, equals, values = stated.partition("=")
+    path, values = path.strip(), values.strip()
+    try:
+        if not path or not equals:
+            raise ConfigError("it has no path")
+        knob = _parse_interval(values) if ".." in values else Choice(tuple(map(_parse_value, values.split(","))))
+        if not condition:
+            return path, knob
+        [(other, value)] = parse_assignments([condition]).items()
+    except ConfigError as error:
+        raise ConfigError(f"{text!r} is none: {error.reason}; write {KNOB_FORM}", "--space") from None
+    return path, Conditional(knob, other, value)
+
+
+def _parse_interval(text: str) -> Interval:
+    low, _, high = text.removeprefix("log:").partition("..")
+    ends = (_parse_value(low), _parse_value(high))
+    for end, stated in zip(ends, (low, high), strict=True):
+        if not isinstance(end, int | float) or isinstance(end, bool):
+            raise ConfigError(f"{stated!r} is no number")
+    return Interval(*ends, log=text.startswith("log:"))
+
+
+def _parse_value(text: str) -> Plain:
+    return parse_assignments([f"value={text.strip()}"])["value"]
 
 
 def is_own(path: str) -> bool:
@@ -82,11 +155,15 @@ def is_own(path: str) -> bool:
     return path.startswith(OWN)
 
 
-def searched(config: Config, fixed: Iterable[str] = (), *, own: bool = False) -> dict[str, Knob]:
+def searched(
+    config: Config, fixed: Iterable[str] = (), *, own: bool = False, added: Space | None = None
+) -> dict[str, Knob]:
     """Returns the knobs of a run's config by path, except those that are ``fixed`` or lie below a fixed path.
 
     A field that holds None is not searched: a value would make another model. A warm-up ends within the first quarter
-    of the steps. own: includes the mixer's knobs. Raises ConfigError for a declaration that its config would refuse.
+    of the steps. own: includes the mixer's knobs. added: knobs of a study or a command, which replace those of the same
+    paths. Raises ConfigError for a knob that its config would refuse, and for an added one whose path is fixed or whose
+    condition is no knob before it.
     """
     fixed_paths = tuple(fixed)
     knobs = {
@@ -102,10 +179,23 @@ def searched(config: Config, fixed: Iterable[str] = (), *, own: bool = False) ->
             knobs[WARMUP] = replace(knob, high=latest)
         elif isinstance(knob, Interval) and latest <= knob.low:
             del knobs[WARMUP]
+    for path, knob in (added or {}).items():
+        if any(f"{path}.".startswith(f"{one}.") or one.startswith(f"{path}.") for one in fixed_paths):
+            raise ConfigError("an arm or --set states its value, so that it cannot be searched", path)
+        knobs.pop(path, None)
+        if isinstance(knob, Conditional) and not (knob.path in knobs and knobs[knob.path].holds(knob.value)):
+            raise ConfigError(f"exists if {knob.path}={knob.value}, which no knob before it can be", path)
+        knobs[path] = knob
     for path in knobs:
         for value in knobs[path].ends():
-            config.override({path: value})
+            config.override(_conditions(knobs, path) | {path: value})
     return knobs
+
+
+def _conditions(knobs: Space, path: str) -> dict[str, Plain]:
+    """Returns the values of other paths at which a knob exists."""
+    knob = knobs[path]
+    return _conditions(knobs, knob.path) | {knob.path: knob.value} if isinstance(knob, Conditional) else {}
 
 
 def require_valid(config: type[Config]) -> None:

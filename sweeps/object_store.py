@@ -34,6 +34,7 @@ from lit_transformers.records.files import (
     OUTPUTS,
     RECORD,
     RUN,
+    SENT_UPDATES,
     replace_file,
     write_json,
     write_text,
@@ -70,7 +71,7 @@ STUDIES = "studies"
 OF_ONE_MACHINE = ("plans", "slurm")
 """Folders of a study that are of no use to other machines: the cache of plans, and the jobs of a cluster."""
 
-FILES = (RUN, CURVES, DOCUMENTS, OUTPUTS)
+FILES = (RUN, CURVES, SENT_UPDATES, DOCUMENTS, OUTPUTS)
 """The files of a run that its record is nothing without, where it has them."""
 PATIENCE = 300.0
 """For how many seconds what cannot be put into a store is tried again."""

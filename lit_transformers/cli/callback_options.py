@@ -12,6 +12,7 @@ import typer
 from lit_transformers.cli.completion import completed_from
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.plain_yaml import read_yaml
+from lit_transformers.wandb_target import WandbMode
 
 __all__ = ["Callbacks", "ChosenLoggers", "Loggers", "callback_assignments", "chosen_loggers"]
 
@@ -40,7 +41,7 @@ Loggers = Annotated[
 class ChosenLoggers(NamedTuple):
     """wandb: whether runs are sent to Weights & Biases; names: the other loggers."""
 
-    wandb: str
+    wandb: WandbMode
     names: tuple[str, ...]
 
 
@@ -62,7 +63,7 @@ def callback_assignments(specifications: Iterable[str]) -> list[str]:
     return [f"training.callbacks={json.dumps(callbacks)}"] if callbacks else []
 
 
-def chosen_loggers(names: Iterable[str] | None, wandb: str = "disabled") -> ChosenLoggers:
+def chosen_loggers(names: Iterable[str] | None, wandb: WandbMode = "disabled") -> ChosenLoggers:
     """Returns what ``--logger`` and ``--wandb`` ask for; ``--logger wandb`` is ``--wandb offline``. Raises ConfigError
     for a logger that is not known or not installed."""
     chosen = dict.fromkeys(names or ())
@@ -71,5 +72,5 @@ def chosen_loggers(names: Iterable[str] | None, wandb: str = "disabled") -> Chos
             raise ConfigError(f"no logger {name!r}; {nearest(name, LOGGERS)}", "--logger")
         if name != "csv" and importlib.util.find_spec(name) is None:
             raise ConfigError(f"needs the package {name}: pip install 'lit-transformers[loggers]'", f"--logger {name}")
-    mode = "offline" if "wandb" in chosen and wandb == "disabled" else wandb
+    mode: WandbMode = "offline" if "wandb" in chosen and wandb == "disabled" else wandb
     return ChosenLoggers(mode, tuple(name for name in chosen if name != "wandb"))

@@ -27,6 +27,9 @@ LOG = "log.txt"
 CURVES = "metrics.csv"
 """A run's metrics by step."""
 
+SENT_UPDATES = "updates.csv"
+"""What was sent of a run's updates beside its curves, by step: learning rate, norm of the gradient, speed, memory."""
+
 DOCUMENTS = "documents.csv"
 """The loss of every document or example of a run's last evaluation."""
 

@@ -13,7 +13,7 @@ from lit_transformers.runs.folder import Identity
 from lit_transformers.runs.made_weights import content_of
 from lit_transformers.runs.stages import source_runs, stages_within
 
-__all__ = ["ROOTS", "code_of", "identity_of", "run_key", "source_keys", "training_key"]
+__all__ = ["ROOTS", "WHO_DOES_IT", "code_of", "identity_of", "run_key", "source_keys", "training_key"]
 
 WHO_DOES_IT = ("training.devices", "training.strategy", "data.workers")
 """The fields that say on how many ranks a run is done, whether each holds the whole network, and by how many worker

@@ -3,7 +3,8 @@
 A run's id there is its key, so a resumed run continues its curve. Offline, every attempt leaves a folder of its own,
 ``wandb/offline-run-TIME-KEY``, under the same id. Each begins with the points in the checkpoint, so the newest folder
 holds the whole curve; ``wandb sync`` uploads them in order of time, as one run. Learning rate, norm of the gradient,
-throughput and memory are of the attempt alone, and a run that is sent from its files has none.
+throughput and memory are in the checkpoint too, if the attempts before were sent, and in ``updates.csv``, with which a
+run is sent from its files.
 
 It costs a run one to two seconds, nearly all of it for wandb's own imports; the cost of each step is negligible.
 """
@@ -14,11 +15,11 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lightning as L
 import torch
@@ -28,12 +29,13 @@ from lightning.pytorch.loggers import Logger
 from lit_transformers.config import Plain
 from lit_transformers.printing.error_lines import first_line
 from lit_transformers.records.cells import text_of
-from lit_transformers.records.files import CURVES, DOCUMENTS, OUTPUTS
+from lit_transformers.records.files import CURVES, DOCUMENTS, OUTPUTS, SENT_UPDATES, replace_file
 from lit_transformers.records.record import Record
 from lit_transformers.runs.environment import peak_memory
 from lit_transformers.training.callbacks import Curves
 from lit_transformers.training.ranks import is_first_rank
 from lit_transformers.training.training_log import values_of_update
+from lit_transformers.wandb_target import PROJECT, TAG_LETTERS, WandbMode, WandbTarget
 
 if TYPE_CHECKING:
     import wandb
@@ -58,14 +60,23 @@ class WandbConfig(NamedTuple):
     """Whether and where a run is sent. It changes no number, so it is no part of a run's config or key.
 
     study: the folder of its plan, shown as the group; arm: as the job type. Both are tags too. levels: the arm's level
-    of every factor, which are keys of the run's config there, below factors.
+    of every factor, which are keys of the run's config there, below factors. entity and tags as of a target.
     """
 
-    mode: Literal["disabled", "offline", "online"] = "offline"
-    project: str = "lit-transformers"
+    mode: WandbMode = "offline"
+    project: str = PROJECT
     study: str | None = None
     arm: str | None = None
     levels: Mapping[str, str] = {}
+    entity: str | None = None
+    tags: tuple[str, ...] = ()
+
+    @classmethod
+    def at(
+        cls, target: WandbTarget, study: str | None = None, arm: str | None = None, levels: Mapping[str, str] = {}
+    ) -> WandbConfig:
+        """Returns how a run is sent to a target."""
+        return cls(target.mode, target.project, study, arm, levels, target.entity, target.tags)
 
     @property
     def sends(self) -> bool:
@@ -80,9 +91,11 @@ class WandbRun:
         self.run: wandb.Run | None = run
         self.directory = directory
         self._is_over_tokens = False
+        self._curves: Curves | None = None
 
     def callback(self, curves: Curves) -> Callback:
         """Returns a callback that sends every point of the curves, those of a checkpoint included."""
+        self._curves = curves
         return _Sender(self, curves)
 
     def log(self, values: dict[str, float], step: int) -> None:
@@ -96,14 +109,16 @@ class WandbRun:
             self._guarded(lambda: run.define_metric("*", step_metric=TOKENS))
         self._guarded(lambda: run.log(values, step=step))
 
-    def add(self, values: dict[str, float]) -> None:
-        """Adds values to the points of the step that was sent last."""
-        run = self.run
-        if run is not None:
-            self._guarded(lambda: run.log(values, step=run.step))
+    def log_update(self, values: dict[str, float], step: int) -> None:
+        """Sends values of an update beside the points of its step, and keeps them for later attempts at the run."""
+        if self._curves is not None:
+            self._curves.updates += [(step, name, value) for name, value in values.items()]
+        self.log(values, step)
 
     def close(self, record: Record, exit_code: int) -> None:
         """Sends the tables and the summary of the record, and ends the run."""
+        if self._curves is not None and self._curves.updates:
+            _write_updates(self.directory / SENT_UPDATES, self._curves.updates)
         run = self.run
         if run is not None:
             # Commits, or the last step's values would be applied after the summary's.
@@ -144,8 +159,8 @@ class TrainingSender(Logger):
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         values = {name: float(metrics[name]) for name in UPDATES if name in metrics}
-        if self._wandb_run is not None and values:
-            self._wandb_run.add(values | {MEMORY: float(peak_memory())})
+        if self._wandb_run is not None and step is not None and values:
+            self._wandb_run.log_update(values | {MEMORY: float(peak_memory())}, step + 1)  # Lightning counts from 0
 
 
 class UpdateSender(Callback):
@@ -173,17 +188,18 @@ class UpdateSender(Callback):
         if trainer.global_step > self._step:
             values[UPDATE_RATE] = (trainer.global_step - self._step) / (now - self._since)
         self._step, self._since = trainer.global_step, now
-        self._wandb_run.log(values, trainer.global_step)
+        self._wandb_run.log_update(values, trainer.global_step)
 
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self._step, self._since = trainer.global_step, time.monotonic()  # validations are no part of the rate
 
 
 class _Sender(Callback):
-    """Sends new points of the curves after the step that added them."""
+    """Sends new points of the curves after the step that added them, and first what a checkpoint holds of updates."""
 
     def __init__(self, wandb_run: WandbRun, curves: Curves) -> None:
         self.wandb_run, self.curves, self.sent = wandb_run, curves, 0
+        self.has_begun = False
 
     def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self._send()
@@ -197,9 +213,11 @@ class _Sender(Callback):
     def _send(self) -> None:
         if self.sent == len(self.curves.points):
             return
-        new_points, self.sent = self.curves.points[self.sent :], len(self.curves.points)
-        for (step, tokens), points in groupby(new_points, key=lambda point: point[:2]):
-            self.wandb_run.log(_counted(tokens) | {name: value for _, _, name, value in points}, step)
+        points = [(step, name, value) for step, _, name, value in self.curves.points[self.sent :]]
+        points += [] if self.has_begun else self.curves.updates
+        self.has_begun, self.sent = True, len(self.curves.points)
+        for step, values in _by_step(points):
+            self.wandb_run.log(_counted(step * self.curves.tokens_per_step) | values, step)
 
 
 @contextmanager
@@ -260,15 +278,17 @@ def _start(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbR
         x_save_requirements=False,
         init_timeout=CONNECT_SECONDS,
     )
+    tags = (wandb_config.study, wandb_config.arm, *wandb_config.tags)
     run = wandb.init(
         project=wandb_config.project,
+        entity=wandb_config.entity,
         mode=wandb_config.mode,
         dir=directory,
         id=record.key,
         name=f"{wandb_config.arm or 'run'}-{record.seed}-{record.key[:KEY_LETTERS]}",
         group=wandb_config.study,
         job_type=wandb_config.arm,
-        tags=[tag for tag in (wandb_config.study, wandb_config.arm) if tag],
+        tags=[*dict.fromkeys(tag[:TAG_LETTERS] for tag in tags if tag)],
         config={
             **record.config,
             "factors": dict(wandb_config.levels),
@@ -287,11 +307,28 @@ def upload_finished_run(wandb_config: WandbConfig | None, directory: Path, recor
     with open_wandb_run(wandb_config, directory, record) as wandb_run:
         if wandb_run is None:
             return
-        points = _rows(directory / CURVES)
-        for (step, tokens), step_points in groupby(
-            points, key=lambda point: (int(point["step"]), int(point["tokens"]))
-        ):
-            wandb_run.log(_counted(tokens) | {point["name"]: float(point["value"]) for point in step_points}, step)
+        rows = _rows(directory / CURVES)
+        tokens = {int(row["step"]): int(row["tokens"]) for row in rows}
+        rows += _rows(directory / SENT_UPDATES)
+        points = [(int(row["step"]), row["name"], float(row["value"])) for row in rows]
+        for step, values in _by_step(points):
+            wandb_run.log(_counted(tokens.get(step, 0)) | values, step)
+
+
+def _by_step(points: Iterable[tuple[int, str, float]]) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yields the values of each step by name, in order of the steps."""
+    for step, group in groupby(sorted(points, key=lambda point: point[0]), key=lambda point: point[0]):
+        yield step, {name: value for _, name, value in group}
+
+
+def _write_updates(path: Path, updates: Iterable[tuple[int, str, float]]) -> None:
+    """Writes what was sent of updates as a CSV table with the columns step, name, value."""
+
+    def write(fresh: Path) -> None:
+        with fresh.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([("step", "name", "value"), *updates])
+
+    replace_file(path, write)
 
 
 def _counted(tokens: int) -> dict[str, float]:

@@ -58,12 +58,14 @@ class Curves(Callback):
     """Records learning curves. They are part of the checkpoint, so a resumed run has those of one never stopped.
 
     A point of training is the mean over the targets of all batches of an update. Its tokens are planned ones, so that
-    the points of several seeds lie at the same tokens.
+    the points of several seeds lie at the same tokens. updates: what a sender has sent beside the points, as step, name
+    and value, so that a later attempt can send it again.
     """
 
     def __init__(self, every: int, tokens_per_step: int) -> None:
         self.every, self.tokens_per_step = every, tokens_per_step
         self.points: list[Point] = []
+        self.updates: list[tuple[int, str, float]] = []
         self.update: list[Mapping[str, Any]] = []
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
@@ -98,10 +100,12 @@ class Curves(Callback):
         self.points.append((step, step * self.tokens_per_step, name, value))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"points": [list(point) for point in self.points]}
+        sent = {"updates": [list(update) for update in self.updates]} if self.updates else {}
+        return {"points": [list(point) for point in self.points], **sent}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.points = [(step, tokens, name, value) for step, tokens, name, value in state["points"]]
+        self.updates = [(step, name, value) for step, name, value in state.get("updates", [])]
 
     def write(self, path: Path) -> None:
         """Writes the curves as a CSV table with the columns step, tokens, name, value."""

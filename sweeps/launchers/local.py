@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from lit_transformers.records.files import LOG
 from lit_transformers.training.disk_space import checkpoint_bytes, lack_of_space
+from lit_transformers.wandb_target import NO_TARGET, WandbTarget
 from sweeps.launchers.limits import write_bytes, write_seconds
 from sweeps.launchers.share import Share
 from sweeps.launchers.sources import Readiness, fail, readiness
@@ -47,10 +48,11 @@ class Options(NamedTuple):
     """How runs are done: by which runner, on what share of the machine, and which metric of a record decides.
 
     time_limit: seconds of one attempt at a run; memory_limit: bytes that all processes of a run may hold together.
-    deadline: the monotonic time at which all runs stop, as by a SIGALRM. loggers: by which each run is shown, besides
-    Weights & Biases. spread: the nodes of the ranks of a run. parameters: of the network of each arm, by which the room
-    of its checkpoint is known beforehand. group: what the runs are called together where they are shown, such as the
-    folder of their plan: runs of another scale, with other changes, or of a search are another group.
+    wandb: whether and where runs are sent to Weights & Biases. deadline: the monotonic time at which all runs stop, as
+    by a SIGALRM. loggers: by which each run is shown, besides Weights & Biases. spread: the nodes of the ranks of a
+    run. parameters: of the network of each arm, by which the room of its checkpoint is known beforehand. group: what
+    the runs are called together where they are shown, such as the folder of their plan: runs of another scale, with
+    other changes, or of a search are another group.
     """
 
     runner: str
@@ -58,7 +60,7 @@ class Options(NamedTuple):
     metric: str
     retry_failed: bool = False
     study: str = ""
-    wandb: str = "disabled"
+    wandb: WandbTarget = NO_TARGET
     group: str = ""
     time_limit: float | None = None
     memory_limit: int | None = None

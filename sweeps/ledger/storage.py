@@ -26,12 +26,14 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from sweeps.addresses import without_secrets
 
 __all__ = [
+    "SEARCH",
     "Address",
     "LedgerError",
     "Opened",
     "StorageConnection",
     "damage",
     "find_address",
+    "find_search_address",
     "open_storage",
     "trial_id",
 ]
@@ -50,6 +52,9 @@ TABLE_RACES = 20
 
 IN_CLUSTER_EXTRA = ("postgresql+psycopg", "grpc")
 """Schemes of addresses whose drivers the extra ``cluster`` installs."""
+
+SEARCH = "tune"
+"""How the name of every search begins."""
 
 Answer = TypeVar("Answer")
 
@@ -102,6 +107,30 @@ def find_address(url: str | None, runs: Path) -> Address:
     if parts.drivername == "postgresql":  # SQLAlchemy's default driver is not installed here
         url = parts.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
     return Address(url, f"ledger {parts.get_backend_name()} {server}/{parts.database or ''}")
+
+
+def find_search_address(url: str | None, runs: Path) -> Address:
+    """Returns the address of the searches' storage: of a ledger in a file the file ``NAME-searches.db`` beside it, so
+    that optuna-dashboard lists the searches alone, and else the ledger's own. Searches that an earlier version has
+    begun in the ledger's file stay there. Raises the errors of ``find_address``."""
+    ledger = find_address(url, runs)
+    if ledger.path is None:
+        return ledger
+    path = ledger.path.with_name(f"{ledger.path.stem}-searches.db")
+    if not path.exists() and _holds_searches(ledger.path):
+        return ledger
+    return Address(f"sqlite:///{path.resolve()}", f"searches {path}", path)
+
+
+def _holds_searches(path: Path) -> bool:
+    if not path.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as database:
+            names = database.execute("SELECT study_name FROM studies WHERE study_name LIKE ?", (f"{SEARCH} %",))
+            return names.fetchone() is not None
+    except sqlite3.DatabaseError:  # a damaged one, or one that another worker is about to make
+        return False
 
 
 class StorageConnection:

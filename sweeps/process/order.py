@@ -12,12 +12,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lit_transformers.records.record import Record, parse_record
 from lit_transformers.runner import load_runner
 from lit_transformers.training.disk_space import what_is_full
 from lit_transformers.training.loader_processes import loader_death, set_loaders_apart
+from lit_transformers.wandb_target import WandbTarget
 from sweeps.ledger.ticket import Ticket
 
 if TYPE_CHECKING:
@@ -91,8 +92,8 @@ class RunOrder(NamedTuple):
     """Whether a run that failed by itself is tried again."""
     group: str
     """What the runs of its study and scale, or of its search, are called together."""
-    wandb: str
-    """Whether runs are sent to Weights & Biases: disabled, offline or online."""
+    wandb: WandbTarget
+    """Whether and where runs are sent to Weights & Biases."""
     time_limit: float | None = None
     """Seconds after which its parent stops it. A run that an earlier, shorter limit stopped is resumed."""
     loggers: tuple[str, ...] = ()
@@ -161,11 +162,11 @@ def reporter(connection: Connection) -> Callable[[Any], None]:
 
 def _wandb_config(order: RunOrder) -> WandbConfig | None:
     """Returns how the run is sent to Weights & Biases, or None where it is not."""
-    if order.wandb == "disabled":
+    if order.wandb.mode == "disabled":
         return None
     from lit_transformers.runs.wandb_logging import WandbConfig
 
-    return WandbConfig(cast(Any, order.wandb), study=order.group, arm=order.ticket.arm, levels=order.ticket.levels)
+    return WandbConfig.at(order.wandb, order.group, order.ticket.arm, order.ticket.levels)
 
 
 def _failure_reason(error: Exception) -> str:

@@ -18,21 +18,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
 from lit_transformers.config import Plain, canonical_hash
-from lit_transformers.space import Choice, Knob
+from lit_transformers.space import Choice, Conditional, Knob, exists
 from sweeps.ledger.storage import trial_id
 
-__all__ = ["ROUND", "Budget", "Outcome", "Search", "Trial"]
+__all__ = ["GRACE", "ROUND", "Budget", "Outcome", "Search", "Trial"]
 
 ROUND = 4
 """Trials that are proposed together. TPE loses little by not knowing the other three, and four workers are busy."""
@@ -73,7 +67,8 @@ class Trial(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of a trial's run. curve: the metric by step; tokens: the number of tokens it was trained on."""
+    """The outcome of a trial's run. curve: the metric by step; tokens: the number of tokens it was trained on. costs:
+    the values of the further objectives, for a search that has any."""
 
     key: str
     outcome: str
@@ -81,20 +76,22 @@ class Outcome(NamedTuple):
     curve: Mapping[int, float]
     tokens: int
     reason: str | None = None
+    costs: tuple[float, ...] = ()
 
 
 class Search:
     """One arm's trials. The caller holds a lock, since reading and then proposing must be one step."""
 
     def __init__(self, study: optuna.Study, space: Mapping[str, Knob], price: int) -> None:
-        """``study`` minimizes or maximizes; ``price`` is the tokens of a whole run."""
+        """``study`` has a direction for the metric, and one for each further objective; ``price`` is the tokens of a
+        whole run."""
         self._study, self._price = study, price
-        self._distributions = {path: _distribution(knob) for path, knob in space.items()}
+        self._space = space
 
     @property
     def goal(self) -> str:
         """Whether the metric is minimized or maximized."""
-        return "minimize" if self._study.direction == optuna.study.StudyDirection.MINIMIZE else "maximize"
+        return "minimize" if self._study.directions[0] == optuna.study.StudyDirection.MINIMIZE else "maximize"
 
     def begin(self, values: Mapping[str, Plain]) -> None:
         """Makes the first trial try these values; paths that are left out are sampled."""
@@ -119,15 +116,17 @@ class Search:
         if frozen.state.is_finished():
             return
         trial = optuna.trial.Trial(self._study, trial_id(frozen))
-        for step, value in outcome.curve.items():
+        for step, value in outcome.curve.items() if len(self._study.directions) == 1 else ():
             trial.report(value, step)
         fields = ("key", "outcome", "tokens", "reason")
         trial.set_user_attr(OUTCOME, {name: getattr(outcome, name) for name in fields})
         state = _STATES.get(outcome.outcome, TrialState.FAIL)
-        is_number = outcome.value is not None and math.isfinite(outcome.value)
-        if state == TrialState.COMPLETE and not is_number:
+        values = [math.nan if outcome.value is None else outcome.value, *outcome.costs]
+        if state == TrialState.COMPLETE and not (
+            len(values) == len(self._study.directions) and all(math.isfinite(value) for value in values)
+        ):
             state = TrialState.FAIL
-        self._study.tell(number, outcome.value if state == TrialState.COMPLETE else None, state, skip_if_finished=True)
+        self._study.tell(number, values if state == TrialState.COMPLETE else None, state, skip_if_finished=True)
 
     def bars(self, number: int, steps: int) -> dict[int, float]:
         """Returns pruning thresholds by step: medians of finished trials of earlier rounds, empty if they are few."""
@@ -162,11 +161,18 @@ class Search:
         best_trial = min(finished, key=lambda trial: (sign * (_value(trial) or 0.0), trial.number))
         return Trial(best_trial.number, dict(best_trial.params)), _value(best_trial) or 0.0
 
+    def front(self) -> list[tuple[Trial, list[float]]]:
+        """Returns the finished trials that no other one beats in all objectives, with their values, from the lowest
+        second one on. One of trials with equal values is enough."""
+        by_values = {tuple(trial.values): trial for trial in reversed(self._study.best_trials)}
+        front = sorted(by_values.values(), key=lambda trial: (trial.values[-1], trial.number))
+        return [(Trial(trial.number, dict(trial.params)), list(trial.values)) for trial in front]
+
     def _pending_trials(self) -> list[Trial]:
         """Returns the trials without an outcome. One whose proposer died before it had all its values is closed."""
         pending = []
         for trial in self._trials((TrialState.RUNNING,)):
-            if trial.params.keys() == self._distributions.keys():
+            if trial.params.keys() == {path for path, knob in self._space.items() if exists(knob, trial.params)}:
                 pending.append(Trial(trial.number, dict(trial.params)))
             else:
                 self._study.tell(trial.number, state=TrialState.FAIL)
@@ -183,7 +189,10 @@ class Search:
             warnings.filterwarnings("ignore", message="Heartbeat of storage")
             seed = int(canonical_hash([self._study.study_name, number], 8), 16)
             self._study.sampler = TPESampler(seed=seed, n_startup_trials=STARTUP, constant_liar=True)
-            trial = self._study.ask(self._distributions)
+            trial = self._study.ask()
+            for path, knob in self._space.items():
+                if exists(knob, trial.params):
+                    _suggest(trial, path, knob)
         return Trial(trial.number, dict(trial.params))
 
     def _trials(self, states: Sequence[TrialState] | None = None) -> list[FrozenTrial]:
@@ -193,16 +202,19 @@ class Search:
 _OVER = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
-def _distribution(knob: Knob) -> BaseDistribution:
+def _suggest(trial: optuna.Trial, path: str, knob: Knob) -> None:
+    """Draws the value of a knob."""
+    knob = knob.knob if isinstance(knob, Conditional) else knob
     if isinstance(knob, Choice):
-        return CategoricalDistribution(knob.values)
-    if knob.whole:
-        return IntDistribution(int(knob.low), int(knob.high), log=knob.log)
-    return FloatDistribution(knob.low, knob.high, log=knob.log)
+        trial.suggest_categorical(path, knob.values)
+    elif knob.whole:
+        trial.suggest_int(path, int(knob.low), int(knob.high), log=knob.log)
+    else:
+        trial.suggest_float(path, knob.low, knob.high, log=knob.log)
 
 
 def _value(trial: FrozenTrial) -> float | None:
     """Returns the metric of a finished trial, or the last value of another trial's curve, or None."""
     if trial.state == TrialState.COMPLETE:
-        return trial.value
+        return trial.values[0]
     return trial.intermediate_values[max(trial.intermediate_values)] if trial.intermediate_values else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from lit_transformers.training.search_pruning import BARS, Bars
 from sweeps.launchers.local import Options, Summary
 from sweeps.ledger.lock import locked
 from sweeps.ledger.run_records import read_record
-from sweeps.ledger.storage import StorageConnection, find_address, open_storage
+from sweeps.ledger.storage import SEARCH, StorageConnection, find_search_address, open_storage
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Row
 from sweeps.survey import survey
@@ -36,11 +36,15 @@ __all__ = [
     "SEED",
     "SELECTED_ON",
     "SPLIT",
+    "FrontPoint",
     "SearchedArm",
     "TuningGoal",
     "TuningResult",
+    "outcome_of",
+    "ticket_of",
     "trial_config",
     "tune",
+    "validations",
 ]
 
 SELECTED_ON, REPORTED_ON = "validation", "test"
@@ -56,10 +60,12 @@ PATIENCE = 300.0
 
 
 class TuningGoal(NamedTuple):
-    """The metric that decides, and whether it is minimized or maximized."""
+    """The metric that decides, and whether it is minimized or maximized. costs: the names of costs of a record that are
+    minimized beside it, so that a search has a Pareto front in place of a best trial."""
 
     metric: str
     direction: Literal["minimize", "maximize"]
+    costs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,8 +78,17 @@ class SearchedArm:
     price: int
 
 
+class FrontPoint(NamedTuple):
+    """A trial that no other trial of its arm beats in the metric and all costs."""
+
+    values: dict[str, Plain]
+    value: float
+    costs: tuple[float, ...]
+
+
 class TuningResult(NamedTuple):
-    """The result of one arm's search. values: of its best trial, whose run is ``key``; None where none finished."""
+    """The result of one arm's search. values: of its best trial, whose run is ``key``; None where none finished. front:
+    of a search with costs, from the lowest cost on."""
 
     arm: str
     values: dict[str, Plain] | None
@@ -83,6 +98,7 @@ class TuningResult(NamedTuple):
     pruned: int
     failed: int
     tokens: int
+    front: tuple[FrontPoint, ...] = ()
 
 
 Launch = Callable[[list[Row], Options], Summary]
@@ -102,6 +118,12 @@ def trial_config(config: Config, values: Mapping[str, Plain]) -> Config:
     return config.override(changes | {SPLIT: SELECTED_ON} | dict(values))
 
 
+def validations(config: Config) -> int:
+    """Returns how often a trial of a config is validated."""
+    every: int = trial_config(config, {}).get(EVERY)
+    return int(config.get("training.steps")) // every
+
+
 def tune(
     runs: Path, storage: str | None, study: str, arms: Sequence[SearchedArm], goal: TuningGoal, budget: Budget,
     options: Options, launch: Launch, *, prune: bool = True,
@@ -111,14 +133,14 @@ def tune(
     A search that was stopped at any moment continues when it is called again. ``launch`` does the waiting rows.
     """
     runner = load_runner(options.runner)
-    with _searches(runs, storage, study, arms, goal) as (searches, connection):
+    with _searches(runs, storage, study, arms, goal, runner) as (searches, connection):
         while True:
             with locked(runs / "tuning.lock", LOCK_SECONDS):
                 rounds = {arm.name: connection.ask(_round_request(searches[arm.name], budget)) for arm in arms}
             proposed = [(arm, trial) for arm in arms for trial in rounds[arm.name]]
             if not proposed:
-                return [_tuning_result(arm, searches[arm.name]) for arm in arms], None
-            tickets = {(arm.name, trial.number): _ticket(arm, trial, runner) for arm, trial in proposed}
+                return [_tuning_result(arm, searches[arm.name], goal) for arm in arms], None
+            tickets = {(arm.name, trial.number): ticket_of(arm, trial, runner) for arm, trial in proposed}
             for arm, trial in proposed:
                 directory = tickets[arm.name, trial.number].directory(runs)
                 _set_bars(directory, searches[arm.name], trial, arm, goal, prune=prune)
@@ -129,36 +151,38 @@ def tune(
             for arm, trial in proposed:
                 row = rows_by_key[tickets[arm.name, trial.number].key]
                 if row.state.over and row.state != State.STOPPED:
-                    outcome = _outcome(runs, row, goal, arm)
+                    outcome = outcome_of(runs, row, goal, arm)
                     connection.ask(_outcome_report(searches[arm.name], trial, outcome))
             if summary.stopped_by is not None:
-                return [_tuning_result(arm, searches[arm.name]) for arm in arms], summary.stopped_by
+                return [_tuning_result(arm, searches[arm.name], goal) for arm in arms], summary.stopped_by
 
 
 @contextmanager
 def _searches(
-    runs: Path, storage: str | None, study: str, arms: Sequence[SearchedArm], goal: TuningGoal
+    runs: Path, storage: str | None, study: str, arms: Sequence[SearchedArm], goal: TuningGoal, runner: Runner
 ) -> Iterator[tuple[dict[str, Search], StorageConnection]]:
-    """Opens every arm's search in the ledger's database; yields the searches by arm and the connection.
+    """Opens every arm's search in a database beside the ledger's; yields the searches by arm and the connection.
 
-    The name of a search holds a hash of all that it depends on except its budget, so that a change of the study, the
-    space or the metric begins another one.
+    The name of a search holds a hash of all that its numbers depend on except its budget, so that a change of the
+    study, the space or the metric begins another one, and another number of ranks or loader processes does not.
     """
-    address = find_address(storage, runs)
+    address = find_search_address(storage, runs)
     runs.mkdir(parents=True, exist_ok=True)
     connection = StorageConnection(address, PATIENCE)
     opened_storage = connection.ask(lambda: open_storage(address))
     try:
         searches = {}
+        directions: list[Literal["minimize", "maximize"]] = [goal.direction]
+        directions += ["minimize" for _ in goal.costs]
         for arm in arms:
             identity = [
-                trial_config(arm.config, {}).to_dict(),
+                _without(trial_config(arm.config, {}).to_dict(), runner.who_does_it),
                 {path: repr(knob) for path, knob in arm.space.items()},
-                list(goal),
+                [goal.metric, goal.direction, *goal.costs],
             ]
-            name = f"tune {study} {arm.name} {canonical_hash(identity, 12)}"
+            name = f"{SEARCH} {study} {arm.name} {canonical_hash(identity, 12)}"
             optuna_study = connection.ask(lambda name=name: optuna.create_study(  # type: ignore[misc]
-                study_name=name, storage=opened_storage.storage, direction=goal.direction, load_if_exists=True
+                study_name=name, storage=opened_storage.storage, directions=directions, load_if_exists=True
             ))  # fmt: skip
             searches[arm.name] = Search(optuna_study, arm.space, arm.price)
             with locked(runs / "tuning.lock", LOCK_SECONDS):
@@ -168,9 +192,21 @@ def _searches(
         opened_storage.close()
 
 
+def _without(config: dict[str, Plain], paths: Iterable[str]) -> dict[str, Plain]:
+    """Returns a config without the fields at some paths."""
+    for path in paths:
+        *parts, name = path.split(".")
+        part: Any = config
+        for step in parts:
+            part = part.get(step, {})
+        part.pop(name, None)
+    return config
+
+
 def _own_values(arm: SearchedArm) -> dict[str, Plain]:
     """Returns the arm's own values, as far as its space contains them: the first trial is the arm as it is."""
-    return {path: arm.config.get(path) for path, knob in arm.space.items() if knob.holds(arm.config.get(path))}
+    leaves = dict(arm.config.leaves())
+    return {path: leaves[path] for path, knob in arm.space.items() if path in leaves and knob.holds(leaves[path])}
 
 
 def _round_request(search: Search, budget: Budget) -> Callable[[], list[Trial]]:
@@ -181,7 +217,8 @@ def _outcome_report(search: Search, trial: Trial, outcome: Outcome) -> Callable[
     return lambda: search.tell(trial.number, outcome)
 
 
-def _ticket(arm: SearchedArm, trial: Trial, runner: Runner) -> Ticket:
+def ticket_of(arm: SearchedArm, trial: Trial, runner: Runner) -> Ticket:
+    """Returns the run of a trial, which says the values that it tries."""
     config = trial_config(arm.config, trial.values)
     levels = {path: str(value) for path, value in trial.values.items()}
     return Ticket(runner.run_key(config), f"{arm.name} #{trial.number}", SEED, config.to_dict(), levels)
@@ -205,13 +242,15 @@ def _set_bars(
             (directory / RECORD).unlink()
 
 
-def _outcome(runs: Path, row: Row, goal: TuningGoal, arm: SearchedArm) -> Outcome:
+def outcome_of(runs: Path, row: Row, goal: TuningGoal, arm: SearchedArm) -> Outcome:
     """Returns the outcome of a trial from the files of its run. A pruned run costs the tokens it had read by then."""
     directory, curve = row.ticket.directory(runs), _curve(row.ticket.directory(runs) / CURVES, goal.metric)
     record = read_record(directory).record
     steps = arm.config.get("training.steps")
     share = (record.measured.get("steps", steps) if record else steps) / steps
-    return Outcome(row.ticket.key, row.state.value, row.value, curve, round(arm.price * share), row.reason)
+    known = [record.cost.get(name) if record else None for name in goal.costs]
+    costs = tuple(math.nan if cost is None else float(cost) for cost in known)
+    return Outcome(row.ticket.key, row.state.value, row.value, curve, round(arm.price * share), row.reason, costs)
 
 
 def _curve(path: Path, metric: str) -> dict[int, float]:
@@ -224,7 +263,7 @@ def _curve(path: Path, metric: str) -> dict[int, float]:
     return {int(row["step"]): float(row["value"]) for row in rows if math.isfinite(float(row["value"]))}
 
 
-def _tuning_result(arm: SearchedArm, search: Search) -> TuningResult:
+def _tuning_result(arm: SearchedArm, search: Search, goal: TuningGoal) -> TuningResult:
     outcomes, best = search.outcomes(), search.best()
     names = [outcome["outcome"] for _, outcome in outcomes]
     keys = {trial.number: outcome["key"] for trial, outcome in outcomes}
@@ -237,4 +276,7 @@ def _tuning_result(arm: SearchedArm, search: Search) -> TuningResult:
         names.count("pruned"),
         len(names) - names.count("pruned") - names.count("finished"),
         search.tokens(),
+        tuple(FrontPoint(trial.values, value, tuple(costs)) for trial, (value, *costs) in search.front())
+        if goal.costs
+        else (),
     )

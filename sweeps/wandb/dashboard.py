@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from lit_transformers.config import Plain
 from lit_transformers.printing.error_lines import first_line
 from lit_transformers.records.files import write_json
 
-__all__ = ["build", "define", "has_key", "make_report", "make_workspace", "write_definition"]
+__all__ = ["build", "define", "make_report", "make_workspace", "write_definition"]
 
 UPDATES = ("train/learning_rate", "train/gradient_norm", "train/tokens_per_second", "train/peak_memory_bytes")
 """What runs send of their updates (``wandb_logging``)."""
@@ -52,23 +51,6 @@ def write_definition(folder: Path, definition: dict[str, Plain]) -> Path:
     path = folder / "dashboard.json"
     write_json(path, definition)
     return path
-
-
-def has_key() -> bool:
-    """Whether wandb has credentials for its host, as its own lookup tells: which host ``wandb login`` writes to
-    depends on its version. The key is not printed or stored."""
-    import wandb
-
-    settings = wandb.setup().settings
-    if settings.api_key or any(os.environ.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")):
-        return True
-    try:
-        from wandb.sdk.lib.wbauth import read_netrc_auth
-    except ImportError:  # an older wandb, whose host has one name
-        from requests.utils import get_netrc_auth
-
-        return bool(get_netrc_auth(settings.base_url))
-    return bool(read_netrc_auth(host=settings.base_url))
 
 
 def build(definition: dict[str, Plain], entity: str | None, say: Callable[[str], None]) -> str | None:

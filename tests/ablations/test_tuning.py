@@ -10,6 +10,7 @@ from standin.tuned import RunConfig
 from ablations.plan import Request
 from ablations.tuning import prepare, tuned_plan
 from lit_transformers.config import ConfigError
+from lit_transformers.space import Choice
 from sweeps.tuning.search import Budget
 from sweeps.tuning.tune import TuningResult
 
@@ -100,3 +101,24 @@ def test_what_cannot_be_tuned_fairly_is_refused(tmp_path: Path) -> None:
         prepare(write(tmp_path, metric="speed"), Request())
     with pytest.raises(ConfigError, match="which a mixer's own knobs change; leave out --with-mixer-space"):
         prepare(write(tmp_path, match="parameters"), Request(), own=True)
+
+
+def test_the_study_and_the_command_add_knobs_and_the_command_wins(tmp_path: Path) -> None:
+    steps = "training.breaks_above"
+    path = Path(write(tmp_path, '{"short": {}, "long": {"model.mixer.window": 9}}'))
+    path.write_text(
+        "from lit_transformers.space import Choice, Conditional, Interval\n"
+        + path.read_text().replace("seeds=2,", f"seeds=2, space={{'{steps}': Choice((2.0, 3.0)), "
+        f"'training.validate_every': Conditional(Interval(2, 5), '{steps}', 3.0)}},")
+    )  # fmt: skip
+    arms = prepare(str(path), Request()).arms
+    assert all([*arm.space] == [RATE, WARMUP, steps, "training.validate_every"] for arm in arms)
+    typed = f"{steps}=4.0,3.0"
+    tuning = prepare(str(path), Request(), added=[typed, f"{WARMUP}=1..3 if {steps}=4.0"])
+    assert tuning.arms[0].space[steps] == Choice((4.0, 3.0)) and tuning.typed == str(path)
+    plan = tuned_plan(tuning, [tuning_result(arm.name, **{RATE: 1e-2}) for arm in tuning.arms], Budget(trials=4))
+    assert plan.plan.tuning is not None and f"--space {typed}" in plan.plan.commands["run"]
+    described = plan.plan.tuning.arms[tuning.arms[0].name].space
+    assert described[WARMUP] == {"low": 1, "high": 3, "log": False, "if": {steps: 4.0}}
+    with pytest.raises(ConfigError, match=r"model\.mixer\.window: an arm or --set states its value"):
+        prepare(str(path), Request(), added=["model.mixer.window=1..4"])

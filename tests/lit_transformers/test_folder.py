@@ -14,6 +14,7 @@ from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import CHECKPOINT, RECORD, RUN
 from lit_transformers.runs import RunConfig, fit, keys, run_key
+from lit_transformers.wandb_target import NO_TARGET
 from sweeps.ledger.ticket import Ticket
 from sweeps.process.order import Fault, RunOrder, perform
 
@@ -157,7 +158,7 @@ def test_a_worker_leaves_a_folder_that_holds_another_run_as_it_is(config: RunCon
         None,
         False,
         "s",
-        "disabled",
+        NO_TARGET,
     )
     result = perform(order, None)
     assert isinstance(result, Fault) and "seed is 0 there and 7 here" in result.reason

@@ -11,7 +11,7 @@ from lit_transformers.config import Config, ConfigError
 from lit_transformers.mixers import MIXERS
 from lit_transformers.models import MODELS
 from lit_transformers.runs import RunConfig
-from lit_transformers.space import Choice, Interval, require_valid, searched
+from lit_transformers.space import Choice, Conditional, Interval, parse_knobs, require_valid, searched
 from lit_transformers.stacks import STACKS
 from lit_transformers.training.config import OPTIMIZERS, SCHEDULES
 
@@ -74,3 +74,53 @@ class Mistyped(Config):
 def test_a_mistyped_path_is_named() -> None:
     with pytest.raises(ConfigError, match=r"windw: Mistyped\.space names no field of it"):
         require_valid(Mistyped)
+
+
+MOMENTUM = Conditional(Interval(0.5, 0.99), "training.optimizer", "sgd")
+
+
+def test_knobs_are_typed_as_they_are_written() -> None:
+    typed = [
+        "model.depth=1..4",
+        "model.dropout=0..0.3",
+        "training.clip=log:1e-1..10.0",
+        "training.optimizer=adamw, sgd",
+    ]
+    assert parse_knobs([*typed, "training.optimizer.momentum=0.5..0.99 if training.optimizer=sgd"]) == {
+        "model.depth": Interval(1, 4),
+        "model.dropout": Interval(0, 0.3),
+        "training.clip": Interval(0.1, 10.0, log=True),
+        "training.optimizer": Choice(("adamw", "sgd")),
+        "training.optimizer.momentum": MOMENTUM,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("model.depth", "it has no path"),
+        ("model.depth=1..many", "'many' is no number"),
+        ("model.depth=4", "a choice has two values or more"),
+        ("model.depth=1..4 if deep", "write path=value"),
+    ],
+)
+def test_what_is_no_knob_is_refused_and_the_form_is_shown(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"--space: .* is none: {reason}.*; write PATH=LOW..HIGH, PATH=log:LOW"):
+        parse_knobs([text])
+
+
+def test_added_knobs_are_checked_like_declared_ones() -> None:
+    run = RunConfig()
+    rate = "training.optimizer.learning_rate"
+    knobs = searched(run, added=parse_knobs(["training.optimizer=adamw,sgd"]) | {f"{rate[:-14]}.momentum": MOMENTUM})
+    assert [*knobs][-2:] == ["training.optimizer", "training.optimizer.momentum"]
+    assert searched(run, added={rate: Interval(1e-5, 1e-3, log=True)})[rate] == Interval(1e-5, 1e-3, log=True)
+    for added, fixed, reason in (
+        ({"training.clipp": Interval(0.1, 1.0)}, [], "training.clipp: .*did you mean clip"),
+        ({"training.optimizer.momentum": MOMENTUM}, [], "momentum: exists if training.optimizer=sgd, which no knob"),
+        ({"model.depth": Interval(0, 2)}, [], "depth"),
+        ({rate: Interval(0.1, 1.0)}, [rate], "learning_rate: an arm or --set states its value"),
+        ({"training.optimizer": Choice(("adamw", "sgd"))}, [rate], "optimizer: an arm or --set states its value"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            searched(run, fixed, added=added)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import getpass
 import json
+import math
 import os
 import shutil
 import signal
 import socket
 import struct
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -26,12 +27,15 @@ from lit_transformers.lightning_runs.fit import fit as fit_module
 from lit_transformers.records.record import parse_record
 from lit_transformers.runs import Interrupted, RunConfig, fit, run_key, wandb_logging
 from lit_transformers.runs.wandb_logging import WandbConfig, upload_finished_run
-from lit_transformers.training.reporting import Progress
+from lit_transformers.training.reporting import Progress, ProgressReporter
 
 pytestmark = pytest.mark.slow
 
-OFFLINE = WandbConfig("offline", study="xl_memory", arm="memory 8", levels={"memory": "8"})
-UPDATES = (*wandb_logging.UPDATES, wandb_logging.MEMORY)
+OFFLINE = WandbConfig(
+    "offline", study="xl_memory", arm="memory 8", levels={"memory": "8"}, entity="team", tags=("mine",)
+)
+MEMORY = wandb_logging.MEMORY
+UPDATES = (*wandb_logging.UPDATES, MEMORY)
 KEY = "0123456789" * 4
 
 
@@ -114,7 +118,17 @@ def updates(path: Path) -> dict[int, dict[str, float]]:
     rows = [
         values_by_name(record.history.item) for record in records(path) if record.WhichOneof("record_type") == "history"
     ]
-    return {row["_step"]: {name: row[name] for name in UPDATES if name in row} for row in rows}
+    by_step: dict[int, dict[str, float]] = {}
+    for row in rows:
+        values = {name: row[name] for name in UPDATES if name in row}
+        assert not values or row["_step"] not in by_step, "a point that was sent twice"
+        by_step |= {row["_step"]: values} if values else {}
+    return by_step
+
+
+def repeatable(points: dict[int, dict[str, float]]) -> dict[int, list[float]]:
+    """What of the updates does not depend on the machine."""
+    return {step: [values["train/learning_rate"], values["train/gradient_norm"]] for step, values in points.items()}
 
 
 def header(path: Path) -> Any:
@@ -134,6 +148,15 @@ def written_curves(directory: Path) -> dict[int, dict[str, float]]:
     for line in (directory / "metrics.csv").read_text().splitlines()[1:]:
         step, tokens, name, value = line.split(",")
         values_by_step.setdefault(int(step), {"tokens": int(tokens)})[name] = float(value)
+    return values_by_step
+
+
+def written_updates(directory: Path) -> dict[int, dict[str, float]]:
+    values_by_step: dict[int, dict[str, float]] = {}
+    for line in (directory / "updates.csv").read_text().splitlines()[1:]:
+        step, name, value = line.split(",")
+        assert name not in values_by_step.setdefault(int(step), {})
+        values_by_step[int(step)][name] = float(value)
     return values_by_step
 
 
@@ -202,9 +225,9 @@ def test_wandb_shows_the_run_its_config_its_curves_and_its_end(sent: SentRun) ->
     record = sent.record
     (path,) = files(sent.directory)
     run = header(path)
-    assert (run.run_id, run.project) == (record["key"], "lit-transformers")
+    assert (run.run_id, run.project, run.entity) == (record["key"], "lit-transformers", "team")
     assert run.display_name == f"memory 8-{record['seed']}-{record['key'][:8]}"
-    assert (run.run_group, run.job_type, list(run.tags)) == ("xl_memory", "memory 8", ["xl_memory", "memory 8"])
+    assert (run.run_group, run.job_type, [*run.tags]) == ("xl_memory", "memory 8", ["xl_memory", "memory 8", "mine"])
     logged_config = {update.key: json.loads(update.value_json) for update in run.config.update}
     assert {name: logged_config[name] for name in record["config"]} == record["config"]
     assert logged_config["factors"] == {"memory": "8"}
@@ -274,8 +297,10 @@ def test_a_run_that_is_over_is_sent_from_its_files(unsent: Path, tmp_path: Path)
     directory = shutil.copytree(unsent, tmp_path / "run")
     assert not files(directory)
     record = json.loads((directory / "record.json").read_text())
-    upload_finished_run(OFFLINE, directory, parse_record(record))
+    study = "two--" + "training.steps=20" * 9
+    upload_finished_run(OFFLINE._replace(study=study), directory, parse_record(record))
     (path,) = files(directory)
+    assert header(path).run_group == study and study.startswith(header(path).tags[0])
     assert header(path).run_id == record["key"] and last_summary(path)["outcome"] == "finished"
     assert curves(path) == written_curves(directory)
 
@@ -309,21 +334,43 @@ def test_nothing_is_sent_of_who_and_where(config: RunConfig, sent: SentRun) -> N
     assert f'"{getpass.getuser()}"'.encode() not in sent_bytes
 
 
-def test_a_run_that_was_stopped_shows_its_whole_curve_under_one_id(config: RunConfig, tmp_path: Path) -> None:
+def stop_at(step: int) -> Callable[[Progress], None]:
     def stop(progress: Progress) -> None:
-        if progress.phase == "fit" and progress.step >= 15:
+        if progress.phase == "fit" and progress.step >= step:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    long_config = config.override({"training.steps": 60})
+    return stop
+
+
+def test_a_run_that_was_stopped_and_killed_shows_all_its_points_under_one_id(
+    config: RunConfig, sent: SentRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill is a run that goes on from the checkpoint before the last one, and has sent more than that holds."""
+    report = ProgressReporter.on_train_batch_end
+
+    def report_at_once(reporter: ProgressReporter, *arguments: Any) -> None:
+        reporter.reported_at = -math.inf
+        report(reporter, *arguments)
+
+    monkeypatch.setattr(ProgressReporter, "on_train_batch_end", report_at_once)
     with pytest.raises(Interrupted):
-        fit(long_config, tmp_path, stop, wandb_config=OFFLINE)
-    (first,) = files(tmp_path)
-    fit(long_config, tmp_path, wandb_config=OFFLINE)
-    _, second = files(tmp_path)
-    assert header(first).run_id == header(second).run_id
-    assert 10 in curves(first) and 60 not in curves(first)
-    assert curves(second) == written_curves(tmp_path) and {5, 60} <= curves(second).keys()
-    assert curves(first).items() <= curves(second).items()
+        fit(config, tmp_path, stop_at(12), wandb_config=OFFLINE)
+    before = (tmp_path / "checkpoint.ckpt").read_bytes()
+    with pytest.raises(Interrupted):
+        fit(config, tmp_path, stop_at(23), wandb_config=OFFLINE)
+    (tmp_path / "checkpoint.ckpt").write_bytes(before)
+    record = fit(config, tmp_path, wandb_config=OFFLINE)
+    first, second, third = files(tmp_path)
+    assert len({header(path).run_id for path in (first, second, third)}) == 1
+    assert max(curves(first)) == 10 and max(curves(second)) == 20
+    assert curves(third) == written_curves(tmp_path) == written_curves(sent.directory)
+    assert curves(first).items() <= curves(third).items()
+    assert repeatable(updates(third)) == repeatable(updates(files(sent.directory)[0]))
+    assert updates(third) == written_updates(tmp_path) and all(step[MEMORY] > 0 for step in updates(third).values())
+    assert all(values["train/tokens_per_second"] > 0 for values in updates(third).values())
+    again = shutil.copytree(tmp_path, tmp_path / "again", ignore=shutil.ignore_patterns("wandb"))
+    upload_finished_run(OFFLINE, again, parse_record(record))
+    assert updates(files(again)[0]) == updates(third) and curves(files(again)[0]) == curves(third)
 
 
 def test_without_a_key_a_run_says_so_in_one_line_and_goes_on(

@@ -27,7 +27,8 @@ from lit_transformers.runs.wandb_logging import WandbConfig
 from lit_transformers.space import Choice, Interval, searched
 from sweeps.wandb import agent
 from sweeps.wandb.agent import FILE, parameters
-from sweeps.wandb.dashboard import define, has_key, make_report, make_workspace
+from sweeps.wandb.connection import has_key
+from sweeps.wandb.dashboard import define, make_report, make_workspace
 from sweeps.wandb.sweep import agent_command, file_name, grid, search, write_sweep
 
 METRIC = {"name": "val/bpb", "goal": "minimize"}
@@ -127,7 +128,7 @@ def test_a_key_is_looked_up_as_wandb_itself_does(tmp_path: Path, monkeypatch: py
 def test_a_dashboard_that_cannot_be_built_with_a_key_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sweeps.wandb.dashboard.has_key", lambda: True)
+    monkeypatch.setattr("sweeps.wandb.connection.has_key", lambda: True)
     monkeypatch.setattr("sweeps.wandb.dashboard.build", lambda *_: "no route to host")
     with pytest.raises(typer.Exit) as ended:
         wandb_command.dashboard("xl_recurrence", tmp_path)

@@ -10,7 +10,7 @@ import optuna
 import pytest
 from optuna.pruners import MedianPruner
 
-from lit_transformers.space import Choice, Interval
+from lit_transformers.space import Choice, Conditional, Interval
 from sweeps.tuning.search import JUDGES, ROUND, Budget, Outcome, Search, Trial
 
 SPACE = {"rate": Interval(1e-4, 1e-1, log=True), "width": Interval(1, 64), "way": Choice(("one", "other"))}
@@ -173,3 +173,20 @@ def test_without_a_finished_trial_there_is_no_best(make: Callable[..., Search]) 
         search.tell(trial.number, ended(trial, outcome="failed", value=None, curve={}, reason="out of memory"))
     assert search.best() is None
     assert [attributes["reason"] for _, attributes in search.outcomes()] == ["out of memory"] * 2
+
+
+def test_a_conditional_knob_exists_only_where_its_condition_holds() -> None:
+    space = {"way": Choice(("one", "other")), "depth": Conditional(Interval(1, 8), "way", "other")}
+    storage = optuna.storages.InMemoryStorage()
+    study = optuna.create_study(study_name="arm", storage=storage, direction="minimize")
+    search = Search(study, space, PRICE)
+    search.begin({"way": "other", "depth": 3})
+    trials: list[Trial] = []
+    while proposed := search.round(Budget(trials=16)):
+        assert search.round(Budget(trials=16)) == proposed, "a trial without the knob is as whole as one with it"
+        for trial in proposed:
+            search.tell(trial.number, Outcome(str(trial.number), "finished", trial.values.get("depth", 4), {}, PRICE))
+        trials += proposed
+    assert trials[0].values == {"way": "other", "depth": 3} and len(trials) == 16
+    assert {trial.values["way"] for trial in trials} == {"one", "other"}
+    assert all(("depth" in trial.values) == (trial.values["way"] == "other") for trial in trials)

@@ -8,18 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from optuna.storages import BaseStorage, InMemoryStorage
 from standin.run import RunConfig as WithoutSplits
-from standin.tuned import RunConfig, fit
+from standin.tuned import RUNNER, RunConfig, fit
 
 from lit_transformers.config import ConfigError
 from lit_transformers.records.record import parse_record
-from lit_transformers.space import searched
+from lit_transformers.space import Interval, searched
 from lit_transformers.training.search_pruning import BARS
 from sweeps.launchers.local import Options, Summary
 from sweeps.launchers.share import Share
-from sweeps.ledger.storage import Address, Opened
+from sweeps.ledger.storage import Address, Opened, find_address, find_search_address, open_storage
 from sweeps.ledger.ticket import State
 from sweeps.live import Row
 from sweeps.survey import close
@@ -183,3 +184,45 @@ def test_a_space_is_searched_within_the_first_quarter_of_the_steps_and_leaves_no
 def test_data_without_splits_cannot_be_tuned() -> None:
     with pytest.raises(ConfigError, match=r"^data\.evaluation\.split: .*selecting and reporting need a split each"):
         trial_config(WithoutSplits(), {})
+
+
+def test_another_number_of_ranks_continues_the_same_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field that is in no key is in no search: the stand-in has its warm-up for one."""
+    runner = replace(RUNNER, who_does_it=("training.breaks_above",))
+    monkeypatch.setattr("sweeps.tuning.tune.load_runner", lambda _: runner)
+    first = go(tmp_path, Budget(trials=4))
+    others = [replace(arm, config=arm.config.override({"training.breaks_above": 2.0})) for arm in ARMS]
+    launched = Launched(tmp_path)
+    assert go(tmp_path, Budget(trials=4), launched, others) == first and not launched.done
+    monkeypatch.setattr("sweeps.tuning.tune.load_runner", lambda _: RUNNER)
+    go(tmp_path, Budget(trials=4), launched, others)
+    assert launched.done
+
+
+def test_searches_are_beside_the_ledger_and_those_begun_in_it_stay_there(tmp_path: Path) -> None:
+    """optuna-dashboard lists all studies of a storage; the ledger's own is none of a search."""
+    assert find_search_address(None, tmp_path).path == tmp_path / "ledger-searches.db"
+    assert find_search_address("postgresql://user@host/runs", tmp_path).name.startswith("ledger postgresql")
+    opened = open_storage(find_address(None, tmp_path))
+    optuna.create_study(study_name="attempts", storage=opened.storage)
+    assert find_search_address(None, tmp_path).path == tmp_path / "ledger-searches.db"
+    optuna.create_study(study_name="tune study on 0123", storage=opened.storage)
+    opened.close()
+    assert find_search_address(None, tmp_path).path == tmp_path / "ledger.db"
+
+
+def test_a_search_with_costs_has_a_front_and_prunes_nothing(tmp_path: Path) -> None:
+    """Of the stand-in, more steps cost more, and a higher learning rate is better up to its best one."""
+    space = ARMS[0].space | {"training.steps": Interval(20, 60)}
+    arm, goal = replace(ARMS[0], space=space), TuningGoal("val/bpb", "minimize", ("train_flops",))
+    (result,), _ = tune(tmp_path, None, "study", [arm], goal, Budget(trials=16), OPTIONS, Launched(tmp_path))
+    assert (result.trials, result.pruned, result.failed) == (16, 0, 0)
+    ended = {
+        (record["metrics"]["val/bpb"], record["cost"]["train_flops"])
+        for record in records(tmp_path)
+    }  # fmt: skip
+    front = [(point.value, *point.costs) for point in result.front]
+    beaten = {one for one in ended for other in ended if other != one and other[0] <= one[0] and other[1] <= one[1]}
+    assert {*front} == ended - beaten and front == sorted(front, key=lambda point: point[1])
+    assert all(point.values.keys() == space.keys() for point in result.front)
+    assert result.values in [point.values for point in result.front]
