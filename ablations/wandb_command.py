@@ -12,6 +12,7 @@ import typer
 from ablations import catalog
 from ablations.options import (
     TRIALS,
+    Artifacts,
     Device,
     Entity,
     Project,
@@ -21,6 +22,7 @@ from ablations.options import (
     Set,
     Space,
     Study,
+    SystemMetrics,
     Tags,
     WithMixer,
     out,
@@ -52,6 +54,7 @@ Searching = Annotated[
 Mode = Annotated[
     WandbMode, typer.Option("--wandb", help="Whether the run is sent at once, which is checked before it begins.")
 ]
+Winners = Annotated[bool, typer.Option("--tuned", help="Show the winners of the search of python -m ablations tune.")]
 
 
 def wandb(
@@ -114,7 +117,8 @@ def wandb(
 def agent(
     context: typer.Context, study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None,
     seeds: Seeds = None, device: Device = None, searching: Searching = False, mode: Mode = "online",
-    project: Project = None, entity: Entity = None, tags: Tags = None, allowed: AllowedModules = None,
+    project: Project = None, entity: Entity = None, tags: Tags = None, artifacts: Artifacts = False,
+    system_metrics: SystemMetrics = False, allowed: AllowedModules = None,
 ) -> None:  # fmt: skip
     """Do the run that a W&B sweep asks for, by --arm=NAME, --seed=N and --path=value as its agent gives them.
 
@@ -128,7 +132,8 @@ def agent(
     from sweeps.wandb.connection import require_connection
 
     limit_threads()
-    target = wandb_target(mode, project, entity, tags)
+    file = catalog.find(study) if artifacts else None
+    target = wandb_target(mode, project, entity, tags, file, system_metrics)
     if is_first_rank():
         require_connection(target)
     values = parameters(context.args)
@@ -136,6 +141,7 @@ def agent(
         study, request_of(scale, changes, seeds, device), dict(values), runs, searching=searching
     )
     group = search_group(planned.folder) if searching else planned.folder
+    target = target._replace(metric=planned.metric, goal=planned.plan.goal)
     record = carry_out(config, planned.runner, runs, WandbConfig.at(target, group, arm.name, arm.levels))
     records = {record.key: record}
     _print_outcome(record, describe(values))
@@ -148,35 +154,22 @@ def agent(
 
 def dashboard(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
-    device: Device = None, project: Project = None, entity: Entity = None,
+    device: Device = None, project: Project = None, entity: Entity = None, tuned: Winners = False,
 ) -> None:  # fmt: skip
-    """Build a W&B workspace and report of the study, where there is a network and a key; else say how, and leave both
-    as a file. Exits with 1 where there is a key and W&B cannot be reached."""
-    from sweeps.wandb.connection import has_key
-    from sweeps.wandb.dashboard import build, define, write_definition
+    """Show the study on W&B: its answer as a run, a workspace and a report. Without a key, leave them as files.
+
+    The answer has verdicts, paired differences, seeds, floors and costs as tables, and the figures of the report. It
+    is not sent twice: a new answer replaces the old one. Exits with 1 where there is a key and W&B cannot be reached.
+    """
+    from ablations.dashboard import build_dashboard, winners_plan
 
     target = wandb_target("online", project, entity)
     request = request_of(scale, changes, seeds, device)
     planned = plan_for(study, runs, request)
-    arms = [arm.name for arm in planned.plan.arms]
-    definition = define(target.project, planned.folder, planned.plan.question, planned.metric, arms)
-    path = write_definition(_wandb_folder(runs, planned), definition)
-    out.print(f"definition: {path}", markup=False, highlight=False, soft_wrap=True)
-    reason = None
-    if has_key():
-        reason = build(definition, target.entity, lambda line: out.print(line, markup=False, soft_wrap=True))
-        if reason is None:
-            return
-        out.print(f"W&B cannot be reached: {reason}", markup=False, highlight=False, soft_wrap=True)
-    else:
-        out.print("no key for W&B was found; log in with: wandb login", highlight=False)
-    for line in (
-        "where there is a network:",
-        f"wandb sync {runs}/*/wandb/offline-run-*",
-        as_typed(["python", "-m", "ablations", "dashboard", study, *request.arguments(), *_target_words(target)], runs),
-    ):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
-    if reason is not None:
+    plan = winners_plan(runs, planned.plan) if tuned else planned.plan
+    again = ["python", "-m", "ablations", "dashboard", study, *request.arguments(), *(["--tuned"] if tuned else [])]
+    again += _target_words(target)
+    if not build_dashboard(plan, catalog.find(study), runs, target, as_typed(again, runs)):
         raise typer.Exit(1)
 
 
