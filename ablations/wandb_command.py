@@ -59,7 +59,7 @@ def wandb(
         tuning = _prepare_tuning(study, request, runs, own=with_mixer_space)
         folder = _wandb_folder(runs, tuning.planned)
         metric = {"name": tuning.goal.metric, "goal": tuning.goal.direction}
-        command = agent_command([*words, "--search"], int(tuning.arms[0].config.get("training.devices")))
+        command = agent_command([*words, "--search"], _rank_count(tuning.planned))
         definitions = {
             file_name(arm.name): search(tuning.planned.study, arm.name, arm.space, method, trials, metric, command)
             for arm in tuning.arms
@@ -162,6 +162,9 @@ def _requested_run(
     arms = {planned_arm.name: planned_arm for planned_arm in planned.plan.arms}
     arm = arms[planned.plan.labels.find(str(name))]
     require_allowed(values, "the parameters of W&B", {*class_paths_in([*planned.configs.values()])})
+    for path in values:
+        if path.partition(".")[0] in ablation.baseline.program:
+            raise ConfigError("decides which program is executed, which W&B cannot; set it in the study", path)
     config: Config = type(ablation.baseline).from_dict(planned.configs[arm.runs[0].key])
     if searching:
         from sweeps.tuning.tune import trial_config

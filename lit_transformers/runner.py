@@ -106,6 +106,16 @@ def no_source_files(config: Any) -> Sequence[Path]:
     return ()
 
 
+def no_protocol_notes(config: Any) -> Sequence[str]:
+    """Returns nothing: the configs of these runs say how they are done."""
+    return ()
+
+
+def selects_val_metrics(config: Any, metric: str) -> bool:
+    """Whether a metric is one of the validation split, by its name."""
+    return metric.startswith("val/")
+
+
 def no_preload() -> None:
     """Does nothing: a run begins with what its module has imported."""
 
@@ -160,6 +170,8 @@ class Runner:
     from none.
     cached_pass: returns what a run computes only if the cache of this machine has none; None if it caches nothing.
     preload: computes once what every run would compute again, for the process from which runs are forked.
+    protocol_notes: returns how runs are done, in a few words each, which a plan says.
+    selects_on_split: whether a metric is one of the split that a search selects on.
     """
 
     config: type[Config]
@@ -185,6 +197,8 @@ class Runner:
     cached_pass: Callable[[Any], CachedPass | None] = no_cached_pass
     visible_context: Callable[[Any], Plain] = no_visible_context
     document_floors: Callable[[Any, str], Sequence[Reference]] = no_document_floors
+    protocol_notes: Callable[[Any], Sequence[str]] = no_protocol_notes
+    selects_on_split: Callable[[Any, str], bool] = selects_val_metrics
 
     def earlier(self, config: Any) -> list[Any]:
         """Returns the configs of all runs that have to be done before a run, each once and after those that it starts
