@@ -161,7 +161,7 @@ def protocol_notes(config: CommandRunConfig) -> list[str]:
     """Returns how runs of a command are done, for the line of a plan that says so."""
     program = [*takewhile(lambda word: "{" not in word and not word.startswith("-"), config.words)]
     notes = [f"command {' '.join(program) or config.words[0]}"]
-    resumed = {"folder": "goes on in its old folder", "anew": "starts anew"}[config.resume]
+    resumed = {"folder": "continues in its old folder", "anew": "starts anew"}[config.resume]
     notes.append(f"a stopped run {resumed}")
     if config.repeats_within:
         notes.append(f"a seed repeats its result within {config.repeats_within:g}")
