@@ -1,7 +1,7 @@
 #!/bin/sh
 # Gradient descent on a noisy parabola: ./descend.sh RATE STEPS SEED. It writes the losses to log.csv.
 awk -v rate="$1" -v steps="$2" -v seed="$3" 'BEGIN {
-    srand(seed)
+    srand(1000 + seed)
     print "step,loss"
     x = 1 + rand()
     for (step = 1; step <= steps; step++) {
