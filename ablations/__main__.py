@@ -425,7 +425,7 @@ def new(
 ) -> None:  # fmt: skip
     """Write a commented study file, ready to run: of networks of this suite, or of any command.
 
-    With --command, the options in the line become parameters, and its --help is asked for further ones.
+    With --command, the options in the line become parameters. Its --help names further ones, and the seed.
     """
     if run and command is None:
         raise ConfigError("goes with --command", "--try")

@@ -144,13 +144,14 @@ def _tried(parsed: ParsedCommand) -> PrintedNumbers:
     """Runs a command once and returns how it prints its numbers. Raises ConfigError where it fails, or prints none."""
     from lit_transformers.command_runs import CommandRunConfig
     from lit_transformers.command_runs.attempt import attempt, require_success
+    from lit_transformers.command_runs.config import CommandTrainingConfig
     from lit_transformers.records.files import COMMAND_OUTPUT
 
     config = CommandRunConfig(
         command=tuple(parsed.words),
         params=parsed.params,
         metrics={"loss": "minimize"},
-        training={"steps": parsed.steps},
+        training=CommandTrainingConfig(steps=parsed.steps),
     )
     with tempfile.TemporaryDirectory(prefix="lit-command-") as folder:
         end, numbers = attempt(config, Path(folder), lambda: False, lambda points: False)

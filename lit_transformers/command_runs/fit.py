@@ -76,17 +76,17 @@ def fit(
         )
 
     def work(stopping: Stop, wandb_run: WandbRun | None, loggers: Sequence[Logger]) -> Results:
-        watch = _Watch(config, directory, report, wandb_run, loggers)
-        end, numbers = attempt(config, directory, stopping, watch.receive, torch.get_num_threads())
+        follower = _Follower(config, directory, report, wandb_run, loggers)
+        end, numbers = attempt(config, directory, stopping, follower.receive, torch.get_num_threads())
         if config.values.written_file is not None:
-            watch.send(numbers.points)
-        return _results(config, directory, end, numbers, watch)
+            follower.send(numbers.points)
+        return _results(config, directory, end, numbers, follower)
 
     identity = Identity(config, key, key, code_of_reading(), FREE)
     return recorded(directory, identity, blank, tuple, work, wandb_config, logger_config)
 
 
-class _Watch:
+class _Follower:
     """Follows a command: shows its numbers as they come, and ends it where it lags behind others of its search."""
 
     def __init__(
@@ -139,7 +139,9 @@ class _Watch:
         self.report(Progress(step, steps or 0, value, dict(self.latest), left, "fit"))
 
 
-def _results(config: CommandRunConfig, directory: Path, end: CommandEnd, numbers: Numbers, watch: _Watch) -> Results:
+def _results(
+    config: CommandRunConfig, directory: Path, end: CommandEnd, numbers: Numbers, follower: _Follower
+) -> Results:
     """Returns what a run has measured. Raises Interrupted, Pruned, Diverged and CommandFailedError."""
     earlier = _spent(directory) if config.resume == "folder" else 0.0
     seconds = earlier + end.seconds
@@ -148,8 +150,8 @@ def _results(config: CommandRunConfig, directory: Path, end: CommandEnd, numbers
         way_on = "in its old folder" if config.resume == "folder" else "anew"
         raise Interrupted(f"the command was stopped after {end.seconds:.0f} s; run again to begin {way_on}")
     _write_curves(directory / CURVES, numbers)
-    if watch.end is not None:
-        raise watch.end
+    if follower.end is not None:
+        raise follower.end
     require_success(end, numbers, directory)
     metrics = result_of(config, numbers)
     steps = max((point.step for point in numbers.points), default=0)

@@ -19,7 +19,7 @@ from lit_transformers.records.record import Gate
 __all__ = [
     "UNKNOWN",
     "CommandCost",
-    "StepTime",
+    "CommandStepTime",
     "check",
     "describe",
     "measure_of_command",
@@ -53,7 +53,7 @@ class CommandCost(NamedTuple):
 UNKNOWN = CommandCost(None, None, None, None, None, None, None)
 
 
-class StepTime(NamedTuple):
+class CommandStepTime(NamedTuple):
     """The seconds of a step, and the peak memory of all processes in bytes."""
 
     seconds: float
@@ -120,7 +120,7 @@ def _gates(config: CommandRunConfig) -> Iterator[Gate]:
     yield Gate("another seed gives another result", bool(moved), "" if moved else detail)
 
 
-def probe(config: CommandRunConfig) -> StepTime:
+def probe(config: CommandRunConfig) -> CommandStepTime:
     """Times a step, by the difference of two short runs of which one has twice the steps, so that the start of the
     program cancels out. Raises ConfigError for a command without {steps}, and where a run fails."""
     if config.training.steps is None:
@@ -137,7 +137,7 @@ def probe(config: CommandRunConfig) -> StepTime:
     if seconds <= 0:
         reason = f"{steps} steps and {2 * steps} take equally long; set short={{'training.steps': N}} to more steps"
         raise ConfigError(reason, "match")
-    return StepTime(seconds, float(runs[1].peak_bytes))
+    return CommandStepTime(seconds, float(runs[1].peak_bytes))
 
 
 def rehearse(config: CommandRunConfig) -> None:

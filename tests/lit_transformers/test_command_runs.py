@@ -267,7 +267,7 @@ while :; do sleep 0.05; done
 
 
 @pytest.mark.parametrize(("resume", "steps"), [("folder", [1, 2]), ("anew", [1])])
-def test_a_stopped_run_goes_on_in_its_old_folder_or_begins_anew(project: Path, resume: Any, steps: set[str]) -> None:
+def test_a_stopped_run_continues_in_its_old_folder_or_begins_anew(project: Path, resume: Any, steps: set[str]) -> None:
     program(project, STOPPED)
     run = project / "runs" / "a"
     stopped = config("./losses.sh {resume_from} {seed}", resume=resume)
