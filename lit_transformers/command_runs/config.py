@@ -47,8 +47,9 @@ CHOICES = ("last", "first", "lowest", "highest")
 class SourceFolderConfig(Config):
     """The folder of the command's code. Each run works in a copy of it, and its content is part of the key of the run.
 
-    ignore: patterns of names or paths that are no part of it, besides version control, caches, environments, folders of
-    results (runs, wandb, outputs, ...) and studies. limit: the most MiB that it may hold.
+    ignore: patterns of names or paths that are no part of it, besides those of its .gitignore, version control, caches,
+    environments, logs, folders of results (runs, wandb, outputs, ...) and studies. limit: the most MiB that it may
+    hold.
     """
 
     path: str = "."

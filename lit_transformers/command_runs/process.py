@@ -70,7 +70,7 @@ def run_command_line(
         process_group=0,
     )  # fmt: skip
     try:
-        with errors.open("ab") as error_file, output.open("ab") as output_file:
+        with errors.open("ab") as error_file, output.open("ab", buffering=0) as output_file:
             try:
                 process = subprocess.Popen(
                     words, cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

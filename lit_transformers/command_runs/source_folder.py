@@ -18,10 +18,11 @@ __all__ = ["content_of", "copy_source", "data_files", "data_hash", "source_files
 
 IGNORED = (
     *(".*", "__pycache__", "*.pyc", "*.egg-info", "node_modules", "venv", "site-packages"),
+    *("*.log", "*.out", "*~"),
     *("runs", "wandb", "mlruns", "lightning_logs", "outputs", "multirun", "studies"),
 )
 """What is no part of a source folder: what begins with a full stop (version control, caches, environments), what
-programs make of the code, and the folders that runs and trackers write to."""
+programs make of the code, logs, and the folders that runs and trackers write to."""
 STUDY = b"ABLATION = Ablation("
 """A file that holds this is a study, which may gain seeds and arms while runs of it stay valid."""
 MEBIBYTE = 1 << 20
@@ -106,7 +107,7 @@ def content_of(place: Path) -> str:
 
 
 def _walk(root: Path, folder: SourceFolderConfig) -> Iterator[SourceEntry]:
-    patterns = (*IGNORED, *folder.ignore)
+    patterns = (*IGNORED, *_patterns_of_git(root), *folder.ignore)
     for place, folders, files in os.walk(root):
         below = Path(place).relative_to(root)
         kept = [name for name in sorted(folders) if not _is_ignored(below / name, patterns)]
@@ -119,6 +120,15 @@ def _walk(root: Path, folder: SourceFolderConfig) -> Iterator[SourceEntry]:
             file = Path(place, name)
             if file.is_file() and not _is_ignored(below / name, patterns) and not _is_study(file):
                 yield SourceEntry(str(below / name), file)
+
+
+def _patterns_of_git(root: Path) -> list[str]:
+    """Returns the patterns in the .gitignore of a folder, without those that take others back."""
+    try:
+        lines = (root / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    return [pattern for line in lines if (pattern := line.strip().strip("/")) and pattern[0] not in "#!"]
 
 
 def _is_ignored(path: Path, patterns: tuple[str, ...]) -> bool:

@@ -231,7 +231,10 @@ def test_the_key_covers_the_content_of_the_folder_and_of_data_and_nothing_beside
         (project / ignored).mkdir(parents=True)
         (project / ignored / "run.yaml").write_text("new")
     (project / "rates.py").write_text("ABLATION = Ablation(seeds=3)")
-    (project / "other.csv").write_text("2")
+    (project / ".gitignore").write_text("# what runs write\n/checkpoints/\n!kept\n")
+    for written in ("other.csv", "train.log", "checkpoints/last", "anything/b/work"):
+        (project / written).parent.mkdir(exist_ok=True)
+        (project / written).write_text("2")
     assert run_key(with_data) in keys
     assert (
         run_key(with_data.override({"search": {"params.rate": {"low": 0.1, "high": 1.0}}, "resume": "folder"})) in keys
@@ -301,15 +304,17 @@ attempt(CommandRunConfig.from_yaml(sys.argv[1]), Path(sys.argv[2]), lambda: Fals
 
 
 def test_no_process_of_a_command_outlives_a_killed_worker(project: Path, tmp_path: Path) -> None:
-    program(project, "sleep 600 & echo $! > child; echo $$ > own; wait")
+    program(project, "echo printed; sleep 600 & echo $! > child; echo $$ > own; wait")
     (tmp_path / "run.yaml").write_text(config("./losses.sh {seed}").to_yaml())
     run = tmp_path / "run"
     worker = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path / "run.yaml"), str(run)])
-    wait_for(lambda: (run / "work" / "own").exists() and (run / "work" / "own").read_text().strip())
+    written = (run / "output.txt", run / "work" / "own")
+    wait_for(lambda: all(path.exists() and path.read_text().strip() for path in written))
     pids = [int((run / "work" / name).read_text()) for name in ("own", "child")]
     worker.kill()
     worker.wait()
     wait_for(lambda: not any(is_alive(pid) for pid in pids))
+    assert (run / "output.txt").read_text() == "printed\n", "what was printed before is lost"
 
 
 def is_alive(pid: int) -> bool:
