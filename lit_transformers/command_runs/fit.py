@@ -136,7 +136,7 @@ class _Follower:
         steps = self.config.training.steps
         left = None if not steps or not step else (now - self.started) / step * max(0, steps - step)
         value = self.latest.get(next(iter(self.config.metrics)), math.nan)
-        self.report(Progress(step, steps or 0, value, dict(self.latest), left, "fit"))
+        self.report(Progress(step, steps or step, value, dict(self.latest), left, "fit"))
 
 
 def _results(

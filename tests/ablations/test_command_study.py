@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 from ablations.__main__ import main
 from ablations.catalog import load
@@ -14,6 +18,7 @@ from ablations.plan import Request, make_plan
 from lit_transformers.command_runs import CommandRunConfig
 from lit_transformers.command_runs.values import PatternConfig
 
+ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import argparse
 parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
@@ -81,6 +86,65 @@ def test_words_of_several_styles_hold_placeholders() -> None:
     parsed = parse_words(words)
     expected = "python -m train model.lr={model_lr} --compile --steps {steps} --seed={seed} -x {x}"
     assert parsed.words == expected.split() and parsed.steps == 50 and parsed.params == {"model_lr": 0.1, "x": -1.5}
+
+
+SLOW = """#!/bin/sh
+n=$(cat count 2>/dev/null || echo 0)
+while [ $n -lt 6 ]; do
+    n=$((n + 1)); echo $n > count
+    test -n "$LIT_RESUME_FROM" || sleep 0.5
+    echo "{\\"step\\": $n, \\"loss\\": 0.$1$2$n}"
+done
+"""
+SLOW_STUDY = """
+from ablations.ablation import Ablation, Metric
+from lit_transformers.command_runs import CommandRunConfig
+ABLATION = Ablation(
+    question="Does a study of commands survive its worker?",
+    baseline=CommandRunConfig(
+        command="./slow.sh {rate} {seed}", params={"rate": 1}, metrics={"loss": "minimize"}, resume="folder"
+    ),
+    factors={"rate": {"1": {}, "2": {"params.rate": 2}}},
+    seeds=2,
+    metric=Metric("loss"),
+)
+"""
+
+
+@pytest.fixture
+def slow_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "slow.sh"
+    program.write_text(SLOW)
+    program.chmod(0o755)
+    (tmp_path / "slow.py").write_text(SLOW_STUDY)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_a_study_whose_command_was_killed_continues_in_the_old_folders(slow_study: Path) -> None:
+    words = [sys.executable, "-m", "ablations", "run", "slow.py", "--workers", "2"]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    killed = subprocess.Popen(words, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: len([*slow_study.glob("runs/*/output.txt")]) == 2)
+    wait_for(lambda: all(path.read_text() for path in slow_study.glob("runs/*/output.txt")))
+    killed.kill()
+    killed.wait()
+    ended = subprocess.run(words, env=variables, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    outputs = [*slow_study.glob("runs/*/output.txt")]
+    steps = [[json.loads(line)["step"] for line in path.read_text().splitlines()] for path in outputs]
+    assert len(steps) == 4, "the killed runs were not those that continued"
+    assert all(sorted({*printed, 6}) == printed and printed[0] == 1 for printed in steps), "a step was done twice"
+
+
+def test_parameters_of_wandb_fill_placeholders_and_choose_no_program(
+    slow_study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["agent", "slow.py", "--wandb", "disabled", "--arm=rate=1", "--seed=0"]
+    for change in ("--environment.PATH=/tmp", "--command=sh -c id {seed}", "--shell=true"):
+        assert main([*words, change]) == 2
+        assert "decides which program is executed, which W&B cannot" in capsys.readouterr().err
 
 
 def test_lines_of_json_are_recognised() -> None:

@@ -10740,7 +10740,7 @@ FAULTS = (
         (f"{TABLE}examples_are_matched_by_their_names",),
     ),
     Fault(
-        "command",
+        "any command",
         "the content of the folder is not in the key",
         "lit_transformers/command_runs/keys.py",
         '        plain["folder"] = source_hash(config)\n',
@@ -10748,7 +10748,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}the_key_covers_the_content_of_the_folder_and_of_data_and_nothing_beside",),
     ),
     Fault(
-        "command",
+        "any command",
         "the content of data files is not in the key",
         "lit_transformers/command_runs/source_folder.py",
         "{path: content_of(place) for path, place in places.items()}",
@@ -10756,7 +10756,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}the_key_covers_the_content_of_the_folder_and_of_data_and_nothing_beside",),
     ),
     Fault(
-        "command",
+        "any command",
         "runs within the folder are part of it",
         "lit_transformers/command_runs/source_folder.py",
         "if not _holds_runs(Path(place, name))]",
@@ -10764,7 +10764,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}the_key_covers_the_content_of_the_folder_and_of_data_and_nothing_beside",),
     ),
     Fault(
-        "command",
+        "any command",
         "values are split into words",
         "lit_transformers/command_runs/placeholders.py",
         "            filled.append(filled_text(word, values))\n",
@@ -10772,7 +10772,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}values_are_single_arguments_and_no_shell_reads_them",),
     ),
     Fault(
-        "command",
+        "any command",
         "values for a shell are not quoted",
         "lit_transformers/command_runs/placeholders.py",
         "shlex.quote(_text(item, name))",
@@ -10780,7 +10780,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}values_are_single_arguments_and_no_shell_reads_them",),
     ),
     Fault(
-        "command",
+        "any command",
         "a failed exit status is a result",
         "lit_transformers/command_runs/attempt.py",
         "    if end.status != 0:\n",
@@ -10788,7 +10788,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}a_run_without_a_result_has_failed_and_says_why_in_a_line[status]",),
     ),
     Fault(
-        "command",
+        "any command",
         "a killed command is a result",
         "lit_transformers/command_runs/attempt.py",
         "    if end.status != 0:\n",
@@ -10796,7 +10796,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}a_run_without_a_result_has_failed_and_says_why_in_a_line[signal]",),
     ),
     Fault(
-        "command",
+        "any command",
         "the last value is the result whatever is named",
         "lit_transformers/command_runs/attempt.py",
         'config.choose.get(name, "last"))\n',
@@ -10804,7 +10804,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}the_result_is_the_value_over_steps_that_is_named[lowest-1.0]",),
     ),
     Fault(
-        "command",
+        "any command",
         "a metric that is no number is a result",
         "lit_transformers/command_runs/attempt.py",
         "        if not math.isfinite(chosen.value):\n",
@@ -10812,7 +10812,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}a_run_without_a_result_has_failed_and_says_why_in_a_line[nan]",),
     ),
     Fault(
-        "command",
+        "any command",
         "a run that begins anew gets its old folder",
         "lit_transformers/command_runs/attempt.py",
         '    if work.exists() and config.resume == "folder":\n',
@@ -10820,7 +10820,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}a_stopped_run_continues_in_its_old_folder_or_begins_anew[anew-steps1]",),
     ),
     Fault(
-        "command",
+        "any command",
         "a run that continues gets a fresh folder",
         "lit_transformers/command_runs/attempt.py",
         '    if work.exists() and config.resume == "folder":\n',
@@ -10828,7 +10828,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}a_stopped_run_continues_in_its_old_folder_or_begins_anew[folder-steps0]",),
     ),
     Fault(
-        "command",
+        "any command",
         "a command outlives its worker",
         "lit_transformers/command_runs/process.py",
         "read -r _; kill -s KILL",
@@ -10836,7 +10836,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}no_process_of_a_command_outlives_a_killed_worker",),
     ),
     Fault(
-        "command",
+        "any command",
         "what a command starts outlives it",
         "lit_transformers/command_runs/process.py",
         "        os.killpg(guard.pid, signal.SIGKILL)\n",
@@ -10844,7 +10844,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}what_a_command_leaves_behind_in_the_background_ends_with_it",),
     ),
     Fault(
-        "command",
+        "any command",
         "a broken line with the metric is ignored",
         "lit_transformers/command_runs/values.py",
         "if any(f'\"{name}\"' in text for name in self.printed_names(wanted)):",
@@ -10852,7 +10852,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}a_run_without_a_result_has_failed_and_says_why_in_a_line[broken line]",),
     ),
     Fault(
-        "command",
+        "any command",
         "a parameter without a placeholder passes",
         "lit_transformers/command_runs/config.py",
         '            if name not in used:\n                raise ConfigError(f"has no effect',
@@ -10860,7 +10860,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}what_cannot_run_is_refused_in_a_line[value without placeholder]",),
     ),
     Fault(
-        "command",
+        "any command",
         "a trial that lags behind goes on",
         "lit_transformers/command_runs/fit.py",
         "        return self.end is not None\n",
@@ -10868,7 +10868,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}a_trial_that_lags_behind_its_bars_is_ended",),
     ),
     Fault(
-        "command",
+        "any command",
         "a seed that changes nothing passes",
         "lit_transformers/command_runs/short_run.py",
         '"another seed gives another result", bool(moved)',
@@ -10876,7 +10876,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}gates_run_a_seed_twice_and_another_one",),
     ),
     Fault(
-        "command",
+        "any command",
         "a seed that does not repeat passes",
         "lit_transformers/command_runs/short_run.py",
         "    short_run.cache_clear()  # the same config, done once more\n",
@@ -10884,7 +10884,7 @@ FAULTS = (
         (f"{COMMAND_RUNS}gates_run_a_seed_twice_and_another_one",),
     ),
     Fault(
-        "command",
+        "any command",
         "tokens of a short run are those of a whole one",
         "lit_transformers/command_runs/short_run.py",
         '(1 if budget == "parameters" else ratio)',
@@ -10892,11 +10892,46 @@ FAULTS = (
         (f"{COMMAND_RUNS}budgets_are_what_a_short_run_prints",),
     ),
     Fault(
-        "command",
+        "any command",
         "a file may bring any command",
         "lit_transformers/trust.py",
         "(path for path in paths if path.startswith(COMMAND))",
         "()",
         (f"{COMMAND_RUNS}a_file_may_not_bring_a_command_that_no_study_has_named",),
+    ),
+    Fault(
+        "any command",
+        "W&B may choose the program",
+        "ablations/wandb_command.py",
+        "in ablation.baseline.program:",
+        "in ():",
+        ("tests/ablations/test_command_study.py::test_parameters_of_wandb_fill_placeholders_and_choose_no_program",),
+    ),
+    Fault(
+        "any command",
+        "what .gitignore names is part of the folder",
+        "lit_transformers/command_runs/source_folder.py",
+        "*_patterns_of_git(root), ",
+        "",
+        (f"{COMMAND_RUNS}the_key_covers_the_content_of_the_folder_and_of_data_and_nothing_beside",),
+    ),
+    Fault(
+        "any command",
+        "what was printed before a kill is lost",
+        "lit_transformers/command_runs/process.py",
+        'output.open("ab", buffering=0)',
+        'output.open("ab")',
+        (f"{COMMAND_RUNS}no_process_of_a_command_outlives_a_killed_worker",),
+    ),
+    Fault(
+        "any command",
+        "the seed of a new study is left out",
+        "ablations/command_study.py",
+        '        parsed.words += [seed, "{seed}"]\n',
+        '        parsed.words += [seed, "0"]\n',
+        (
+            "tests/ablations/test_command_study.py::"
+            "test_options_become_parameters_and_the_help_names_the_seed_and_further_options",
+        ),
     ),
 )
