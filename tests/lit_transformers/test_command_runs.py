@@ -279,13 +279,13 @@ def test_a_stopped_run_continues_in_its_old_folder_or_begins_anew(project: Path,
         wait_for(lambda: (run / "work" / "started").exists())
         os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=stop).start()
+    threading.Thread(target=stop, daemon=True).start()
     with pytest.raises(Interrupted, match="old folder" if resume == "folder" else "anew"):
         fit(stopped, run)
     assert not (run / "record.json").exists()
     if resume == "anew":
         (run / "work" / "started").unlink()
-        threading.Thread(target=stop).start()
+        threading.Thread(target=stop, daemon=True).start()
         with pytest.raises(Interrupted):
             fit(stopped, run)
     else:
