@@ -265,7 +265,7 @@ echo "{\\"step\\": $n, \\"val_loss\\": $n, \\"given\\": $(test -n "$1" && echo 1
 test -e done && exit 0
 touch done started
 trap 'exit 0' TERM
-while :; do sleep 0.05; done
+for _ in 1 2 3 4 5 6 7 8 9 10; do sleep 1 & wait; done
 """
 
 
