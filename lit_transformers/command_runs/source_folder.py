@@ -25,6 +25,8 @@ IGNORED = (
 programs make of the code, logs, and the folders that runs and trackers write to."""
 STUDY = b"ABLATION = Ablation("
 """A file that holds this is a study, which may gain seeds and arms while runs of it stay valid."""
+LEDGER = ("ledger.db", "folder.id")
+"""What lies in a folder of runs before its first run does."""
 MEBIBYTE = 1 << 20
 BLOCK = 1 << 20
 
@@ -137,7 +139,8 @@ def _is_ignored(path: Path, patterns: tuple[str, ...]) -> bool:
 
 def _holds_runs(folder: Path) -> bool:
     """Whether a folder is one of runs, whatever it is called, or that of a run."""
-    return (folder / RUN).exists() or any(path.is_file() for path in folder.glob(f"*/{RUN}"))
+    marks = (RUN, *LEDGER, f"*/{RUN}", "studies/*/plan.json", "studies/*/plans")
+    return any(True for mark in marks for _ in folder.glob(mark))
 
 
 def _is_study(file: Path) -> bool:

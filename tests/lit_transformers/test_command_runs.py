@@ -230,6 +230,9 @@ def test_the_key_covers_the_content_of_the_folder_and_of_data_and_nothing_beside
     for ignored in ("runs/a", ".git", "__pycache__", "wandb", "anything/b"):
         (project / ignored).mkdir(parents=True)
         (project / ignored / "run.yaml").write_text("new")
+    for first in ("other/studies/rates/plans/a.json", "other/0a/log.txt", "third/folder.id", "third/0a/log.txt"):
+        (project / first).parent.mkdir(parents=True, exist_ok=True)
+        (project / first).write_text("before a run.yaml is there")
     (project / "rates.py").write_text("ABLATION = Ablation(seeds=3)")
     (project / ".gitignore").write_text("# what runs write\n/checkpoints/\n!kept\n")
     for written in ("other.csv", "train.log", "checkpoints/last", "anything/b/work"):
