@@ -62,6 +62,7 @@ from lit_transformers.cli.allow_option import AllowedModules
 from lit_transformers.cli.callback_options import Callbacks, Loggers, callback_assignments, chosen_loggers
 from lit_transformers.cli.commands import run_command
 from lit_transformers.cli.program import is_script, program_name
+from lit_transformers.config import ConfigError
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.study_folder import folder_name
 from lit_transformers.runner import load_runner, runner_of
@@ -123,6 +124,8 @@ python -m ablations reproduce xl_recurrence                    repeat a publishe
 
 python -m ablations new longer_memory                          write a study file with comments
 
+python -m ablations new rates --command "python train.py --lr 0.1 --seed 0"  write a study of any command
+
 python -m ablations config xl_recurrence > mine.yaml           write the config with all fields, to edit and fit
 
 python -m lit_transformers kinds                               list models, mixers, tasks and data
@@ -171,6 +174,13 @@ RepeatedSeeds = Annotated[
     int, typer.Option("--seeds", metavar="N", min=1, help="Number of seeds of each arm, from the first.")
 ]
 WriteRepeated = Annotated[bool, typer.Option("--write", help="Also write the result into the publication.")]
+OfCommand = Annotated[
+    str | None,
+    typer.Option("--command", metavar="LINE", help='Study a command, e.g. "python train.py --lr 0.1 --seed 0".'),
+]
+TryCommand = Annotated[
+    bool, typer.Option("--try", help="Run the command once, as typed, to see which numbers it prints.")
+]
 Devices = Annotated[
     int | None,
     typer.Option(
@@ -423,9 +433,17 @@ def print_publication(page: Path) -> None:
 
 
 @app.command()
-def new(name: Annotated[str, typer.Argument(help="The study's name, or the path of a .py file.")]) -> None:
-    """Write a commented study file, ready to run."""
-    path = catalog.write_new(name)
+def new(
+    name: Annotated[str, typer.Argument(help="The study's name, or the path of a .py file.")],
+    command: OfCommand = None, run: TryCommand = False,
+) -> None:  # fmt: skip
+    """Write a commented study file, ready to run: of networks of this suite, or of any command.
+
+    With --command, the options in the line become parameters. Its --help names further ones, and the seed.
+    """
+    if run and command is None:
+        raise ConfigError("goes with --command", "--try")
+    path = catalog.write_new(name, command, run=run)
     out.print(f"{path} written; edit it, then: python -m ablations plan {name}", markup=False, soft_wrap=True)
 
 

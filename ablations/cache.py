@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ablations.ablation import MEASURED
-from ablations.inputs import StudyInputs
+from ablations.inputs import StudyInputs, names_in
 from ablations.plan import PlannedStudy, Request
 from ablations.probing import measured_on
 from lit_transformers.config import Plain, canonical_hash
@@ -64,13 +64,18 @@ def _stamp(plan: PlannedStudy) -> str:
     and the hardware where budgets are measured on it."""
     digest = hashlib.sha256()
     for path in (*_source_files(plan.runner), *source_files(), *map(Path, plan.sources)):
-        digest.update(f"{path.resolve()}\0".encode() + path.read_bytes() + b"\0")
+        digest.update(f"{path.resolve()}\0".encode() + _content(path) + b"\0")
     if plan.plan.match and plan.plan.match.on in MEASURED:
         digest.update(canonical_hash(measured_on()).encode())
     for folder in _data_paths(plan.configs.values()):
         for line in _file_stamps(folder):
             digest.update(line.encode())
     return digest.hexdigest()
+
+
+def _content(path: Path) -> bytes:
+    """Returns the content of a file, or the names in a folder: a file that is added to it may belong to the code."""
+    return "\0".join(names_in(path)).encode() if path.is_dir() else path.read_bytes()
 
 
 def _source_files(runner: str) -> Iterator[Path]:

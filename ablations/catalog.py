@@ -13,6 +13,7 @@ from types import CodeType
 from typing import NamedTuple
 
 from ablations.ablation import Ablation
+from ablations.command_study import study_of_command
 from ablations.inputs import imported_afresh
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.plugins import include_project, load_plugins
@@ -160,9 +161,12 @@ def uses_own_models(path: Path) -> bool:
     return not modules.isdisjoint(("lit_transformers.runs", "ablations.baselines", "ablations.pairs"))
 
 
-def write_new(study: str) -> Path:
+def write_new(study: str, command: str | None = None, *, run: bool = False) -> Path:
     """Writes the commented skeleton of a study into the working folder and returns its path. Raises ConfigError for a
-    bad or used name."""
+    bad or used name.
+
+    command: the line of a command, of which the study is; run: whether it is run once, to see which numbers it prints.
+    """
     path = Path(study) if study.endswith(".py") else own_folder() / f"{study}.py"
     name = path.stem if study.endswith(".py") else study  # a name that contains a folder would leave this one
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
@@ -171,9 +175,12 @@ def write_new(study: str) -> Path:
         raise ConfigError("is there already; choose another name or edit it", str(path))
     if not study.endswith(".py") and name in names():
         raise ConfigError(f"this suite has a study {name!r}; choose another name", str(path))
+    text = (Path(__file__).parent / "skeleton.txt").read_text(encoding="utf-8")
+    if command is not None:
+        text = study_of_command(command, run=run)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text((Path(__file__).parent / "skeleton.txt").read_text(encoding="utf-8"), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         with suppress(OSError):  # a folder that was made for nothing; one that holds something stays
             path.parent.rmdir()

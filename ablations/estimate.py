@@ -60,10 +60,12 @@ def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
     """Estimates the seconds of every run: the median of its arm's runs, else in proportion to its training FLOPs, with
     what finished runs of the plan took beside training: their start, their gates and their evaluation. A run that takes
     over the training of another one takes what it needs beside. Of the runs that share the features of a frozen
-    network, the first also takes the time of computing them."""
+    network, the first also takes the time of computing them. Where FLOPs are not known, finished runs alone count."""
     devices = {(config.get("training") or {}).get("device") for config in planned.configs.values()}
     needs_cuda = "cuda" in devices or ("auto" in devices and bool(cuda_devices()))
     finished = {key: done for key in planned.configs for done in _finished_runs([runs / key / RECORD], needs_cuda)}
+    if all(planned.costs[name]["train_flops"] is None for name in planned.keys_by_name()):
+        return _by_finished_runs(planned, finished, needs_cuda)
     besides = [done.whole - done.training for done in finished.values()]
     beside = statistics.median(besides) if besides else SECONDS_BESIDE_TRAINING
     rate, basis = _rate(list(finished.values()), runs, needs_cuda, planned.runner)
@@ -77,6 +79,18 @@ def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
         seconds |= dict.fromkeys(keys, seconds_per_run)
     for key, of_pass in _passes(planned, finished, needs_cuda).items():
         seconds[key] += of_pass
+    return TimeEstimate(seconds, basis, needs_cuda)
+
+
+def _by_finished_runs(planned: PlannedStudy, finished: dict[str, FinishedRun], needs_cuda: bool) -> TimeEstimate:
+    """Estimates the seconds of runs whose FLOPs are not known: the median of the finished runs of an arm or, without
+    any, of all arms."""
+    seconds: dict[str, float] = {}
+    for keys in planned.keys_by_name().values():
+        durations = [finished[key].whole for key in keys if key in finished] or [one.whole for one in finished.values()]
+        seconds |= dict.fromkeys(keys, statistics.median(durations) if durations else math.nan)
+    number = {0: "no run", 1: "1 run"}.get(len(finished), f"{len(finished)} runs")
+    basis = f"from {number} of this plan" if finished else "not known before a run of it has finished"
     return TimeEstimate(seconds, basis, needs_cuda)
 
 

@@ -31,7 +31,7 @@ from lit_transformers.config import Plain, canonical_hash
 from lit_transformers.plugins import source_files
 from lit_transformers.source_code import absolute, imports, is_installed, package_of
 
-__all__ = ["StudyInputs", "imported_afresh", "recorded_inputs"]
+__all__ = ["StudyInputs", "imported_afresh", "names_in", "recorded_inputs"]
 
 SUITE = Path(__file__).parents[1]
 PACKAGES = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports")

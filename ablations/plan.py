@@ -305,7 +305,7 @@ def make_plan(
     verbs = {"run": [*words, *until], "report": words}
     plan = replace(
         plan,
-        protocol=f"{_protocol(configs, costs)}, {_seeds_text(plan.arms)}",
+        protocol=f"{_protocol(configs, costs, runner)}, {_seeds_text(plan.arms)}",
         commands={verb: as_typed(["python", "-m", "ablations", verb, *words], runs) for verb, words in verbs.items()},
     )
     sources = sorted({str(path) for config in configs.values() for path in runner.source_files(config)})
@@ -533,25 +533,25 @@ def _published(published: Published, ablation: Ablation) -> PublishedNumbers:
     )
 
 
-def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float | None]]) -> str:
+def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float | None]], runner: Runner) -> str:
     """Returns our protocol in a line, without the seeds: the corpus, how it is read where configs do not say, the
     budget and the size of the baseline.
 
-    Where tokens are not counted, the budget is its updates.
+    Where tokens are not counted, the budget is its updates. What is not known is not said.
     """
     baseline = next(iter(configs))
     # The kind of the data is one level below it: data.source.kind, or data.generator.kind.
     source_kinds = (value for path, value in configs[baseline].leaves() if re.fullmatch(r"data\.\w+\.kind", path))
     corpus = next(source_kinds, None)
     parts = [str(corpus)] if corpus else []
-    parts += _reading_messages(configs)
-    tokens = costs[baseline]["tokens"]
-    parts.append(
-        f"{count(configs[baseline].get('training.steps'))} updates"
-        if tokens is None
-        else f"{count(tokens)} training tokens"
-    )
-    parts.append(f"{count(costs[baseline]['parameters'])} parameters")
+    parts += [*_reading_messages(configs), *runner.protocol_notes(configs[baseline])]
+    tokens, steps = costs[baseline]["tokens"], configs[baseline].get("training.steps")
+    if tokens is not None:
+        parts.append(f"{count(tokens)} training tokens")
+    elif steps is not None:
+        parts.append(f"{count(steps)} updates")
+    if (parameters := costs[baseline]["parameters"]) is not None:
+        parts.append(f"{count(parameters)} parameters")
     return ", ".join(parts)
 
 

@@ -16,6 +16,7 @@ from ablations.ablation import Ablation
 from ablations.plan import PlannedStudy, Request, as_typed, make_plan
 from lit_transformers.config import Config, ConfigError
 from lit_transformers.records.plan import TunedArm, Tuning
+from lit_transformers.runner import load_runner, runner_of
 from lit_transformers.space import Choice, Conditional, Knob, is_own, parse_knobs, searched
 from sweeps.tuning.search import Budget
 from sweeps.tuning.tune import REPORTED_ON, SELECTED_ON, SPLIT, SearchedArm, TuningGoal, TuningResult, trial_config
@@ -120,7 +121,7 @@ def _describe_knob(knob: Knob) -> dict[str, Any]:
 
 
 def _require_tunable(ablation: Ablation, *, own: bool) -> None:
-    if not ablation.metric.name.startswith(METRICS):
+    if not load_runner(runner_of(ablation.baseline)).selects_on_split(ablation.baseline, ablation.metric.name):
         raise ConfigError(f"{ablation.metric.name} is not measured on a split; only {METRICS}... is tuned", "metric")
     if own and ablation.match is not None and ablation.match.on != "tokens":
         raise ConfigError(

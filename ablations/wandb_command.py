@@ -210,6 +210,9 @@ def _requested_run(
     arms = {planned_arm.name: planned_arm for planned_arm in planned.plan.arms}
     arm = arms[planned.plan.labels.find(str(name))]
     require_allowed(values, "the parameters of W&B", {*class_paths_in([*planned.configs.values()])})
+    for parameter in values:
+        if parameter.partition(".")[0] in ablation.baseline.program:
+            raise ConfigError("decides which program is executed, which W&B cannot; set it in the study", parameter)
     config: Config = type(ablation.baseline).from_dict(planned.configs[arm.runs[0].key])
     if searching:
         from sweeps.tuning.tune import trial_config

@@ -24,6 +24,7 @@ from ablations.ablation import Source
 from lit_transformers.cli.commented_config import scalar, type_text
 from lit_transformers.cli.help_text import filled
 from lit_transformers.cli.plugin_option import with_plugins
+from lit_transformers.command_runs import CommandRunConfig
 from lit_transformers.config import Config, field_types, plain_of
 from lit_transformers.json_schema import REQUIRED, default_of, docs_of, leaf_schema, summary_of
 from lit_transformers.kinds import Place, parts, places
@@ -34,7 +35,7 @@ from lit_transformers.runs import RunConfig
 
 __all__ = ["OVERVIEWS", "PROGRAMS", "config_pages", "mechanisms_page", "pages", "studies_page"]
 
-ROOTS = (RunConfig, LightningRunConfig)
+ROOTS = (RunConfig, LightningRunConfig, CommandRunConfig)
 PROGRAMS = ("ablations", "sweeps", "reports", "lit_transformers")
 """The packages that are commands."""
 OVERVIEWS = ("study", "studies", "mechanisms")

@@ -36,6 +36,7 @@ docs/tutorials/my_mixer
 docs/tutorials/my_head
 docs/tutorials/my_adapter
 docs/tutorials/my_lightning_module
+docs/tutorials/my_command
 docs/tutorials/my_data
 docs/tutorials/fine_tuning
 docs/tutorials/my_parameter_groups

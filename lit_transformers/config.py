@@ -279,6 +279,8 @@ class Config:
     """Fields by the names that they had before, which plain data and paths may still use."""
     short_forms: ClassVar[Sequence[Plain]] = ()
     """JSON schemas of the plain data that ``spelled_out`` takes besides."""
+    program: ClassVar[Sequence[str]] = ()
+    """The fields that decide which program is executed. Nothing but the user's own code and command line sets them."""
     absent: ClassVar[Mapping[str, str]] = {}
     """Names that are no fields here, though others have such a field, and why not."""
 

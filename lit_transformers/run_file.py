@@ -1,7 +1,8 @@
-"""The files of runs that a command line names, of models of this library and of any LightningModule."""
+"""The files of runs that a command line names: of models of this library, of any LightningModule, of any command."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from lit_transformers.class_path import class_path_of
@@ -25,7 +26,11 @@ def read_run(path: Path) -> Config:
 
 def run_class(plain: Plain) -> type[Config]:
     """Returns the class of a run's config, given as plain data: that of a LightningModule where its model has a
-    ``class_path``."""
+    ``class_path``, that of a command where it has one."""
+    if isinstance(plain, Mapping) and "command" in plain:
+        from lit_transformers.command_runs import CommandRunConfig
+
+        return CommandRunConfig
     if class_path_of(plain) is not None:
         from lit_transformers.lightning_runs import LightningRunConfig
 

@@ -111,6 +111,16 @@ def no_source_files(config: Any) -> Sequence[Path]:
     return ()
 
 
+def no_protocol_notes(config: Any) -> Sequence[str]:
+    """Returns nothing: the configs of these runs say how they are done."""
+    return ()
+
+
+def selects_val_metrics(config: Any, metric: str) -> bool:
+    """Whether a metric is one of the validation split, by its name."""
+    return metric.startswith("val/")
+
+
 def no_preload() -> None:
     """Does nothing: a run begins with what its module has imported."""
 
@@ -167,6 +177,8 @@ class Runner:
     rate_fields: returns the paths of the learning rates of a run, all of which a run at another rate multiplies.
     who_does_it: the fields that say on how many ranks and by how many processes a run is done, which are in no key.
     preload: computes once what every run would compute again, for the process from which runs are forked.
+    protocol_notes: returns how runs are done, in a few words each, which a plan says.
+    selects_on_split: whether a metric is one of the split that a search selects on.
     """
 
     config: type[Config]
@@ -194,6 +206,8 @@ class Runner:
     document_floors: Callable[[Any, str], Sequence[Reference]] = no_document_floors
     rate_fields: Callable[[Any], Sequence[str]] = no_rate_fields
     who_does_it: Sequence[str] = ()
+    protocol_notes: Callable[[Any], Sequence[str]] = no_protocol_notes
+    selects_on_split: Callable[[Any, str], bool] = selects_val_metrics
 
     def earlier(self, config: Any) -> list[Any]:
         """Returns the configs of all runs that have to be done before a run, each once and after those that it starts

@@ -25,6 +25,7 @@ __all__ = [
     "Space",
     "exists",
     "is_own",
+    "knobs_of",
     "parse_knobs",
     "require_valid",
     "searched",
@@ -36,6 +37,7 @@ KNOB_FORM = "PATH=LOW..HIGH, PATH=log:LOW..HIGH or PATH=A,B,C; then ' if PATH=VA
 OWN = "model.mixer."
 WARMUP = "training.schedule.warmup"
 STEPS = "training.steps"
+PLAIN_KNOB = "a search is {low: ..., high: ..., log: false} or {values: [...]}"
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,26 @@ def _parse_value(text: str) -> Plain:
 def is_own(path: str) -> bool:
     """Whether a path belongs to the mixer alone; the others are searched by every arm."""
     return path.startswith(OWN)
+
+
+def knobs_of(config: Config, search: Mapping[str, Plain]) -> dict[str, Knob]:
+    """Returns the knobs that a config states itself, as plain data by path: {"low": 1e-4, "high": 0.1, "log": True} or
+    {"values": [...]}. Raises ConfigError for what is neither, and for a path without a value."""
+    for path in search:
+        try:
+            config.get(path)
+        except ConfigError:
+            reason = "is searched and has no value here; give it one, which is tried first"
+            raise ConfigError(reason, f"search.{path}") from None
+    return {path: _knob(plain, path) for path, plain in search.items()}
+
+
+def _knob(plain: Plain, path: str) -> Knob:
+    """Returns the interval or choice of plain data. Raises ConfigError where it is none."""
+    try:
+        return Choice(tuple(plain["values"])) if "values" in plain else Interval(**plain)
+    except (TypeError, KeyError):
+        raise ConfigError(f"{PLAIN_KNOB}; got {plain!r}", f"search.{path}") from None
 
 
 def searched(

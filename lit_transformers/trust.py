@@ -1,10 +1,11 @@
-"""Which classes the file of a run may name. This is settled before anything is imported.
+"""Which classes and commands the file of a run may name. This is settled before anything is imported.
 
 A class may do anything when it is imported or built, so that a run.yaml or a checkpoint which may name any class is as
 good as a program. A study, a script and a command line are of the user, who runs them: what they name is imported, and
 is remembered, so that files of the runs which they plan may name the same. Any other file may name classes of MODULES,
 of plug-ins, and of modules that the user has allowed: by ``--allow-module``, by ``allow_modules`` of the project file,
-or in Python by ``allow_modules``. ``docs/trust.md`` says the same to users.
+or in Python by ``allow_modules``. A command is a program: no file may hold one that no study of the user has named.
+``docs/trust.md`` says the same to users.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lit_transformers.class_path import import_class, module_file, split_class_path
-from lit_transformers.config import Config, ConfigError
+from lit_transformers.config import Config, ConfigError, canonical_hash
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.plugins import plugins
 from lit_transformers.project import read_project
@@ -25,6 +26,7 @@ from lit_transformers.records.files import write_json
 
 __all__ = [
     "MODULES",
+    "PROGRAM",
     "allow_modules",
     "are_remembered",
     "class_paths_in",
@@ -41,6 +43,10 @@ MODULES = ("lit_transformers", "datamodules", "lightning", "torch.nn", "torch.op
 callbacks and configs."""
 VARIABLE = "LIT_TRANSFORMERS_ALLOWED"
 """The environment variable of the modules that were allowed in this process, or by the command that started it."""
+COMMAND = "command "
+"""How the name of a command begins, by which it is remembered; a hash of what decides about its program follows."""
+PROGRAM = ("command", "shell", "environment", "files", "folder")
+"""The fields of a run of a command that decide which program does what."""
 STATE = "XDG_STATE_HOME"
 """The environment variable of the folder of what programs remember for a user."""
 
@@ -56,10 +62,13 @@ def allow_modules(*names: str) -> None:
 
 
 def class_paths_in(values: Any) -> Iterator[str]:
-    """Yields the class paths anywhere in plain data, in configs, and in values by the dotted paths of a config."""
+    """Yields the class paths anywhere in plain data, in configs, and in values by the dotted paths of a config, and a
+    name for each command of a run."""
     if isinstance(values, Config):
         yield from class_paths_in(values.to_dict())
     elif isinstance(values, Mapping):
+        if "command" in values and "metrics" in values:  # which no run of a command is without
+            yield f"{COMMAND}{canonical_hash({name: values.get(name) for name in PROGRAM})}"
         for path, value in values.items():
             name = str(path).rpartition(".")[2]
             if name == "class_path" and isinstance(value, str):
@@ -81,6 +90,9 @@ def require_allowed(values: Any, place: str, trusted: Collection[str] = ()) -> N
     """
     known = _remembered()
     paths = [path for path in _written_well(values) if path not in trusted and not _is_among(path, known)]
+    for command in (path for path in paths if path.startswith(COMMAND)):
+        reason = "holds a command that no study of yours has named; read it, and run it from a study (docs/trust.md)"
+        raise ConfigError(reason, f"{place}, {command}")
     for path in paths:
         if not _is_allowed(split_class_path(path)[0]):
             raise _refused(path, split_class_path(path)[0], place)
@@ -182,7 +194,8 @@ def _written_well(values: Any) -> list[str]:
     paths = []
     for path in dict.fromkeys(class_paths_in(values)):
         with suppress(ConfigError):
-            split_class_path(path)
+            if not path.startswith(COMMAND):
+                split_class_path(path)
             paths.append(path)
     return paths
 
@@ -205,5 +218,5 @@ def _is_among(path: str, known: Mapping[str, list[str]]) -> bool:
 
 
 def _file(path: str) -> str:
-    """Returns the file that defines a class, as it is remembered."""
-    return str(module_file(split_class_path(path)[0]))
+    """Returns the file that defines a class, as it is remembered; none of a command."""
+    return "" if path.startswith(COMMAND) else str(module_file(split_class_path(path)[0]))

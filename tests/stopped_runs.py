@@ -11,7 +11,7 @@ import pytest
 
 from lit_transformers.runs import RunConfig, fit
 from lit_transformers.tasks import Task
-from lit_transformers.training.callbacks import Interrupted
+from lit_transformers.training.stopping import Interrupted
 
 
 def stop_run(config: RunConfig, directory: Path, task: type[Task], steps: int) -> None:

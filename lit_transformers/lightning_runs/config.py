@@ -12,7 +12,7 @@ from lit_transformers.attention.kernels import KernelName
 from lit_transformers.class_path import import_class, import_module, split_class_path
 from lit_transformers.config import Config, ConfigError, Plain, Positive, Seed, nearest
 from lit_transformers.lightning_runs.arguments import as_class, build, checked_arguments, expected_classes
-from lit_transformers.space import Choice, Interval, Knob
+from lit_transformers.space import knobs_of
 from lit_transformers.training.config import CallbackConfig
 
 __all__ = ["DataModuleConfig", "LightningRunConfig", "LightningTrainingConfig", "ModuleConfig", "SplitConfig"]
@@ -98,7 +98,6 @@ OWNED = {
     ),
 }
 """The arguments of a Trainer that belong to the suite, and what stands in their place."""
-PLAIN_KNOB = "a search is {low: ..., high: ..., log: false} or {values: [...]}"
 
 
 class LightningRunConfig(Config):
@@ -125,13 +124,7 @@ class LightningRunConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for path in self.search:
-            try:
-                self.get(path)
-            except ConfigError:
-                reason = "is searched and has no value here; give it one, which is tried first"
-                raise ConfigError(reason, f"search.{path}") from None
-        object.__setattr__(self, "space", {path: _knob(knob, path) for path, knob in self.search.items()})
+        object.__setattr__(self, "space", knobs_of(self, self.search))
 
     def conflicts(self) -> Iterator[str]:
         for name in self.trainer:
@@ -182,11 +175,3 @@ def _require_arguments(function: type[Any], arguments: dict[str, Plain], name: s
                     raise error.under(argument) from None
     except ConfigError as error:
         raise error.under(path) from None
-
-
-def _knob(plain: Plain, path: str) -> Knob:
-    """Returns the interval or choice of plain data. Raises ConfigError where it is none."""
-    try:
-        return Choice(tuple(plain["values"])) if "values" in plain else Interval(**plain)
-    except (TypeError, KeyError):
-        raise ConfigError(f"{PLAIN_KNOB}; got {plain!r}", f"search.{path}") from None

@@ -25,7 +25,8 @@ from lightning.pytorch.callbacks import Callback
 
 from lit_transformers.config import ConfigError
 from lit_transformers.records.measure import Measure
-from lit_transformers.training.callbacks import Checkpointer, Interrupted
+from lit_transformers.training.callbacks import Checkpointer
+from lit_transformers.training.stopping import Interrupted
 
 __all__ = ["EXAMPLE_VALUES", "PREFIXES", "ExampleValues", "LoggedNames", "logged_in_record", "stated_measures"]
 

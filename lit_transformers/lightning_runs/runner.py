@@ -12,7 +12,7 @@ from lit_transformers.lightning_runs.keys import data_content, run_key, source_f
 from lit_transformers.lightning_runs.probe import probe
 from lit_transformers.records.reference import Reference
 from lit_transformers.runner import Runner
-from lit_transformers.training.callbacks import Interrupted
+from lit_transformers.training.stopping import Interrupted
 
 __all__ = ["RUNNER"]
 

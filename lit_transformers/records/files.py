@@ -36,6 +36,12 @@ DOCUMENTS = "documents.csv"
 OUTPUTS = "outputs.jsonl"
 """The text that a run generated for every example of its last evaluation."""
 
+COMMAND_OUTPUT = "output.txt"
+"""What the command of a run has printed."""
+
+COMMAND_ERRORS = "errors.txt"
+"""What the command of a run has printed as errors."""
+
 CALIBRATION = "calibration.json"
 """The file with the temperature that calibrates the probabilities of a run's checkpoint."""
 

@@ -6,9 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, nearest
 
-__all__ = ["PERCENT", "Goal", "Measure", "maximized", "measure_of", "minimized", "published_goal"]
+__all__ = [
+    "PERCENT",
+    "Goal",
+    "Measure",
+    "maximized",
+    "measure_of",
+    "measure_of_measured",
+    "minimized",
+    "published_goal",
+]
 
 PERCENT = 100.0
 """The perfect score of a percentage."""
@@ -67,6 +76,15 @@ def measure_of(metric: str, measures: Mapping[str, Measure]) -> Measure | None:
     """Returns the measure of a metric of a record, such as ``val/relation_nats`` or ``val/nats@8``, given those that
     an objective states by the names of its metrics without split and length; None where it states none."""
     return measures.get(metric.rpartition("/")[2].partition("@")[0])
+
+
+def measure_of_measured(metric: str, measures: Mapping[str, Measure]) -> Measure:
+    """Returns the measure of a time, a rate or memory. Raises ConfigError if a run does not measure it."""
+    name = metric.removeprefix("measured/")
+    if name not in measures:
+        known = nearest(metric, [f"measured/{name}" for name in measures])
+        raise ConfigError(f"no {metric!r} would be in the record of its runs; {known}", "metric")
+    return measures[name]
 
 
 def published_goal(metric: str, *, former: bool = False) -> Goal | None:

@@ -10,7 +10,7 @@ from lit_transformers.runs.sources import (
     ImportedWeightsConfig,
     StartConfig,
 )
-from lit_transformers.training.callbacks import Interrupted
+from lit_transformers.training.stopping import Interrupted
 
 __all__ = [
     "ConvertedWeightsConfig",

@@ -15,8 +15,8 @@ from lit_transformers.config import Plain
 from lit_transformers.machine.processor import processor
 from lit_transformers.printing.error_lines import first_line
 from lit_transformers.records.record import NOT_A_NUMBER
-from lit_transformers.training.callbacks import Diverged
 from lit_transformers.training.disk_space import what_is_full
+from lit_transformers.training.stopping import Diverged
 
 
 def environment(device: str, library: str, tf32: bool) -> dict[str, Plain]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import ConfigError, nearest
-from lit_transformers.records.measure import Goal, Measure, maximized, measure_of, minimized
+from lit_transformers.records.measure import Goal, Measure, maximized, measure_of, measure_of_measured, minimized
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.tasks.task import TaskConfig
 
-__all__ = ["measure_of_measured", "measure_of_run", "stopping_goal"]
+__all__ = ["measure_of_run", "stopping_goal"]
 
 MEASURED: Mapping[str, Measure] = (
     minimized("seconds", per="run")
@@ -59,15 +59,6 @@ def measure_of_run(config: RunConfig, metric: str) -> Measure | None:
     if at and name in measures:
         names = [f"val/{name}@{known}" for known in lengths or ()] or [f"val/{name}"]
     raise ConfigError(f"no {metric!r} would be in the record of its runs; {nearest(metric, names)}", "metric")
-
-
-def measure_of_measured(metric: str, measures: Mapping[str, Measure]) -> Measure:
-    """Returns the measure of a time, a rate or memory. Raises ConfigError if a run does not measure it."""
-    name = metric.removeprefix("measured/")
-    if name not in measures:
-        known = nearest(metric, [f"measured/{name}" for name in measures])
-        raise ConfigError(f"no {metric!r} would be in the record of its runs; {known}", "metric")
-    return measures[name]
 
 
 def stopping_goal(metric: str, task: TaskConfig, description: DataDescription) -> Goal:

@@ -22,12 +22,11 @@ from lit_transformers.runs.environment import peak_memory, reason
 from lit_transformers.runs.folder import Identity, claim
 from lit_transformers.runs.loggers import LoggerConfig, open_loggers
 from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun, open_wandb_run, upload_finished_run
-from lit_transformers.training.callbacks import Interrupted
 from lit_transformers.training.disk_space import checkpoint_bytes, lack_of_space, what_is_full
 from lit_transformers.training.loader_processes import LoaderDied, loader_death
 from lit_transformers.training.ranks import is_first_rank
 from lit_transformers.training.search_pruning import Pruned
-from lit_transformers.training.stopping import Stop, stop_requests
+from lit_transformers.training.stopping import Interrupted, Stop, stop_requests
 
 __all__ = ["Results", "recorded"]
 
@@ -107,7 +106,8 @@ def recorded(
             _log_traceback(directory, error)
             record.reason, record.resumable = reason(error), what_is_full(error) is not None
     ended_at = datetime.now(UTC).isoformat(timespec="seconds")
-    record.measured |= {"ended": ended_at, "peak_memory_bytes": peak_memory()}
+    record.measured |= {"ended": ended_at}
+    record.measured.setdefault("peak_memory_bytes", peak_memory())
     record.measured.setdefault("seconds", time.monotonic() - start_time)
     if is_first_rank():
         write_record(directory, record)

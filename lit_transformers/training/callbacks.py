@@ -19,7 +19,7 @@ from lit_transformers.records.files import replace_file
 from lit_transformers.training.logged import logged_state, set_logged_state
 from lit_transformers.training.loop import BetweenUpdates, amid_update
 from lit_transformers.training.ranks import from_all_ranks, mean_over_ranks
-from lit_transformers.training.stopping import Stop
+from lit_transformers.training.stopping import Diverged, Interrupted, Stop
 from lit_transformers.training.token_count import TokenCount
 
 RANKS_AT_MOST = 1 << 16
@@ -27,14 +27,6 @@ RANKS_AT_MOST = 1 << 16
 
 Point = tuple[int, int, str, float]
 """A point of a learning curve: step, tokens that were planned for so many steps, name, value."""
-
-
-class Diverged(RuntimeError):
-    """The loss is not finite any more."""
-
-
-class Interrupted(RuntimeError):
-    """The run was asked to stop. It has written a checkpoint from which it can be resumed."""
 
 
 def random_state() -> dict[str, torch.Tensor]:

@@ -37,6 +37,15 @@ class Bars(NamedTuple):
         """Whether ``value`` is strictly better than ``reference``."""
         return value < reference if self.goal == "minimize" else value > reference
 
+    def judge(self, step: int, value: float | None, best: float | None) -> tuple[float | None, str | None]:
+        """Returns the best value so far, with the one of a step, and why the run ends there; None to continue."""
+        if value is not None and math.isfinite(value) and (best is None or self.better(value, best)):
+            best = value
+        bar = self.by_step.get(step)
+        if bar is None or best is None or not self.better(bar, best):
+            return best, None
+        return best, f"{self.metric} {best:.4g} lags behind {bar:.4g}"
+
     def write(self, directory: Path) -> None:
         """Writes the bars to the run's directory."""
         write_json(directory / BARS, self._asdict())
@@ -95,12 +104,8 @@ class Pruner(Callback):
         self._end(trainer, self.verdict)
 
     def _judge(self, step: int, metrics: dict[str, float]) -> Verdict:
-        value, bar = metrics.get(self.bars.metric), self.bars.by_step.get(step)
-        if value is not None and math.isfinite(value) and (self.best is None or self.bars.better(value, self.best)):
-            self.best = value
-        if bar is None or self.best is None or not self.bars.better(bar, self.best):
-            return Verdict(None, metrics)
-        return Verdict(f"{self.bars.metric} {self.best:.4g} lags behind {bar:.4g}", metrics)
+        self.best, reason = self.bars.judge(step, metrics.get(self.bars.metric), self.best)
+        return Verdict(reason, metrics)
 
     def _end(self, trainer: L.Trainer, verdict: Verdict) -> None:
         if verdict.reason:

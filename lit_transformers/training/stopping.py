@@ -1,4 +1,4 @@
-"""Requests to stop: SIGTERM sets a flag that training checks between two steps."""
+"""Requests to stop: SIGTERM sets a flag that training checks between two steps. And how a run ends early."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["Stop", "stop_requests"]
+__all__ = ["Diverged", "Interrupted", "Stop", "stop_requests"]
+
+
+class Diverged(RuntimeError):
+    """The loss, or another metric of a run, is not finite any more."""
+
+
+class Interrupted(RuntimeError):
+    """The run was asked to stop. It has written a checkpoint from which it can be resumed, if it has any."""
 
 
 class Stop:

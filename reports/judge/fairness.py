@@ -199,7 +199,7 @@ def _stopped_early(study: Study) -> str:
     for arm in study.arm_names:
         records = [run.record for run in study.finished(arm) if run.record and "steps" in run.record.measured]
         ends = sorted({record.measured["steps"] for record in records})
-        planned = max((record.config["training"]["steps"] for record in records), default=0)
+        planned = max((record.config["training"]["steps"] or 0 for record in records), default=0)
         if ends and ends[0] < planned:
             steps = f"{ends[0]:,}" if len(ends) == 1 else f"{ends[0]:,} to {ends[-1]:,}"
             arms.append(f"{arm} after {steps} of {planned:,} steps")

@@ -49,6 +49,7 @@ __all__ = [
 
 SELECTED_ON, REPORTED_ON = "validation", "test"
 SPLIT = "data.evaluation.split"
+STEPS = "training.steps"
 EVERY = "training.validate_every"
 SEED = 1_000_000
 """The seed of every trial, far from those of a report, so that selection by chance does not bias the report."""
@@ -114,7 +115,7 @@ def trial_config(config: Config, values: Mapping[str, Plain]) -> Config:
         raise ConfigError("data without this field cannot be tuned: selecting and reporting need a split each", SPLIT)
     changes: dict[str, Any] = {path: SEED for path in ("seed", "data.seed") if path in paths}
     if paths.get(EVERY, 0) is None:
-        changes[EVERY] = max(1, config.get("training.steps") // VALIDATIONS)
+        changes[EVERY] = max(1, config.get(STEPS) // VALIDATIONS)
     return config.override(changes | {SPLIT: SELECTED_ON} | dict(values))
 
 
@@ -232,7 +233,7 @@ def _set_bars(
     Without pruning, a run that was pruned before is to continue, so its record is removed.
     """
     if prune and not (directory / BARS).exists() and not (directory / RECORD).exists():
-        by_step = search.bars(trial.number, arm.config.get("training.steps"))
+        by_step = search.bars(trial.number, arm.config.get(STEPS) or 0)
         if by_step:
             Bars(goal.metric, goal.direction, by_step).write(directory)
     elif not prune:
@@ -246,8 +247,8 @@ def outcome_of(runs: Path, row: Row, goal: TuningGoal, arm: SearchedArm) -> Outc
     """Returns the outcome of a trial from the files of its run. A pruned run costs the tokens it had read by then."""
     directory, curve = row.ticket.directory(runs), _curve(row.ticket.directory(runs) / CURVES, goal.metric)
     record = read_record(directory).record
-    steps = arm.config.get("training.steps")
-    share = (record.measured.get("steps", steps) if record else steps) / steps
+    steps = arm.config.get(STEPS)
+    share = record.measured.get("steps", steps) / steps if record and steps else 1.0
     known = [record.cost.get(name) if record else None for name in goal.costs]
     costs = tuple(math.nan if cost is None else float(cost) for cost in known)
     return Outcome(row.ticket.key, row.state.value, row.value, curve, round(arm.price * share), row.reason, costs)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from ablations.__main__ import main
 from lit_transformers.cli.printed_config import print_config, read_target, with_values
+from lit_transformers.command_runs import CommandRunConfig
 from lit_transformers.config import Config, ConfigError, parse_assignments
 from lit_transformers.kinds import places
 from lit_transformers.lightning_runs import LightningRunConfig
@@ -37,8 +38,9 @@ FILES = [
     LightningRunConfig(
         model={"class_path": f"{BORING}BoringModel"}, data={"class_path": f"{BORING}BoringDataModule"}
     ).to_dict(),
+    CommandRunConfig(command="train {rate} {seed}", params={"rate": 0.1}, metrics={"loss": "minimize"}).to_dict(),
 ]
-"""What the files of runs hold, of models of this library and of a LightningModule."""
+"""What the files of runs hold, of models of this library, of a LightningModule and of a command."""
 INNER = ["model", "model.mixer", "model.stack", "data", "data.source", "task", "training", "training.optimizer"]
 PATHS = [[path for path, _ in config.leaves()] + INNER for config in CONFIGS]
 KINDS = sorted({f"{place.path}={kind}" for place in places(RunConfig) for kind in place.kinds})

@@ -19,9 +19,8 @@ from lit_transformers.config import ConfigError
 from lit_transformers.runs import RunConfig, describe, fit, load
 from lit_transformers.runs.train import train
 from lit_transformers.tasks.strings import Strings
-from lit_transformers.training.callbacks import Interrupted
 from lit_transformers.training.config import AverageConfig, InverseSquareRootConfig
-from lit_transformers.training.stopping import Stop
+from lit_transformers.training.stopping import Interrupted, Stop
 
 BATCHES = 4
 CONFIG = RunConfig.from_dict(

@@ -25,7 +25,6 @@ from lit_transformers.runs.train import make_trainer
 from lit_transformers.stacks import STACKS
 from lit_transformers.tasks import Task
 from lit_transformers.tasks.strings import Strings
-from lit_transformers.training.callbacks import Interrupted
 from lit_transformers.training.config import AdamWConfig, OptimizerConfig, TrainingConfig, decay_groups
 from lit_transformers.training.groups import (
     FROZEN_NETWORK,
@@ -34,6 +33,7 @@ from lit_transformers.training.groups import (
     UnfreezingConfig,
     roles_of,
 )
+from lit_transformers.training.stopping import Interrupted
 
 Groups = list[dict[str, Any]]
 SMALL = {"dim": 16, "heads": 2, "depth": 3}

@@ -30,8 +30,8 @@ from lit_transformers.lightning_runs.loaders import DataOrder
 from lit_transformers.lightning_runs.metrics import logged_in_record
 from lit_transformers.lightning_runs.runner import RUNNER
 from lit_transformers.run_file import read_run
-from lit_transformers.training.callbacks import Interrupted
 from lit_transformers.training.config import CallbackConfig
+from lit_transformers.training.stopping import Interrupted
 
 BORING = "lightning.pytorch.demos.boring_classes."
 NET = LightningRunConfig(

@@ -13,8 +13,8 @@ from lit_transformers.decoding.generate import sample
 from lit_transformers.decoding.sampling import SamplingConfig
 from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig, evaluate, fit, load
-from lit_transformers.training.callbacks import Interrupted
 from lit_transformers.training.reporting import Progress
+from lit_transformers.training.stopping import Interrupted
 
 STEPS = 300
 

@@ -22,7 +22,7 @@ from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig, FullTok
 from lit_transformers.records.files import CHECKPOINT, OUTPUTS
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load
 from lit_transformers.tasks.seq2seq import Seq2Seq, real_rows
-from lit_transformers.training.callbacks import Interrupted
+from lit_transformers.training.stopping import Interrupted
 
 CONFIG = RunConfig.from_dict(
     {

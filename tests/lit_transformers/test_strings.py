@@ -28,8 +28,8 @@ from lit_transformers.runs import RunConfig, describe, evaluate, fit, load
 from lit_transformers.runs.train import train
 from lit_transformers.tasks.string_metric import StringMetric
 from lit_transformers.tasks.strings import Strings
-from lit_transformers.training.callbacks import Checkpointer, Interrupted
-from lit_transformers.training.stopping import Stop
+from lit_transformers.training.callbacks import Checkpointer
+from lit_transformers.training.stopping import Interrupted, Stop
 
 XL = {"kind": "attention", "encoding": "xl"}
 CONFIG = RunConfig.from_dict(

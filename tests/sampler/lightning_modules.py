@@ -15,7 +15,7 @@ from lit_transformers.lightning_runs.loaders import DataOrder
 from lit_transformers.lightning_runs.measured_batches import MeasuredBatches
 from lit_transformers.lightning_runs.train import built, train
 from lit_transformers.runs.train import quiet, usable
-from lit_transformers.training.callbacks import Interrupted
+from lit_transformers.training.stopping import Interrupted
 
 __all__ = ["OBSERVED", "compare", "observed", "sampled"]
 
