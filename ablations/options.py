@@ -138,7 +138,7 @@ Space = Annotated[
     typer.Option(
         "--space",
         metavar="KNOB",
-        help="Also search a path: PATH=log:1e-4..1e-1, PATH=1..8 or PATH=a,b,c; ' if PATH=a' behind it. Repeatable.",
+        help="Also search a path: PATH=log:1e-4..0.1, PATH=1..8 or PATH=a,b,c; ' if PATH=a' behind it. Repeatable.",
     ),
 ]
 Prune = Annotated[

@@ -57,7 +57,7 @@ Objectives = Annotated[
     typer.Option(
         "--objectives",
         metavar="METRIC,COST",
-        help="Search for a Pareto front, e.g. val/bpb,cost/train_flops. Prunes no trial; trains all of the front.",
+        help="Search for a Pareto front of the metric and costs: cost/train_flops, cost/tokens. Prunes no trial.",
     ),
 ]
 FromWandb = Annotated[
