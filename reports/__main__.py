@@ -44,6 +44,8 @@ python -m reports compare xl_recurrence runs2/studies/xl_recurrence     compare 
 
 python -m reports judge results.csv --metric val_loss --minimize        judge runs that any program trained
 
+python -m reports judge lightning_logs --metric val_loss                judge runs as a tracker keeps them
+
 python -m reports compare 8d193d82e0b72ae0 b1b730320b6c1a21 --to difference.md  compare two runs
 
 Exit status: 0 success, 1 another verdict than the one required, 2 bad input.
@@ -171,7 +173,11 @@ def compare(
 @app.command()
 def judge(
     results: Annotated[
-        str, typer.Argument(help="A table: CSV, TSV, JSON lines, parquet, or a table pasted from a page; - is stdin.")
+        str,
+        typer.Argument(
+            help="A table: CSV, TSV, JSON lines, parquet, or a table pasted from a page; - is stdin. Or runs of a "
+            "tracker: a folder, a database, or wandb:ENTITY/PROJECT."
+        ),
     ],
     metric: Annotated[str, typer.Option("--metric", metavar="COLUMN", help="The column of the values to judge.")],
     minimize: Annotated[
@@ -214,6 +220,23 @@ def judge(
         str | None, typer.Option("--status", metavar="COLUMN", help="The column that says how a run ended.")
     ] = None,
     cost: Annotated[str | None, typer.Option("--cost", metavar="COLUMN", help="The column of seconds.")] = None,
+    tracker: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="TRACKER", help="Read runs of this tracker: lightning, wandb, tensorboard, mlflow, ..."
+        ),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="KEY=VALUE", help="Keep a tracker's runs with this config. Repeatable."),
+    ] = None,
+    pick: Annotated[
+        str, typer.Option("--pick", metavar="last|best", help="Judge the last value of a tracker's run, or its best.")
+    ] = "last",
+    values: Annotated[
+        str | None,
+        typer.Option("--values", metavar="FILE", help="Read values of Hydra's jobs from this file in their folders."),
+    ] = None,
     to: Annotated[
         Path | None, typer.Option("--to", metavar="FOLDER", help="Write the whole report: page, LaTeX, figures.")
     ] = None,
@@ -225,12 +248,14 @@ def judge(
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Print every table, not one screen.")] = False,
 ) -> None:
-    """Judge a table of runs that any program trained: paired seeds, intervals, one error rate, four verdicts."""
+    """Judge runs of any program, in a table or a tracker: paired seeds, intervals, one error rate, four verdicts."""
     from reports.judged_table import judge_table
     from reports.report import PAGE, print_report, write_study
 
     if require not in (None, "better", "worse", "equal"):
         raise ReportError(f"--require {require}: no such verdict; give better, worse or equal")
+    if pick not in ("last", "best"):
+        raise ReportError(f"--pick {pick}: no such value; give last or best")
     if minimize and maximize:
         raise ReportError("--minimize and --maximize exclude each other; give one")
     findings = judge_table(
@@ -249,6 +274,10 @@ def judge(
         step=step,
         status=status,
         cost=cost,
+        tracker=tracker,
+        where=_levels_of(where or ()),
+        pick="best" if pick == "best" else "last",
+        values=values,
     )
     print_report(findings, out, full)
     if to is not None:
@@ -263,6 +292,13 @@ def _numbers_of_seeds(looks: str) -> tuple[int, ...]:
         return tuple(int(look) for look in looks.split(",") if look.strip())
     except ValueError:
         raise ReportError(f"--looks {looks}: not numbers of seeds; write them as 4,8,16") from None
+
+
+def _levels_of(where: Sequence[str]) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in where]
+    if wrong := next((key for key, equals, _ in pairs if not equals), None):
+        raise ReportError(f"--where {wrong}: no value; write KEY=VALUE")
+    return {key: value for key, _, value in pairs}
 
 
 def _results_of(study: str, runs: Path, folder: Path) -> Path:
