@@ -22,7 +22,7 @@ from reports.__main__ import main
 from reports.judge.findings import Findings
 from reports.read.study import ReportError
 from reports.read.trackers.factors import config_roles
-from reports.read.trackers.tracked_run import Address, of_folder
+from reports.read.trackers.tracked_run import RunsAddress, of_folder
 from reports.read.trackers.trainer_state import TRAINER_STATE
 
 METRIC = "val_loss"
@@ -273,14 +273,24 @@ def test_runs_that_did_not_finish_are_counted(logs: Path, tmp_path: Path) -> Non
     assert any("1 of 4 runs end before step 2 and count as finished: version_1" in note for note in findings.notes)
     runs = {(run.arm, run.seed): run for run in findings.study.runs}
     assert runs["0.5", 1].diverged
-    assert findings.study.missing() == 1
+    assert findings.study.missing() == 2
     assert findings.comparisons[0].verdict is None
+
+
+def test_a_config_may_hold_objects_of_python(logs: Path, tmp_path: Path) -> None:
+    folder = copied(logs, tmp_path)
+    for number, file in enumerate(sorted(folder.rglob("hparams.yaml"))):
+        objects = "shape: !!python/tuple [1, 2]\ncall: !!python/name:numpy.sin ''\nday: 2026-01-01\n"
+        file.write_text(f"{objects}kind: !!python/name:optim.{'AB'[number // 3]} ''\nseed: {number % 3}\n")
+    findings = judge_table(folder, METRIC)
+    assert "arm: the config key kind, which differs between runs" in findings.notes
+    assert numbers(findings)[0][1:] == numbers(judge_table(logs, METRIC))[0][1:]
 
 
 def test_a_trainer_that_was_stopped_has_not_finished(tmp_path: Path) -> None:
     def status(**state: Any) -> str | None:
         (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": [], "max_steps": 9, **state}))
-        (run,) = TRAINER_STATE.runs(Address(str(tmp_path)), METRIC)
+        (run,) = TRAINER_STATE.runs(RunsAddress(str(tmp_path)), METRIC)
         return run.status
 
     stopped_early = {"TrainerControl": {"args": {"should_training_stop": True}}}
@@ -288,7 +298,7 @@ def test_a_trainer_that_was_stopped_has_not_finished(tmp_path: Path) -> None:
     assert status(global_step=3) == "unfinished"
     assert status(global_step=3, stateful_callbacks=stopped_early) == "finished"
     (tmp_path / "trainer_state.json").write_text('{"log_history": [')
-    (run,) = TRAINER_STATE.runs(Address(str(tmp_path)), METRIC)
+    (run,) = TRAINER_STATE.runs(RunsAddress(str(tmp_path)), METRIC)
     assert run.status == "cut off"
 
 
@@ -344,7 +354,7 @@ def test_a_run_that_was_done_again_is_judged_by_the_one_that_finished(logs: Path
     [
         (
             ["--metric", "val_los"],
-            "no run logged 'val_los'; did you mean val_loss or train_loss? There are: train_loss, val_loss",
+            "no run logged 'val_los'; did you mean val_loss or train_loss? There are: train_loss",
         ),
         (["--metric", METRIC, "--from", "wandb"], "holds nothing of wandb; it holds files of Lightning's CSVLogger"),
         (["--metric", METRIC, "--from", "tensorbord"], "no such tracker; did you mean tensorboard or transformers?"),

@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lit_transformers.plain_yaml import read_yaml
 from reports.read.study import ReportError
 from reports.read.table_rows import read_rows
-from reports.read.trackers.tracked_run import CUT_OFF, Address, Reader, TrackedRun, flat, value_of
+from reports.read.trackers.tracked_run import CUT_OFF, RunsAddress, TrackedRun, TrackerReader, flat, value_of
 
 __all__ = ["hydra_reader"]
 
@@ -21,26 +22,24 @@ _OVERRIDES = ".hydra/overrides.yaml"
 _STEPS = ("step", "global_step", "iteration", "epoch")
 
 
-def hydra_reader(trackers: Sequence[Reader]) -> Reader:
+def hydra_reader(trackers: Sequence[TrackerReader]) -> TrackerReader:
     """Returns the reader, which lets one of ``trackers`` read the folders of jobs where no file is named."""
 
-    def runs(address: Address, metric: str) -> Iterator[TrackedRun]:
+    def runs(address: RunsAddress, metric: str) -> Iterator[TrackedRun]:
         for file in address.named(_OVERRIDES):
             folder = file.parent.parent
             name = folder.relative_to(address.path).as_posix()
             run = _named_file(folder, address.values, metric) if address.values else _tracked(folder, trackers, metric)
             yield replace(run, name=name, config={**run.config, **_overrides(file)})
 
-    return Reader("hydra", "Hydra's multirun", lambda address: bool(address.named(_OVERRIDES)), runs)
+    return TrackerReader("hydra", "Hydra's multirun", lambda address: bool(address.named(_OVERRIDES)), runs)
 
 
 def _overrides(file: Path) -> dict[str, Any]:
     """Returns the overrides of a job. Raises ReportError for a file that is no list of overrides."""
-    import yaml
-
     try:
-        entries = yaml.safe_load(file.read_text(encoding="utf-8")) or []
-    except (yaml.YAMLError, UnicodeDecodeError):
+        entries = read_yaml(file.read_text(encoding="utf-8")) or []
+    except ValueError:
         entries = None
     if not isinstance(entries, list):
         raise ReportError(f"{file}: is no list of overrides; run that job again, or remove its folder")
@@ -48,9 +47,9 @@ def _overrides(file: Path) -> dict[str, Any]:
     return {key: value for key, _, value in pairs}
 
 
-def _tracked(folder: Path, trackers: Sequence[Reader], metric: str) -> TrackedRun:
+def _tracked(folder: Path, trackers: Sequence[TrackerReader], metric: str) -> TrackedRun:
     """Returns the run that a tracker keeps in the folder of a job, one without values where none does."""
-    address = Address(str(folder))
+    address = RunsAddress(str(folder))
     reader = next((one for one in trackers if one.recognises(address)), None)
     runs = list(reader.runs(address, metric)) if reader is not None else []
     if len(runs) > 1:

@@ -6,7 +6,15 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from reports.read.trackers.tracked_run import CUT_OFF, Address, Reader, TrackedRun, config_of_yaml, of_folder, value_of
+from reports.read.trackers.tracked_run import (
+    CUT_OFF,
+    RunsAddress,
+    TrackedRun,
+    TrackerReader,
+    config_of_yaml,
+    of_folder,
+    value_of,
+)
 
 __all__ = ["LIGHTNING_CSV"]
 
@@ -14,7 +22,7 @@ _METRICS = "metrics.csv"
 _STEPS = ("step", "epoch")
 
 
-def _runs(address: Address, metric: str) -> Iterator[TrackedRun]:
+def _runs(address: RunsAddress, metric: str) -> Iterator[TrackedRun]:
     for file in address.named(_METRICS):
         folder = address.folder_of(file)
         named, labels = of_folder(folder)
@@ -63,4 +71,6 @@ def _number(cell: str) -> float | None:
         return value_of(cell)
 
 
-LIGHTNING_CSV = Reader("lightning", "Lightning's CSVLogger", lambda address: bool(address.named(_METRICS)), _runs)
+LIGHTNING_CSV = TrackerReader(
+    "lightning", "Lightning's CSVLogger", lambda address: bool(address.named(_METRICS)), _runs
+)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.read.study import ReportError
-from reports.read.trackers.tracked_run import Address, Reader, TrackedRun, config_of_yaml, library
+from reports.read.trackers.tracked_run import RunsAddress, TrackedRun, TrackerReader, config_of_yaml, library
 
 __all__ = ["MLFLOW"]
 
@@ -20,25 +20,25 @@ _NAME, _PARENT = "mlflow.runName", "mlflow.parentRunId"
 _PAGE = 1000
 
 
-def _recognises(address: Address) -> bool:
+def _recognises(address: RunsAddress) -> bool:
     return bool(_stores(address))
 
 
-def _stores(address: Address) -> list[str]:
+def _stores(address: RunsAddress) -> list[str]:
     if address.text.startswith(("http://", "https://")):
         return [address.text]
     databases = [f"sqlite:///{path}" for path in address.databases(*_TABLES)]
     return databases or [path.resolve().as_uri() for path in _folders(address)]
 
 
-def _folders(address: Address) -> list[Path]:
+def _folders(address: RunsAddress) -> list[Path]:
     """Returns the folders of stores of files: the parents of the folders of experiments."""
     described = {file.parent: config_of_yaml(file) for file in address.named(_EXPERIMENT)}
     experiments = [folder for folder, keys in described.items() if "experiment_id" in keys and "run_id" not in keys]
     return list(dict.fromkeys(folder.parent for folder in experiments))
 
 
-def _runs(address: Address, metric: str) -> Iterator[TrackedRun]:
+def _runs(address: RunsAddress, metric: str) -> Iterator[TrackedRun]:
     # Versions from 3.10 on read folders of files only with this variable, which is for writers.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -82,4 +82,4 @@ def _run(client: Any, run: Any, experiment: str, metric: str) -> TrackedRun:
     )
 
 
-MLFLOW = Reader("mlflow", _TITLE, _recognises, _runs)
+MLFLOW = TrackerReader("mlflow", _TITLE, _recognises, _runs)

@@ -9,7 +9,7 @@ from typing import Any
 from lit_transformers.records.measure import Goal
 from reports.read.study import ReportError
 from reports.read.table_rows import Cell
-from reports.read.trackers.tracked_run import Address, Reader, TrackedRun, flat, library, value_of
+from reports.read.trackers.tracked_run import RunsAddress, TrackedRun, TrackerReader, flat, library, value_of
 
 __all__ = ["OPTUNA"]
 
@@ -18,17 +18,17 @@ _TABLES = ("studies", "trials", "trial_values")
 _OBJECTIVE = "value"
 
 
-def _recognises(address: Address) -> bool:
+def _recognises(address: RunsAddress) -> bool:
     return bool(_urls(address) or _journals(address))
 
 
-def _urls(address: Address) -> list[str]:
+def _urls(address: RunsAddress) -> list[str]:
     if "://" in address.text and not address.text.startswith("sqlite:///"):
         return [] if address.text.startswith("http") else [address.text]
     return [f"sqlite:///{path}" for path in address.databases(*_TABLES)]
 
 
-def _journals(address: Address) -> list[Path]:
+def _journals(address: RunsAddress) -> list[Path]:
     return [file for file in address.files if file.suffix in (".log", ".journal") and _is_journal(file)]
 
 
@@ -37,7 +37,7 @@ def _is_journal(file: Path) -> bool:
         return opened.read(12).startswith(b'{"op_code"')
 
 
-def _runs(address: Address, metric: str) -> Iterator[TrackedRun]:
+def _runs(address: RunsAddress, metric: str) -> Iterator[TrackedRun]:
     optuna = library("optuna", "optuna", _TITLE)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     places: list[str | Path] = [*_urls(address), *_journals(address)]
@@ -98,4 +98,4 @@ def _goal(study: Any, place: int) -> Goal:
     return "minimize" if study.directions[place].name == "MINIMIZE" else "maximize"
 
 
-OPTUNA = Reader("optuna", _TITLE, _recognises, _runs)
+OPTUNA = TrackerReader("optuna", _TITLE, _recognises, _runs)

@@ -11,7 +11,7 @@ from reports.read.trackers.lightning_csv import LIGHTNING_CSV
 from reports.read.trackers.mlflow_store import MLFLOW
 from reports.read.trackers.optuna_storage import OPTUNA
 from reports.read.trackers.tensorboard_events import TENSORBOARD
-from reports.read.trackers.tracked_run import Address, Reader
+from reports.read.trackers.tracked_run import RunsAddress, TrackerReader
 from reports.read.trackers.trackio_store import TRACKIO
 from reports.read.trackers.trainer_state import TRAINER_STATE
 from reports.read.trackers.wandb_files import WANDB_FILES
@@ -28,14 +28,14 @@ _TABLES = (".csv", ".tsv", ".md", ".txt", ".jsonl", ".ndjson", ".parquet")
 
 def is_tracked(source: str) -> bool:
     """Whether a source is the address of a store of runs, not a table."""
-    address = Address(source)
+    address = RunsAddress(source)
     if source.startswith("wandb:") or "://" in source or address.path.is_dir():
         return True
     is_table = source.endswith(_TABLES) or not address.path.is_file()
     return not is_table and any(reader.recognises(address) for reader in READERS)
 
 
-def reader_of(address: Address, kind: str | None) -> tuple[Reader, tuple[str, ...]]:
+def reader_of(address: RunsAddress, kind: str | None) -> tuple[TrackerReader, tuple[str, ...]]:
     """Returns the reader of an address, and the kinds of the others that recognise it.
 
     kind: that of the reader to take, None to recognise it. Raises ReportError where there is no such kind, and where
@@ -45,7 +45,7 @@ def reader_of(address: Address, kind: str | None) -> tuple[Reader, tuple[str, ..
     if kind is not None and kind not in kinds:
         raise ReportError(f"--from {kind}: no such tracker; {nearest(kind, kinds)}")
     _require_there(address)
-    able: Sequence[Reader] = [reader for reader in READERS if reader.recognises(address)]
+    able: Sequence[TrackerReader] = [reader for reader in READERS if reader.recognises(address)]
     if kind is not None:
         named = [reader for reader in able if reader.kind == kind]
         others = f"; it holds files of {_titles(able)}" if able else ""
@@ -57,7 +57,7 @@ def reader_of(address: Address, kind: str | None) -> tuple[Reader, tuple[str, ..
     return able[0], tuple(reader.kind for reader in able[1:])
 
 
-def _require_there(address: Address) -> None:
+def _require_there(address: RunsAddress) -> None:
     is_local = address.text.startswith("sqlite:///") or (
         "://" not in address.text and not address.text.startswith("wandb:")
     )
@@ -65,5 +65,5 @@ def _require_there(address: Address) -> None:
         raise ReportError(f"{address.text}: there is no such file or folder")
 
 
-def _titles(readers: Sequence[Reader]) -> str:
+def _titles(readers: Sequence[TrackerReader]) -> str:
     return ", ".join(reader.title for reader in readers)

@@ -13,9 +13,9 @@ from reports.read.study import ReportError
 from reports.read.table_columns import text
 from reports.read.trackers.factors import config_roles, level, listed
 from reports.read.trackers.readers import reader_of
-from reports.read.trackers.tracked_run import FINISHED, Address, TrackedRun
+from reports.read.trackers.tracked_run import FINISHED, RunsAddress, TrackedRun
 
-__all__ = ["Pick", "SelectedRun", "Selection", "TrackerQuestion", "select_runs"]
+__all__ = ["Pick", "RunSelection", "SelectedRun", "TrackerQuestion", "select_runs"]
 
 Pick = Literal["last", "best"]
 
@@ -43,7 +43,7 @@ class SelectedRun(NamedTuple):
     seed: str
 
 
-class Selection(NamedTuple):
+class RunSelection(NamedTuple):
     """The runs of a store, one for each arm and seed. arm: the keys that tell arms apart. goal: what is better of the
     metric where the tracker knows it. notes: a sentence on everything that was guessed or is not judged."""
 
@@ -55,13 +55,13 @@ class Selection(NamedTuple):
 
 def select_runs(
     source: str, metric: str, question: TrackerQuestion, arm: Sequence[str] = (), seed: str | None = None
-) -> Selection:
+) -> RunSelection:
     """Returns the runs of a store, read with the values of a metric. ``arm`` and ``seed``: config keys, by default
     those that differ between runs.
 
     Raises ReportError, in one line, where there are no runs, or none logged the metric, or runs cannot be told apart.
     """
-    address = Address(source, question.values, question.pick == "best")
+    address = RunsAddress(source, question.values, question.pick == "best")
     reader, others = reader_of(address, question.tracker)
     everything = list(reader.runs(address, metric))
     if not everything:
@@ -83,7 +83,7 @@ def select_runs(
         *([f"done again, and counted by the later run: {listed(again)}"] if again else []),
         *_ended_early(runs),
     ]
-    return Selection(kept, roles.arm or ("arm",), next((run.goal for run in runs if run.goal), None), notes)
+    return RunSelection(kept, roles.arm or ("arm",), next((run.goal for run in runs if run.goal), None), notes)
 
 
 def _where(runs: Sequence[TrackedRun], where: Mapping[str, str]) -> list[TrackedRun]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reports.read.table_rows import Cell
-from reports.read.trackers.tracked_run import Address, Reader, TrackedRun, config_of_yaml, library, of_folder
+from reports.read.trackers.tracked_run import RunsAddress, TrackedRun, TrackerReader, config_of_yaml, library, of_folder
 
 __all__ = ["TENSORBOARD"]
 
@@ -30,7 +30,7 @@ class _Session:
     seconds: float | None = None
 
 
-def _runs(address: Address, metric: str) -> Iterator[TrackedRun]:
+def _runs(address: RunsAddress, metric: str) -> Iterator[TrackedRun]:
     folders = dict.fromkeys(file.parent for file in address.named(_EVENTS))
     sessions = {folder: _session(folder, metric) for folder in folders}
     for folder, session in sessions.items():
@@ -100,4 +100,4 @@ def _hyperparameters(content: dict[str, bytes]) -> tuple[dict[str, Cell], str | 
     return config, status
 
 
-TENSORBOARD = Reader("tensorboard", _TITLE, lambda address: bool(address.named(_EVENTS)), _runs)
+TENSORBOARD = TrackerReader("tensorboard", _TITLE, lambda address: bool(address.named(_EVENTS)), _runs)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.records.measure import Goal
 from reports.read.study import ReportError
 from reports.read.table_rows import Cell
@@ -22,9 +23,9 @@ from reports.read.table_rows import Cell
 __all__ = [
     "CUT_OFF",
     "FINISHED",
-    "Address",
-    "Reader",
+    "RunsAddress",
     "TrackedRun",
+    "TrackerReader",
     "config_of_yaml",
     "flat",
     "library",
@@ -74,7 +75,7 @@ class TrackedRun:
 
 
 @dataclass(frozen=True)
-class Address:
+class RunsAddress:
     """Where runs are kept: a folder, a file, or a name such as ``wandb:entity/project`` or ``sqlite:///runs.db``.
 
     values: the file in the folder of each run that holds its values, for trackers that keep none themselves. curves:
@@ -112,7 +113,7 @@ class Address:
         return [file for file in files if set(tables) <= _tables(file)]
 
 
-class Reader(NamedTuple):
+class TrackerReader(NamedTuple):
     """The reader of a tracker.
 
     kind: its name for ``--from``. title: its name in sentences. recognises: whether an address is a store of it. runs:
@@ -121,8 +122,8 @@ class Reader(NamedTuple):
 
     kind: str
     title: str
-    recognises: Callable[[Address], bool]
-    runs: Callable[[Address, str], Iterable[TrackedRun]]
+    recognises: Callable[[RunsAddress], bool]
+    runs: Callable[[RunsAddress, str], Iterable[TrackedRun]]
 
 
 def _tables(path: Path) -> set[str]:
@@ -176,15 +177,9 @@ def config_of_yaml(path: Path) -> dict[str, Cell]:
     """
     if not path.is_file():
         return {}
-    import yaml
-
-    class AsText(yaml.SafeLoader):
-        """Reads what only Python could build as text."""
-
-    AsText.add_multi_constructor("", lambda loader, tag, node: tag if node.value == "" else str(node.value))
     try:
-        config = yaml.load(path.read_text(encoding="utf-8"), AsText)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        config = read_yaml(path.read_text(encoding="utf-8"), is_foreign=True)
+    except ValueError as error:
         raise ReportError(f"{path}: is no YAML ({' '.join(str(error).split())[:100]})") from None
     return flat(config) if isinstance(config, dict) else {}
 

@@ -9,14 +9,14 @@ from datetime import datetime
 from pathlib import Path
 
 from reports.read.study import ReportError
-from reports.read.trackers.tracked_run import Address, Reader, TrackedRun, flat, value_of
+from reports.read.trackers.tracked_run import RunsAddress, TrackedRun, TrackerReader, flat, value_of
 
 __all__ = ["TRACKIO"]
 
 _TABLES = ("metrics", "configs", "system_metrics")
 
 
-def _runs(address: Address, metric: str) -> Iterator[TrackedRun]:
+def _runs(address: RunsAddress, metric: str) -> Iterator[TrackedRun]:
     for path in address.databases(*_TABLES):
         database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
         try:
@@ -51,4 +51,4 @@ def _project(path: Path, database: sqlite3.Connection, metric: str) -> Iterator[
         )
 
 
-TRACKIO = Reader("trackio", "Trackio", lambda address: bool(address.databases(*_TABLES)), _runs)
+TRACKIO = TrackerReader("trackio", "Trackio", lambda address: bool(address.databases(*_TABLES)), _runs)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from reports.read.trackers.tracked_run import CUT_OFF, Address, Reader, TrackedRun, flat, of_folder, value_of
+from reports.read.trackers.tracked_run import CUT_OFF, RunsAddress, TrackedRun, TrackerReader, flat, of_folder, value_of
 
 __all__ = ["TRAINER_STATE"]
 
@@ -17,7 +17,7 @@ _CHECKPOINT = re.compile(r"checkpoint-\d+")
 _PLACES = ("step", "epoch")
 
 
-def _runs(address: Address, metric: str) -> Iterator[TrackedRun]:
+def _runs(address: RunsAddress, metric: str) -> Iterator[TrackedRun]:
     states: dict[Path, list[Path]] = {}
     for file in address.named(_STATE):
         is_checkpoint = _CHECKPOINT.fullmatch(file.parent.name) is not None and not address.path.is_file()
@@ -65,6 +65,6 @@ def _has_ended(state: Mapping[str, Any]) -> bool:
     return is_stopped or state.get("global_step", 0) >= state.get("max_steps", 0) > 0
 
 
-TRAINER_STATE = Reader(
+TRAINER_STATE = TrackerReader(
     "transformers", "the Trainer of transformers", lambda address: bool(address.named(_STATE)), _runs
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.read.study import ReportError
-from reports.read.trackers.tracked_run import Address, Reader, TrackedRun, flat, library, value_of
+from reports.read.trackers.tracked_run import RunsAddress, TrackedRun, TrackerReader, flat, library, value_of
 
 __all__ = ["WANDB_FILES"]
 
@@ -38,7 +38,7 @@ class _Log:
     seconds: float | None = None
 
 
-def _runs(address: Address, metric: str) -> Iterator[TrackedRun]:
+def _runs(address: RunsAddress, metric: str) -> Iterator[TrackedRun]:
     messages = library("wandb.proto.wandb_internal_pb2", "wandb", "W&B")
     logs: dict[str, _Log] = {}
     for file in address.named(_FILES):
@@ -120,4 +120,4 @@ def _log_values(log: _Log, history: Any, metric: str) -> None:
         log.points.append((step, values[metric]))
 
 
-WANDB_FILES = Reader("wandb", _TITLE, lambda address: bool(address.named(_FILES)), _runs)
+WANDB_FILES = TrackerReader("wandb", _TITLE, lambda address: bool(address.named(_FILES)), _runs)

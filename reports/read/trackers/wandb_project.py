@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from reports.read.study import ReportError
-from reports.read.trackers.tracked_run import Address, Reader, TrackedRun, flat, library, value_of
+from reports.read.trackers.tracked_run import RunsAddress, TrackedRun, TrackerReader, flat, library, value_of
 
 __all__ = ["WANDB_PROJECT"]
 
@@ -16,7 +16,7 @@ _SAMPLES = 10_000
 _OF_WANDB = ("_step", "_timestamp", "_runtime", "_wandb")
 
 
-def _runs(address: Address, metric: str) -> Iterator[TrackedRun]:
+def _runs(address: RunsAddress, metric: str) -> Iterator[TrackedRun]:
     project, group = _named(address.text.removeprefix(_PREFIX))
     wandb = library("wandb", "wandb", "W&B")
     try:
@@ -63,4 +63,4 @@ def _plain(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entries.items() if key != "_wandb"}
 
 
-WANDB_PROJECT = Reader("wandb-project", "W&B", lambda address: address.text.startswith(_PREFIX), _runs)
+WANDB_PROJECT = TrackerReader("wandb-project", "W&B", lambda address: address.text.startswith(_PREFIX), _runs)
