@@ -77,6 +77,7 @@ STATES = "tests/lit_transformers/test_passage_states.py::test_"
 COUNTS = "tests/lit_transformers/test_token_counts.py::test_"
 STUDIES = "tests/ablations/test_studies.py::test_"
 DATA = "tests/datamodules/test_"
+TRACKERS = "tests/reports/test_trackers.py::test_"
 TABLE = "tests/reports/test_report_judged_table.py::test_"
 LEARNING = "tests/datamodules/test_learning.py::test_"
 HUB = "tests/datamodules/test_hub.py::test_"
@@ -10737,5 +10738,85 @@ FAULTS = (
         "sorted(self.examples.items())",
         "[*self.examples.items()]",
         (f"{TABLE}examples_are_matched_by_their_names",),
+    ),
+    Fault(
+        "trackers",
+        "runs that crashed are judged by their last value",
+        "reports/read/trackers/tracked_rows.py",
+        "if not run.has_finished or not run.points:",
+        "if not run.points:",
+        (f"{TRACKERS}runs_that_did_not_finish_are_counted",),
+    ),
+    Fault(
+        "trackers",
+        "a file that ends within a line is whole",
+        "reports/read/trackers/lightning_csv.py",
+        "    if ends_within_a_line:\n        del rows[-1]\n",
+        "    ends_within_a_line = False\n",
+        (f"{TRACKERS}runs_that_did_not_finish_are_counted",),
+    ),
+    Fault(
+        "trackers",
+        "paths are arms",
+        "reports/read/trackers/factors.py",
+        '        return "a path"\n',
+        "        return None\n",
+        (f"{TRACKERS}keys_that_differ_between_runs_are_arms_without_seeds_names_paths_and_times",),
+    ),
+    Fault(
+        "trackers",
+        "keys that change with another one are arms, too",
+        "reports/read/trackers/factors.py",
+        "if len(set(finer)) > len(set(classes)):",
+        "if finer:",
+        (f"{TRACKERS}keys_that_differ_between_runs_are_arms_without_seeds_names_paths_and_times",),
+    ),
+    Fault(
+        "trackers",
+        "seeds that differ from each other are one",
+        "reports/read/trackers/factors.py",
+        "if not _are_one_to_one(levels[first], levels[key])",
+        "if not levels[key]",
+        (f"{TRACKERS}seeds_that_differ_from_each_other_have_to_be_named",),
+    ),
+    Fault(
+        "trackers",
+        "of two finished runs of an arm and seed one is dropped",
+        "reports/read/trackers/selection.py",
+        "if len(done) > 1:",
+        "if len(done) > 2:",
+        (f"{TRACKERS}a_run_that_was_done_again_is_judged_by_the_one_that_finished",),
+    ),
+    Fault(
+        "trackers",
+        "the best value of a run is its worst",
+        "reports/read/trackers/tracked_rows.py",
+        '(min if goal == "minimize" else max)',
+        '(max if goal == "minimize" else min)',
+        (f"{TRACKERS}the_best_value_of_a_run_may_be_judged",),
+    ),
+    Fault(
+        "trackers",
+        "the goal of a study of Optuna is not read",
+        "reports/read/trackers/optuna_storage.py",
+        "goal=_goal(study, objectives.index(metric)) if metric in objectives else None",
+        "goal=None",
+        (f"{TRACKERS}trials_that_were_pruned_or_failed_are_counted_and_the_goal_is_that_of_the_study",),
+    ),
+    Fault(
+        "trackers",
+        "a trainer that was stopped has finished",
+        "reports/read/trackers/trainer_state.py",
+        'state.get("max_steps", 0) > 0',
+        "0",
+        (f"{TRACKERS}a_trainer_that_was_stopped_has_not_finished",),
+    ),
+    Fault(
+        "trackers",
+        "a package that is missing is a traceback",
+        "reports/read/trackers/tracked_run.py",
+        "except ImportError:",
+        "except NotImplementedError:",
+        (f"{TRACKERS}a_package_that_is_missing_is_named",),
     ),
 )
