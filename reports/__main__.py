@@ -11,6 +11,7 @@ import typer
 
 import lit_transformers.startup.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.console import SteadyConsole
+from lit_transformers.cli.pairs import pairs_of
 from lit_transformers.cli.plugin_option import with_plugins
 from lit_transformers.cli.program import is_script, program_name
 from lit_transformers.config import ConfigError, parse_assignments
@@ -275,7 +276,7 @@ def judge(
         status=status,
         cost=cost,
         tracker=tracker,
-        where=_levels_of(where or ()),
+        where=pairs_of("--where", where),
         pick="best" if pick == "best" else "last",
         values=values,
     )
@@ -292,13 +293,6 @@ def _numbers_of_seeds(looks: str) -> tuple[int, ...]:
         return tuple(int(look) for look in looks.split(",") if look.strip())
     except ValueError:
         raise ReportError(f"--looks {looks}: not numbers of seeds; write them as 4,8,16") from None
-
-
-def _levels_of(where: Sequence[str]) -> dict[str, str]:
-    pairs = [pair.partition("=") for pair in where]
-    if wrong := next((key for key, equals, _ in pairs if not equals), None):
-        raise ReportError(f"--where {wrong}: no value; write KEY=VALUE")
-    return {key: value for key, _, value in pairs}
 
 
 def _results_of(study: str, runs: Path, folder: Path) -> Path:

@@ -24,6 +24,7 @@ from lit_transformers.records.reference import Reference
 from lit_transformers.records.reproduction import Reproduction
 from lit_transformers.records.schema import first_fault
 from lit_transformers.records.study_folder import require_name
+from reports.read.brought_in import brought_in_notes
 from reports.read.measurements import NOTHING, Array, DocumentLosses, Measurements, read_curves, read_documents
 from reports.read.outputs import OUTPUTS, with_outputs, words_of
 
@@ -167,7 +168,8 @@ def assemble(plan: Plan, runs_by_key: Mapping[str, RunData], notes: Iterable[str
         for pair in pairs
         for planned in (pair.before, pair.after)
     }
-    return Study(plan, tuple(runs), tuple(notes), retention=retention)
+    origins = brought_in_notes((run.arm, run.seed, run.record) for run in runs)
+    return Study(plan, tuple(runs), (*notes, *origins), retention=retention)
 
 
 def read_floors(runs: Path, plan: Plan, notes: list[str]) -> Floors | None:

@@ -10741,10 +10741,10 @@ FAULTS = (
     ),
     Fault(
         "trackers",
-        "runs that crashed are judged by their last value",
+        "runs that crashed count as finished",
         "reports/read/trackers/tracked_rows.py",
-        "if not run.has_finished or not run.points:",
-        "if not run.points:",
+        "_STATUS: one.run.status or FINISHED,",
+        "_STATUS: FINISHED,",
         (f"{TRACKERS}runs_that_did_not_finish_are_counted",),
     ),
     Fault(

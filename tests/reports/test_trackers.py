@@ -360,7 +360,7 @@ def test_a_run_that_was_done_again_is_judged_by_the_one_that_finished(logs: Path
         (["--metric", METRIC, "--from", "tensorbord"], "no such tracker; did you mean tensorboard or transformers?"),
         (["--metric", METRIC, "--arm", "lrr"], "no run has the config key 'lrr'; did you mean lr?"),
         (["--metric", METRIC, "--where", "lr=7"], "--where lr=7: no run has it; there are 0.1, 0.5"),
-        (["--metric", METRIC, "--where", "lr"], "--where lr: no value; write KEY=VALUE"),
+        (["--metric", METRIC, "--where", "lr"], "--where lr: no value; write NAME=VALUE"),
         (["--metric", METRIC, "--where", "lr=0.1"], "give a second one, or --target VALUE"),
         (["--metric", METRIC, "--step", "epoch"], "--step: is for tables"),
         (["--metric", METRIC, "--pick", "first"], "--pick first: no such value; give last or best"),

@@ -71,7 +71,7 @@ def _values(run: TrackedRun, metric: str, pick: Pick, goal: Goal | None) -> list
     """Returns the cells of a run that change with its steps: those of a curve, or one that says there is no value."""
     if run.has_diverged:
         return [{_STEP: max(step for step, _ in run.points), metric: math.nan}]
-    if not run.has_finished or not run.points:
+    if not run.points:
         return [{_STEP: None, metric: None}]
     points = [picked(run, metric, "best", goal)] if pick == "best" else sorted(dict(run.points).items())
     every = max(1, len(points) // _POINTS)

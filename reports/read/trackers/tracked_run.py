@@ -39,7 +39,7 @@ CUT_OFF = "cut off"
 _SQLITE = "sqlite:///"
 _SEEDED = re.compile(r"(?P<name>.*?)[-_.]?(?:seed|(?<![a-z])s)[-_=]?(?P<seed>\d+)", re.IGNORECASE)
 _CHOSEN_BY_TRACKERS = re.compile(
-    r"version_\d+|\d+|checkpoint-\d+|events|metrics|[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_.*|\d{4}-\d\d-\d\d.*"
+    r"version_\d+|\d+|checkpoint-\d+|runs|lightning_logs|[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_.*|\d{4}-\d\d-\d\d.*"
 )
 """Names of folders that trackers choose: they say nothing about the run."""
 
