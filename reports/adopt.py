@@ -96,8 +96,8 @@ def _write(directory: Path, key: str, one: SelectedRun, source: str, plan: Plan,
         seed=int(one.seed),
         config=dict(run.config),
         metrics={metric: value},
-        environment={BROUGHT_IN: {"source": source, "run": run.name}},
-        measured={} if run.seconds is None else {"seconds": run.seconds},
+        # Times of another machine are not compared with those of runs that are done here.
+        environment={BROUGHT_IN: {"source": source, "run": run.name, "seconds": run.seconds}},
     )
     write_record(directory, record)
 

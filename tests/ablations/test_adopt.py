@@ -13,14 +13,14 @@ from ablations.__main__ import main
 from lit_transformers.records.files import RECORD
 from reports.read.study import load_study
 
-SIX_SEEDS = STUDY.replace("Looks(2, 4, 6)", "3")
+THREE_SEEDS = STUDY.replace("Looks(2, 4, 6)", "3")
 VALUES = {"8": 2.0, "0": 2.5, "4": 2.0}
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
     path = tmp_path / "memory.py"
-    path.write_text(SIX_SEEDS)
+    path.write_text(THREE_SEEDS)
     return path
 
 
@@ -33,7 +33,7 @@ def logs(tmp_path: Path) -> Path:
             folder.mkdir(parents=True)
             with (folder / "metrics.csv").open("w", newline="") as file:
                 csv.writer(file).writerows([("step", "bits"), (1, 4.0), (2, value + seed / 8)])
-    (tmp_path / "logs/memory=4/seed_1/metrics.csv").write_text("step,bits\n1,4.0\n2,2.")
+    (tmp_path / "logs/memory=4/seed_1/metrics.csv").write_text("step,bits\n1,4.0\n2,2.0\n3,2.")
     return tmp_path / "logs"
 
 

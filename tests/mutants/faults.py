@@ -77,6 +77,7 @@ STATES = "tests/lit_transformers/test_passage_states.py::test_"
 COUNTS = "tests/lit_transformers/test_token_counts.py::test_"
 STUDIES = "tests/ablations/test_studies.py::test_"
 DATA = "tests/datamodules/test_"
+ADOPT = "tests/ablations/test_adopt.py::test_"
 TRACKERS = "tests/reports/test_trackers.py::test_"
 TABLE = "tests/reports/test_report_judged_table.py::test_"
 LEARNING = "tests/datamodules/test_learning.py::test_"
@@ -10818,5 +10819,29 @@ FAULTS = (
         "except ImportError:",
         "except NotImplementedError:",
         (f"{TRACKERS}a_package_that_is_missing_is_named",),
+    ),
+    Fault(
+        "adopt",
+        "runs that did not finish are taken over",
+        "reports/adopt.py",
+        "elif not one.run.points or not (one.run.has_finished or one.run.has_diverged):",
+        "elif not one.run.points:",
+        (f"{ADOPT}runs_of_elsewhere_are_runs_of_the_study_and_the_missing_ones_are_done_here",),
+    ),
+    Fault(
+        "adopt",
+        "a report does not say which runs were brought in",
+        "reports/read/study.py",
+        "notes=(*study.notes, *origins)",
+        "notes=study.notes",
+        (f"{ADOPT}runs_of_elsewhere_are_runs_of_the_study_and_the_missing_ones_are_done_here",),
+    ),
+    Fault(
+        "adopt",
+        "the level of an arm that is called otherwise is not read",
+        "reports/adopt.py",
+        "    if arm.name in match:\n        return [match[arm.name]]\n",
+        "",
+        (f"{ADOPT}arms_with_other_names_are_matched_or_refused",),
     ),
 )
