@@ -155,9 +155,9 @@ def load_study(runs: Path, study: str, plan: Plan | None = None) -> Study:
     floors, context = read_floors(runs, plan, notes), read_context(runs, plan, notes)
     runs_by_key = {key: read_run(runs / key, notes) for key in plan.by_key()}
     runs_by_key |= {key: RunData(read_record(runs / key / RECORD, notes)) for key in plan.retention_runs()}
-    study = assemble(plan, runs_by_key, notes)
-    origins = brought_in_notes((run.arm, run.seed, run.record) for run in study.runs)
-    return replace(study, notes=(*study.notes, *origins), floors=floors, context=context)
+    whole = assemble(plan, runs_by_key, notes)
+    origins = brought_in_notes((run.arm, run.seed, run.record) for run in whole.runs)
+    return replace(whole, notes=(*whole.notes, *origins), floors=floors, context=context)
 
 
 def assemble(plan: Plan, runs_by_key: Mapping[str, RunData], notes: Iterable[str]) -> Study:

@@ -10832,8 +10832,8 @@ FAULTS = (
         "adopt",
         "a report does not say which runs were brought in",
         "reports/read/study.py",
-        "notes=(*study.notes, *origins)",
-        "notes=study.notes",
+        "notes=(*whole.notes, *origins)",
+        "notes=whole.notes",
         (f"{ADOPT}runs_of_elsewhere_are_runs_of_the_study_and_the_missing_ones_are_done_here",),
     ),
     Fault(

@@ -264,16 +264,17 @@ def copied(logs: Path, to: Path) -> Path:
 
 def test_runs_that_did_not_finish_are_counted(logs: Path, tmp_path: Path) -> None:
     folder = copied(logs, tmp_path)
-    cut, diverged, early = (folder / f"version_{number}" / "metrics.csv" for number in (3, 4, 1))
+    cut, diverged, early, binary = (folder / f"version_{number}" / "metrics.csv" for number in (3, 4, 1, 5))
+    binary.write_bytes(b"\xff\xfe\x88")
     cut.write_text(cut.read_text()[:-3])
     diverged.write_text(re.sub(r"\d\.\d\d+", "nan", diverged.read_text()))
     early.write_text("".join(early.read_text().splitlines(keepends=True)[:-2]))
     findings = judge_table(folder, METRIC)
-    assert findings.notes[0] == "read 6 runs of Lightning's CSVLogger: 4 finished, 1 cut off, 1 diverged"
-    assert any("1 of 4 runs end before step 2 and count as finished: version_1" in note for note in findings.notes)
+    assert findings.notes[0] == "read 6 runs of Lightning's CSVLogger: 3 finished, 1 cut off, 1 diverged, 1 unreadable"
+    assert any("1 of 3 runs end before step 2 and count as finished: version_1" in note for note in findings.notes)
     runs = {(run.arm, run.seed): run for run in findings.study.runs}
     assert runs["0.5", 1].diverged
-    assert findings.study.missing() == 2
+    assert findings.study.missing() == 3
     assert findings.comparisons[0].verdict is None
 
 
@@ -363,6 +364,7 @@ def test_a_run_that_was_done_again_is_judged_by_the_one_that_finished(logs: Path
         (["--metric", METRIC, "--where", "lr"], "--where lr: no value; write NAME=VALUE"),
         (["--metric", METRIC, "--where", "lr=0.1"], "give a second one, or --target VALUE"),
         (["--metric", METRIC, "--step", "epoch"], "--step: is for tables"),
+        (["--metric", METRIC, "--values", "a.json"], "Lightning's CSVLogger keeps the values itself"),
         (["--metric", METRIC, "--pick", "first"], "--pick first: no such value; give last or best"),
     ],
 )
@@ -384,11 +386,14 @@ def test_an_address_without_runs_is_one_line(tmp_path: Path, capsys: pytest.Capt
     cut = tmp_path / "cut"
     cut.mkdir()
     (cut / "run-1.wandb").write_bytes(b"")
+    damaged = tmp_path / "damaged.db"
+    damaged.write_bytes(database.read_bytes()[:200])
     for source, message in (
         (str(tmp_path / "empty"), "no tracker's files are there; known are wandb-project, hydra, mlflow"),
         (f"sqlite:///{database}", "no tracker's files are there"),
         (f"sqlite:///{tmp_path / 'nowhere.db'}", "there is no such file or folder"),
         (str(tmp_path / "nowhere"), "No such file"),
+        (str(damaged), "is a damaged database"),
         (str(cut), "is no file of W&B, or an empty one"),
         ("wandb:project", "no project; write wandb:ENTITY/PROJECT"),
     ):

@@ -26,12 +26,16 @@ def _runs(address: RunsAddress, metric: str) -> Iterator[TrackedRun]:
     for file in address.named(_METRICS):
         folder = address.folder_of(file)
         named, labels = of_folder(folder)
-        logged, points, is_whole = _points(file, metric)
+        try:
+            logged, points, is_whole = _points(file, metric)
+            status = None if is_whole else CUT_OFF
+        except (UnicodeDecodeError, csv.Error):
+            logged, points, status = frozenset(), (), "unreadable"
         yield TrackedRun(
             name=folder or file.parent.name,
             config=named | config_of_yaml(file.with_name("hparams.yaml")),
             labels=labels,
-            status=None if is_whole else CUT_OFF,
+            status=status,
             metrics=logged,
             points=points,
         )

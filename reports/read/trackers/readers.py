@@ -11,17 +11,18 @@ from reports.read.trackers.lightning_csv import LIGHTNING_CSV
 from reports.read.trackers.mlflow_store import MLFLOW
 from reports.read.trackers.optuna_storage import OPTUNA
 from reports.read.trackers.tensorboard_events import TENSORBOARD
-from reports.read.trackers.tracked_run import RunsAddress, TrackerReader
+from reports.read.trackers.tracked_run import RunsAddress, TrackerReader, is_database
 from reports.read.trackers.trackio_store import TRACKIO
 from reports.read.trackers.trainer_state import TRAINER_STATE
 from reports.read.trackers.wandb_files import WANDB_FILES
 from reports.read.trackers.wandb_project import WANDB_PROJECT
 
-__all__ = ["READERS", "is_tracked", "reader_of"]
+__all__ = ["HYDRA", "READERS", "is_tracked", "reader_of"]
 
 _IN_FOLDERS = (TRAINER_STATE, LIGHTNING_CSV, WANDB_FILES, TENSORBOARD)
 """Trackers that write into the folder of each run."""
-READERS = (WANDB_PROJECT, hydra_reader(_IN_FOLDERS), MLFLOW, OPTUNA, TRACKIO, *_IN_FOLDERS)
+HYDRA = hydra_reader(_IN_FOLDERS)
+READERS = (WANDB_PROJECT, HYDRA, MLFLOW, OPTUNA, TRACKIO, *_IN_FOLDERS)
 """All trackers. The first that recognises an address reads it, unless another one is named."""
 _TABLES = (".csv", ".tsv", ".md", ".txt", ".jsonl", ".ndjson", ".parquet")
 
@@ -31,8 +32,9 @@ def is_tracked(source: str) -> bool:
     address = RunsAddress(source)
     if source.startswith("wandb:") or "://" in source or address.path.is_dir():
         return True
-    is_table = source.endswith(_TABLES) or not address.path.is_file()
-    return not is_table and any(reader.recognises(address) for reader in READERS)
+    if source.endswith(_TABLES) or not address.path.is_file():
+        return False
+    return is_database(address.path) or any(reader.recognises(address) for reader in READERS)
 
 
 def reader_of(address: RunsAddress, kind: str | None) -> tuple[TrackerReader, tuple[str, ...]]:

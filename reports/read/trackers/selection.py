@@ -12,7 +12,7 @@ from lit_transformers.records.measure import Goal
 from reports.read.study import ReportError
 from reports.read.table_columns import text
 from reports.read.trackers.factors import config_roles, level, listed
-from reports.read.trackers.readers import reader_of
+from reports.read.trackers.readers import HYDRA, reader_of
 from reports.read.trackers.tracked_run import FINISHED, RunsAddress, TrackedRun
 
 __all__ = ["Pick", "RunSelection", "SelectedRun", "TrackerQuestion", "select_runs"]
@@ -63,6 +63,10 @@ def select_runs(
     """
     address = RunsAddress(source, question.values, question.pick == "best")
     reader, others = reader_of(address, question.tracker)
+    if question.values is not None and reader is not HYDRA:
+        raise ReportError(
+            f"--values {question.values}: is for Hydra's multirun; {reader.title} keeps the values itself"
+        )
     everything = list(reader.runs(address, metric))
     if not everything:
         raise ReportError(f"{source}: holds no run of {reader.title}")

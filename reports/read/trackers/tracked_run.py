@@ -8,6 +8,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -28,6 +29,7 @@ __all__ = [
     "TrackerReader",
     "config_of_yaml",
     "flat",
+    "is_database",
     "library",
     "of_folder",
     "value_of",
@@ -37,6 +39,8 @@ FINISHED = "finished"
 CUT_OFF = "cut off"
 """The status of a run whose file ends within a line."""
 _SQLITE = "sqlite:///"
+_SQLITE_START = b"SQLite format 3\0"
+_DATABASES = (".db", ".sqlite", ".sqlite3")
 _SEEDED = re.compile(r"(?P<name>.*?)[-_.]?(?:seed|(?<![a-z])s)[-_=]?(?P<seed>\d+)", re.IGNORECASE)
 _CHOSEN_BY_TRACKERS = re.compile(
     r"version_\d+|\d+|checkpoint-\d+|runs|lightning_logs|[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_.*|\d{4}-\d\d-\d\d.*"
@@ -108,9 +112,9 @@ class RunsAddress:
         return "" if self.path.is_file() else file.parent.relative_to(self.path).as_posix().removeprefix(".")
 
     def databases(self, *tables: str) -> list[Path]:
-        """Returns the files that are SQLite databases with all of the tables."""
-        files = [file for file in self.files if file.suffix in (".db", ".sqlite", ".sqlite3")]
-        return [file for file in files if set(tables) <= _tables(file)]
+        """Returns the files that are SQLite databases with all of the tables. Raises ReportError for a damaged one."""
+        files = [file for file in self.files if file.suffix in _DATABASES or file == self.path]
+        return [file for file in files if is_database(file) and set(tables) <= _tables(file)]
 
 
 class TrackerReader(NamedTuple):
@@ -126,17 +130,18 @@ class TrackerReader(NamedTuple):
     runs: Callable[[RunsAddress, str], Iterable[TrackedRun]]
 
 
+def is_database(path: Path) -> bool:
+    """Whether a file begins as databases of SQLite do."""
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE_START)) == _SQLITE_START
+
+
 def _tables(path: Path) -> set[str]:
-    try:
-        database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-    except sqlite3.Error:
-        return set()
-    try:
-        return {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.Error:
-        return set()
-    finally:
-        database.close()
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        try:
+            return {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        except sqlite3.Error as error:
+            raise ReportError(f"{path}: is a damaged database ({error}); copy it again") from None
 
 
 def library(module: str, package: str, tracker: str) -> ModuleType:
