@@ -384,6 +384,10 @@ def adopt(
         list[str] | None, typer.Option("--where", metavar="KEY=VALUE", help="Keep runs with this config. Repeatable.")
     ] = None,
     tracker: Annotated[str | None, typer.Option("--from", metavar="TRACKER", help="Read runs of this tracker.")] = None,
+    values: Annotated[
+        str | None,
+        typer.Option("--values", metavar="FILE", help="Read values of Hydra's jobs from this file in their folders."),
+    ] = None,
     runs: Runs = Path("runs"),
     scale: Scale = "demo",
     changes: Set = None,
@@ -396,7 +400,7 @@ def adopt(
     from reports.read.trackers.selection import TrackerQuestion
 
     whole = whole_plan_for(study, runs, request_of(scale, changes, seeds, None))
-    of_tracker = TrackerQuestion(tracker, pairs_of("--where", where))
+    of_tracker = TrackerQuestion(tracker, pairs_of("--where", where), values=values)
     question = AdoptQuestion(metric, tuple(arm or ()), seed, pairs_of("--match", match), of_tracker)
     adopted = adopt_runs(source, whole.plan, runs, question)
     for note in adopted.notes:
