@@ -3,52 +3,123 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack, cast
 
 from lit_transformers.records.measure import Goal
 from reports.judge.findings import Findings
-from reports.read.table_columns import ColumnRoles
+from reports.read.look_file import LookFile, committed, load_look_file
+from reports.read.study import ReportError
+from reports.read.table_columns import ColumnRoles, resolve
 from reports.read.table_rows import TableRow, read_rows
-from reports.read.table_study import TableQuestion, study_of
+from reports.read.table_study import TableQuestion, arms_of, baselines_of, metric_of, study_of
 from reports.report import find
 
-__all__ = ["judge_table"]
+__all__ = ["QuestionFields", "declare_looks", "judge_by", "judge_table", "question_of"]
+
+_SHARE = "accuracy"
+"""The name of a metric of counts that has none."""
 
 
 def judge_table(
     table: str | Path | Sequence[Mapping[str, Any]] | Any,
-    metric: str,
+    metric: str | None = None,
     *,
-    goal: Goal | None = None,
-    baseline: str | None = None,
-    margin: float | None = None,
-    target: float | None = None,
-    ratio: bool = False,
-    looks: Sequence[int] = (),
-    arm: str | Sequence[str] = (),
-    seed: str | None = None,
-    example: str | None = None,
-    cluster: str | None = None,
-    step: str | None = None,
-    status: str | None = None,
-    cost: str | None = None,
+    plan: str | Path | None = None,
+    **question: Unpack[QuestionFields],
 ) -> Findings:
     """Returns the findings of a table: its comparisons with intervals and verdicts, and notes on every guess.
 
     table: a path (``-`` for standard input), a list of rows, or a pandas DataFrame. metric: the column of values, or
-    the name of what the cells of a wide table hold. The other columns are guessed by their names where they are not
-    given. ``arm`` may name several columns, which are factors. A value that is infinite or NaN is that of a run that
-    diverged; a run without a value has not finished. NaN in a DataFrame is no value. Other arguments: as in
-    ``TableQuestion``.
+    the name of what the cells of a wide table hold; of counts ``correct`` and ``total``, the name of their share. plan:
+    a file that declares the looks and the question. question: see ``QuestionFields``.
 
-    Raises ReportError, in one line, for a table that cannot be judged.
+    A value that is infinite or NaN is that of a run that diverged; a run without a value has not finished. NaN in a
+    DataFrame is no value. Raises ReportError, in one line, for a table that cannot be judged.
     """
-    columns = ColumnRoles(
-        metric, (arm,) if isinstance(arm, str) else tuple(arm), seed, example, cluster, step, status, cost
-    )
-    question = TableQuestion(columns, goal, baseline, margin, target, ratio, tuple(looks))
-    return find(study_of(_rows(table), question))
+    return judge_by(question_of(metric, **question), table, None if plan is None else Path(plan))
+
+
+class QuestionFields(TypedDict, total=False):
+    """What a table is asked: the fields of ``TableQuestion`` and the columns of ``ColumnRoles``, which are guessed by
+    their names where they are not given.
+
+    ``baseline`` and ``arm`` are one name or several. step: the column of steps or, with ``to_target``, of what a run
+    needs until then, such as seconds.
+    """
+
+    goal: Goal | None
+    baseline: str | Sequence[str]
+    margin: float | None
+    target: float | None
+    to_target: float | None
+    ratio: bool
+    unpaired: bool
+    looks: Sequence[int]
+    arms: Sequence[str]
+    arm: str | Sequence[str]
+    seed: str | None
+    example: str | None
+    cluster: str | None
+    step: str | None
+    status: str | None
+    cost: str | None
+    task: str | None
+    correct: str | None
+    total: str | None
+
+
+_SEVERAL = {"baseline": "baselines", "arm": "arm", "looks": "looks", "arms": "arms"}
+"""The fields of several values, by their names in a question."""
+
+
+def question_of(metric: str | None, **given: Unpack[QuestionFields]) -> TableQuestion:
+    """Returns the question to a table. Raises TypeError for a field that there is not."""
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in _SEVERAL:
+            value = (value,) if isinstance(value, str) else tuple(cast(Sequence[str], value or ()))
+        values[_SEVERAL.get(name, name)] = value
+    of_columns = {one.name for one in fields(ColumnRoles)}
+    columns = {name: values.pop(name) for name in [*values] if name in of_columns}
+    name = metric or (_SHARE if columns.get("correct") else "")
+    return TableQuestion(ColumnRoles(name, **columns), **values)
+
+
+def judge_by(question: TableQuestion, table: Any, plan: Path | None = None) -> Findings:
+    """Returns the findings of a table. plan, and errors: as of ``judge_table``."""
+    if plan is not None:
+        question = load_look_file(plan).applied(question, plan)
+    if not question.columns.metric:
+        raise ReportError("no metric is named; give --metric COLUMN")
+    study = study_of(_rows(table), question)
+    if plan is not None:
+        study = replace(study, notes=(committed(plan), *study.notes))
+    return find(study)
+
+
+def declare_looks(path: Path, question: TableQuestion, table: Any = None) -> None:
+    """Writes the looks and the question to a file, to be committed before the runs.
+
+    table: a table whose arms are judged, where ``question.arms`` names none; its values are not read. Raises
+    ReportError without looks and without arms.
+    """
+    if not question.looks:
+        raise ReportError("a plan declares looks; name their numbers of seeds: --looks 4,8,16")
+    if not question.columns.metric:
+        raise ReportError("no metric is named; give --metric COLUMN")
+    arms, columns = question.arms, question.columns
+    if not arms:
+        if table is None:
+            raise ReportError("a plan names its arms: --arms A,B, or give a table that has them")
+        rows, columns = resolve(_rows(table), columns)
+        arms = tuple(arms_of(rows, columns))
+    notes: list[str] = []
+    goal = metric_of(replace(question, to_target=None), columns, notes).goal
+    assert goal is not None
+    baselines = () if question.target is not None else baselines_of(question, arms, notes)
+    LookFile.of(replace(question, columns=columns), goal, baselines, arms).write(path)
 
 
 def _rows(table: Any) -> list[TableRow]:

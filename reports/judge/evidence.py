@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from reports.judge.measures import DocumentMeasure, measure_of
 from reports.judge.statistics import Array, Resampled, dominates, grouped, resampled_sums
+from reports.judge.unpaired import Samples
 from reports.read.measurements import DocumentLosses
-from reports.read.study import Run, Study
+from reports.read.study import COUNTED, Run, Study
 
 __all__ = ["Evidence", "gather"]
 
@@ -46,7 +47,8 @@ class Evidence:
 
     ``documents`` is the number of their clusters before pooling and ``sizes`` are those of the pooled ones. Where one
     document dominates, ``deviations`` holds by how much each document's own value lies off the value of all documents.
-    With ``ratio``, all values are logarithms, which are not finite where the value is not positive.
+    With ``ratio``, all values are logarithms, which are not finite where the value is not positive. ``counted`` holds
+    the binomial variance of runs whose values are a share of counted examples.
     """
 
     values: Mapping[Pair, float]
@@ -55,6 +57,7 @@ class Evidence:
     deviations: Mapping[Pair, Array] = field(default_factory=dict)
     sizes: Array = field(default_factory=lambda: np.ones(0))
     documents: int = 0
+    counted: Mapping[Pair, float] = field(default_factory=dict)
 
     def seeds(self, arms: Sequence[str]) -> list[int]:
         """Returns the seeds that all of the arms have finished, ascending."""
@@ -87,6 +90,20 @@ class Evidence:
         """Returns the weighted sum over arms, for each seed."""
         return [sum(weight * self.values[arm, seed] for arm, weight in weights.items()) for seed in seeds]
 
+    def sides(self, weights: Mapping[str, float], seeds: Callable[[Sequence[str]], Sequence[int]]) -> Samples:
+        """Returns the weighted sums over the arms of either side of a comparison, for each of their own seeds. seeds:
+        gives those of arms."""
+        one, other = ({arm: sign * weight for arm, weight in weights.items() if sign * weight > 0} for sign in (1, -1))
+        return self.pairs(one, seeds([*one])), self.pairs(other, seeds([*other]))
+
+    def counted_variance(self, weights: Mapping[str, float], seeds: Sequence[int]) -> float:
+        """Returns the variance of a comparison by the examples that its runs have counted, the same ones in all seeds.
+        That arms may share them is not used: this would make it smaller."""
+        return sum(
+            weight**2 * float(np.mean([self.counted.get((arm, seed), 0.0) for seed in seeds]))
+            for arm, weight in weights.items()
+        )
+
     def at_documents(self, weights: Mapping[str, float], seeds: Sequence[int]) -> Resampled | None:
         """Returns the weighted sums at resampled documents, or None where one of the runs has no usable documents."""
         if not all((arm, seed) in self.resampled for arm in weights for seed in seeds):
@@ -112,9 +129,10 @@ def gather(study: Study, notes: list[str]) -> Evidence:
     values = {(run.arm, run.seed): float(transform(run.value)) for run in runs}
     documents = next((documents for run in runs if (documents := run.documents()) is not None), None)
     measure = measure_of(study.plan.metric.name, documents.others if documents else ())
-    documented = _documented(runs, study.plan.metric.name, measure, notes) if measure else []
+    is_expected = documents is not None or study.knows_configs
+    documented = _documented(runs, study.plan.metric.name, measure, notes) if measure and is_expected else []
     if measure is None or not documented:
-        return Evidence(values, ratio)
+        return Evidence(values, ratio, counted=_counted(runs, ratio))
     first = documented[0][1]
     clusters = clusters_of(first.names)
     sums = {(run.arm, run.seed): grouped(added(measure.sums(losses), clusters)) for run, losses in documented}
@@ -129,6 +147,17 @@ def gather(study: Study, notes: list[str]) -> Evidence:
         sizes=sizes,
         documents=int(clusters.max()) + 1,
     )
+
+
+def _counted(runs: Sequence[Run], ratio: bool) -> dict[Pair, float]:
+    """Returns the binomial variance of the value of each run that says how many examples it has counted."""
+    variances = {}
+    for run in runs:
+        total = run.record.measured.get(COUNTED) if run.record else None
+        if total:
+            variance = max(run.value * (1 - run.value), 0.0) / total
+            variances[run.arm, run.seed] = variance / run.value**2 if ratio and run.value > 0 else variance
+    return variances
 
 
 def clusters_of(names: Sequence[str]) -> NDArray[np.int64]:

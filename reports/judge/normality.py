@@ -36,13 +36,16 @@ _DRAWS = 4000
 _ROUNDED = 1e-12
 
 
-def is_near_normal(differences: Sequence[Sequence[float]]) -> bool:
-    """Returns whether differences are shown to be near normal. differences: of each arm, one for each seed."""
+def is_near_normal(differences: Sequence[Sequence[float]], independent: bool = False) -> bool:
+    """Returns whether differences are shown to be near normal. differences: of each arm, one for each seed.
+
+    independent: they are the values of arms that have no baseline in common.
+    """
     samples = [np.asarray(one, dtype=np.float64) for one in differences if len(one) >= FEWEST]
     samples = [one for one in samples if np.ptp(one) > _ROUNDED * max(1.0, float(np.abs(one).max()))]
     if sum(len(one) - 1 for one in samples) < ENOUGH:
         return False
-    limits = _limits(tuple(sorted(map(len, samples))))
+    limits = _limits(tuple(sorted(map(len, samples))), independent)
     return bool(np.all(_statistics([one[None] for one in samples])[:, 0] <= limits))
 
 
@@ -64,10 +67,10 @@ def _statistics(samples: Sequence[Array]) -> Array:
 
 
 @lru_cache(maxsize=64)
-def _limits(seeds: tuple[int, ...]) -> Array:
+def _limits(seeds: tuple[int, ...], independent: bool) -> Array:
     """Returns the values that the statistics of normal seeds exceed at the level, each. seeds: of each arm."""
     generator = np.random.default_rng(0)
-    baseline = generator.standard_normal((_DRAWS, max(seeds)))
+    baseline = generator.standard_normal((_DRAWS, max(seeds))) * (not independent)
     samples = [generator.standard_normal((_DRAWS, count)) - baseline[:, :count] for count in seeds]
     limits: Array = np.quantile(_statistics(samples), 1 - _LEVEL, axis=1)
     return limits

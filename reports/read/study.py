@@ -30,6 +30,8 @@ from reports.read.outputs import OUTPUTS, with_outputs, words_of
 NOT_FINITE = "is not finite"
 FROM_TABLE = "table of results"
 """The design of a study that was read from a table of values."""
+COUNTED = "counted_examples"
+"""What records of a table measure: the number of examples of which a value is the share that is correct."""
 
 
 class ReportError(ValueError):

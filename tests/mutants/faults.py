@@ -78,6 +78,7 @@ COUNTS = "tests/lit_transformers/test_token_counts.py::test_"
 STUDIES = "tests/ablations/test_studies.py::test_"
 DATA = "tests/datamodules/test_"
 TABLE = "tests/reports/test_report_judged_table.py::test_"
+QUESTIONS = "tests/reports/test_report_table_questions.py::test_"
 LEARNING = "tests/datamodules/test_learning.py::test_"
 HUB = "tests/datamodules/test_hub.py::test_"
 PLUGINS = "tests/lit_transformers/test_plugins.py::test_"
@@ -2991,8 +2992,8 @@ REPORT_FAULTS = (
         "judgement",
         "the permutation of signs is not asked",
         "reports/judge/comparisons.py",
-        "    if p < LEVEL:\n        return replace(comparison, verdict=verdict)",
-        "    if p <= 1:\n        return replace(comparison, verdict=verdict)",
+        "    if p is None or p < LEVEL:\n",
+        "    if p is None or p <= 1:\n",
         (f"{JUDGEMENT}a_verdict_that_signs_do_not_confirm_is_taken_back",),
     ),
     Fault(
@@ -3023,16 +3024,16 @@ REPORT_FAULTS = (
         "statistics",
         "a variance is divided by n",
         "reports/judge/statistics.py",
-        "seed = float(pairs.var(ddof=1))",
-        "seed = float(pairs.var(ddof=0))",
+        "float(pairs.var(ddof=1)), *cls",
+        "float(pairs.var(ddof=0)), *cls",
         (f"{STATISTICS}three_paired_differences_give_the_t_interval_computed_by_hand",),
     ),
     Fault(
         "statistics",
         "Student's t has n degrees of freedom",
         "reports/judge/statistics.py",
-        "fixed = factor(seeds - 1) * np.sqrt(seed)",
-        "fixed = factor(seeds) * np.sqrt(seed)",
+        "seed_freedom = self.freedoms * (seeds - 1)",
+        "seed_freedom = self.freedoms * seeds",
         (f"{STATISTICS}three_paired_differences_give_the_t_interval_computed_by_hand",),
     ),
     Fault(
@@ -3472,8 +3473,8 @@ REPORT_FAULTS = (
         "comparability",
         "what is not measured alike gets an interval",
         "reports/judge/comparisons.py",
-        "if reason := (None if of_old_records else other) or",
-        "if reason :=",
+        "reason = (None if of_old_records else other) or",
+        "reason =",
         (
             "tests/reports/test_report_comparability.py::test_arms_that_are_not_measured_alike_get_no_interval_and_the_reason",
         ),
@@ -10643,7 +10644,7 @@ FAULTS = (
     Fault(
         "table",
         "a run that diverged counts as a run to be done again",
-        "reports/read/table_study.py",
+        "reports/read/table_runs.py",
         "            self.diverged = True\n",
         '            self.reason = "diverged"\n',
         (f"{TABLE}runs_that_diverged_or_have_no_value_take_the_verdict",),
@@ -10651,7 +10652,7 @@ FAULTS = (
     Fault(
         "table",
         "the first step of a run is judged",
-        "reports/read/table_study.py",
+        "reports/read/table_runs.py",
         "            self.value = self.curve[max(self.curve)]\n",
         "            self.value = self.curve[min(self.curve)]\n",
         (f"{TABLE}the_last_step_is_judged_and_the_others_are_a_curve",),
@@ -10659,7 +10660,7 @@ FAULTS = (
     Fault(
         "table",
         "examples are resampled without their clusters",
-        "reports/read/table_study.py",
+        "reports/read/table_runs.py",
         "value, text(row.cells.get(columns.cluster)) if columns.cluster else name",
         "value, name",
         (f"{TABLE}examples_of_one_cluster_are_resampled_together",),
@@ -10725,7 +10726,7 @@ FAULTS = (
     Fault(
         "table",
         "a step without a value makes a run a missing one",
-        "reports/read/table_study.py",
+        "reports/read/table_runs.py",
         "self.lacks_value = columns.step is None or columns.example is not None",
         "self.lacks_value = True",
         (f"{TABLE}a_step_without_a_value_is_no_missing_run",),
@@ -10733,9 +10734,81 @@ FAULTS = (
     Fault(
         "table",
         "examples are matched by their order",
-        "reports/read/table_study.py",
+        "reports/read/table_runs.py",
         "sorted(self.examples.items())",
         "[*self.examples.items()]",
         (f"{TABLE}examples_are_matched_by_their_names",),
+    ),
+    Fault(
+        "table",
+        "seeds that have nothing in common are paired",
+        "reports/judge/comparisons.py",
+        "difference = estimate_unpaired(samples, resampled, level, shape.widening, counted)",
+        "difference = estimate(pairs, resampled, level, shape.widening, counted)",
+        (f"{QUESTIONS}independent_arms_of_different_sizes_have_the_intervals_of_welch",),
+    ),
+    Fault(
+        "table",
+        "independent samples have the degrees of freedom of the smaller one",
+        "reports/judge/unpaired.py",
+        "document_freedom, widening, freedom / (seeds - 1))",
+        "document_freedom, widening)",
+        (f"{QUESTIONS}independent_arms_of_different_sizes_have_the_intervals_of_welch",),
+    ),
+    Fault(
+        "table",
+        "independent shares are compared seed by seed",
+        "reports/judge/comparisons.py",
+        "        return Frequency.of_independent(own)\n",
+        "        return Frequency.of(own)\n",
+        (f"{QUESTIONS}a_run_that_never_reaches_the_target_has_no_time_and_is_counted",),
+    ),
+    Fault(
+        "table",
+        "labels are permuted without those that were observed",
+        "reports/judge/unpaired.py",
+        "        labels[row, list(indices)] = True\n",
+        "        labels[row, list(indices)] = row > 0\n",
+        (f"{QUESTIONS}labels_are_permuted_where_seeds_are_independent",),
+    ),
+    Fault(
+        "table",
+        "the last step that reaches a target counts",
+        "reports/read/table_runs.py",
+        "steps = (step for step, value in sorted(self.curve.items()) if",
+        "steps = (step for step, value in sorted(self.curve.items(), reverse=True) if",
+        (f"{QUESTIONS}times_to_a_target_are_compared_by_ratio_at_the_first_step_that_reaches_it",),
+    ),
+    Fault(
+        "table",
+        "counts of examples do not vary",
+        "reports/judge/evidence.py",
+        "        return Evidence(values, ratio, counted=_counted(runs, ratio))\n",
+        "        return Evidence(values, ratio)\n",
+        (f"{QUESTIONS}counts_add_the_variance_of_their_examples",),
+    ),
+    Fault(
+        "table",
+        "a command changes a declared judgement",
+        "reports/read/look_file.py",
+        "            if given and given != declared:\n",
+        "            if given and not declared:\n",
+        (f"{QUESTIONS}a_declared_judgement_is_not_changed_by_the_command",),
+    ),
+    Fault(
+        "table",
+        "a declaration that changed since its commit is called unchanged",
+        "reports/read/look_file.py",
+        '    if _git(path, "status", "--porcelain"):\n',
+        '    if _git(path, "diff", "--cached"):\n',
+        (f"{QUESTIONS}whether_the_looks_were_committed_is_said",),
+    ),
+    Fault(
+        "table",
+        "looks take seeds by their numbers",
+        "reports/read/table_study.py",
+        "rank if question.looks else seed for rank",
+        "seed for rank",
+        (f"{QUESTIONS}looks_take_seeds_in_order_whatever_their_numbers",),
     ),
 )

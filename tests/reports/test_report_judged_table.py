@@ -115,9 +115,10 @@ def test_the_same_table_in_every_format_has_the_same_findings(tmp_path: Path, mo
 
 def test_every_guess_is_stated(tmp_path: Path) -> None:
     notes = of_text(tmp_path / "table.csv", CSV).notes
-    assert notes[:4] == (
+    assert notes[:5] == (
         "arm: the column arm",
         "seed: the column seed",
+        "pairing: the 4 seeds that all arms share; --unpaired if they have nothing in common",
         "goal: minimize, by the name of val_loss",
         "baseline: base, by its name",
     )
