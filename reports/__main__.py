@@ -14,9 +14,8 @@ from lit_transformers.cli.console import SteadyConsole
 from lit_transformers.cli.plugin_option import with_plugins
 from lit_transformers.cli.program import is_script, program_name
 from lit_transformers.config import ConfigError, parse_assignments
-from lit_transformers.records.files import PLAN, RESULTS
+from lit_transformers.records.files import PLAN, PUBLISHED, RESULTS
 from lit_transformers.records.study_folder import PLAIN_SCALE, folder_name, require_name
-from reports.publish import PUBLISHED
 from reports.read.results import read_results
 from reports.read.study import ReportError
 from sweeps.options import Runs

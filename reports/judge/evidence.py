@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +62,14 @@ class Evidence:
 
     def seeds(self, arms: Sequence[str]) -> list[int]:
         """Returns the seeds that all of the arms have finished, ascending."""
-        common = set.intersection(*({seed for name, seed in self.values if name == arm} for arm in arms))
-        return sorted(common)
+        return sorted(set.intersection(*(self._seeds.get(arm, set()) for arm in arms)))
+
+    @cached_property
+    def _seeds(self) -> Mapping[str, set[int]]:
+        seeds: dict[str, set[int]] = {}
+        for arm, seed in self.values:
+            seeds.setdefault(arm, set()).add(seed)
+        return seeds
 
     def without_value(self, arms: Sequence[str], seeds: Sequence[int]) -> str | None:
         """Returns why some of these runs cannot be compared, with their names, or None where all can."""

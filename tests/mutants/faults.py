@@ -78,7 +78,7 @@ COUNTS = "tests/lit_transformers/test_token_counts.py::test_"
 STUDIES = "tests/ablations/test_studies.py::test_"
 DATA = "tests/datamodules/test_"
 TABLE = "tests/reports/test_report_judged_table.py::test_"
-QUESTIONS = "tests/reports/test_report_table_questions.py::test_"
+TABLE_QUESTIONS = "tests/reports/test_report_table_questions.py::test_"
 LEARNING = "tests/datamodules/test_learning.py::test_"
 HUB = "tests/datamodules/test_hub.py::test_"
 PLUGINS = "tests/lit_transformers/test_plugins.py::test_"
@@ -10745,7 +10745,7 @@ FAULTS = (
         "reports/judge/comparisons.py",
         "difference = estimate_unpaired(samples, resampled, level, shape.widening, counted)",
         "difference = estimate(pairs, resampled, level, shape.widening, counted)",
-        (f"{QUESTIONS}independent_arms_of_different_sizes_have_the_intervals_of_welch",),
+        (f"{TABLE_QUESTIONS}independent_arms_of_different_sizes_have_the_intervals_of_welch",),
     ),
     Fault(
         "table",
@@ -10753,7 +10753,7 @@ FAULTS = (
         "reports/judge/unpaired.py",
         "document_freedom, widening, freedom / (seeds - 1))",
         "document_freedom, widening)",
-        (f"{QUESTIONS}independent_arms_of_different_sizes_have_the_intervals_of_welch",),
+        (f"{TABLE_QUESTIONS}independent_arms_of_different_sizes_have_the_intervals_of_welch",),
     ),
     Fault(
         "table",
@@ -10761,7 +10761,7 @@ FAULTS = (
         "reports/judge/comparisons.py",
         "        return Frequency.of_independent(own)\n",
         "        return Frequency.of(own)\n",
-        (f"{QUESTIONS}a_run_that_never_reaches_the_target_has_no_time_and_is_counted",),
+        (f"{TABLE_QUESTIONS}a_run_that_never_reaches_the_target_has_no_time_and_is_counted",),
     ),
     Fault(
         "table",
@@ -10769,7 +10769,7 @@ FAULTS = (
         "reports/judge/unpaired.py",
         "        labels[row, list(indices)] = True\n",
         "        labels[row, list(indices)] = row > 0\n",
-        (f"{QUESTIONS}labels_are_permuted_where_seeds_are_independent",),
+        (f"{TABLE_QUESTIONS}labels_are_permuted_where_seeds_are_independent",),
     ),
     Fault(
         "table",
@@ -10777,7 +10777,7 @@ FAULTS = (
         "reports/read/table_runs.py",
         "steps = (step for step, value in sorted(self.curve.items()) if",
         "steps = (step for step, value in sorted(self.curve.items(), reverse=True) if",
-        (f"{QUESTIONS}times_to_a_target_are_compared_by_ratio_at_the_first_step_that_reaches_it",),
+        (f"{TABLE_QUESTIONS}times_to_a_target_are_compared_by_ratio_at_the_first_step_that_reaches_it",),
     ),
     Fault(
         "table",
@@ -10785,7 +10785,7 @@ FAULTS = (
         "reports/judge/evidence.py",
         "        return Evidence(values, ratio, counted=_counted(runs, ratio))\n",
         "        return Evidence(values, ratio)\n",
-        (f"{QUESTIONS}counts_add_the_variance_of_their_examples",),
+        (f"{TABLE_QUESTIONS}counts_add_the_variance_of_their_examples",),
     ),
     Fault(
         "table",
@@ -10793,7 +10793,7 @@ FAULTS = (
         "reports/read/look_file.py",
         "            if given and given != declared:\n",
         "            if given and not declared:\n",
-        (f"{QUESTIONS}a_declared_judgement_is_not_changed_by_the_command",),
+        (f"{TABLE_QUESTIONS}a_declared_judgement_is_not_changed_by_the_command",),
     ),
     Fault(
         "table",
@@ -10801,7 +10801,7 @@ FAULTS = (
         "reports/read/look_file.py",
         '    if _git(path, "status", "--porcelain"):\n',
         '    if _git(path, "diff", "--cached"):\n',
-        (f"{QUESTIONS}whether_the_looks_were_committed_is_said",),
+        (f"{TABLE_QUESTIONS}whether_the_looks_were_committed_is_said",),
     ),
     Fault(
         "table",
@@ -10809,6 +10809,6 @@ FAULTS = (
         "reports/read/table_study.py",
         "rank if question.looks else seed for rank",
         "seed for rank",
-        (f"{QUESTIONS}looks_take_seeds_in_order_whatever_their_numbers",),
+        (f"{TABLE_QUESTIONS}looks_take_seeds_in_order_whatever_their_numbers",),
     ),
 )
