@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
+from lit_transformers.config import nearest
 from lit_transformers.records.measure import Goal
 from reports.judge.findings import Findings
 from reports.read.look_file import LookFile, committed, load_look_file
@@ -16,10 +18,48 @@ from reports.read.table_rows import TableRow, read_rows
 from reports.read.table_study import TableQuestion, arms_of, baselines_of, metric_of, study_of
 from reports.report import find
 
-__all__ = ["QuestionFields", "declare_looks", "judge_by", "judge_table", "question_of"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
+__all__ = ["JudgedTable", "QuestionFields", "declare_looks", "judge_by", "judge_table", "question_of"]
+
+_BUTTON = re.compile("<button[^>]*>(.*?)</button>")
+"""What sorts a table of the page, by a script that a notebook does not have."""
 _SHARE = "accuracy"
 """The name of a metric of counts that has none."""
+
+
+@dataclass(frozen=True)
+class JudgedTable(Findings):
+    """The findings of a table, with figures and, in a notebook, with the answer and its tables."""
+
+    def plot(self, name: str = "differences") -> Figure:
+        """Returns a figure of the report as a figure of matplotlib: differences with their intervals, ``cost_quality``
+        or ``learning_curves``. Raises ReportError for one that there is no data for."""
+        from reports.show.figures import figures
+
+        drawn = figures(self)
+        if name not in drawn:
+            raise ReportError(f"there is no figure {name!r}; {nearest(name, drawn)}")
+        return drawn[name]
+
+    def _repr_html_(self) -> str:
+        """Returns the question, the answer, the tables and the notes, as a notebook shows them."""
+        from reports.show.answer import headline
+        from reports.show.markup import Html, element, items, joined
+        from reports.show.sections import all_tables
+        from reports.show.tables import to_html
+
+        tables = (_BUTTON.sub(r"\1", to_html(table.shortened())) for table in all_tables(self))
+        answer = element("p", element("strong", headline(self)))
+        return joined([element("h3", self.study.plan.question), answer, *map(Html, tables), items(self.notes)])
+
+    def to(self, folder: str | Path) -> Path:
+        """Writes the whole report to a folder and returns the path of its page. Raises OSError where it cannot."""
+        from reports.report import PAGE, write_study
+
+        write_study(self.study, Path(folder))
+        return Path(folder) / PAGE
 
 
 def judge_table(
@@ -28,7 +68,7 @@ def judge_table(
     *,
     plan: str | Path | None = None,
     **question: Unpack[QuestionFields],
-) -> Findings:
+) -> JudgedTable:
     """Returns the findings of a table: its comparisons with intervals and verdicts, and notes on every guess.
 
     table: a path (``-`` for standard input), a list of rows, or a pandas DataFrame. metric: the column of values, or
@@ -87,7 +127,7 @@ def question_of(metric: str | None, **given: Unpack[QuestionFields]) -> TableQue
     return TableQuestion(ColumnRoles(name, **columns), **values)
 
 
-def judge_by(question: TableQuestion, table: Any, plan: Path | None = None) -> Findings:
+def judge_by(question: TableQuestion, table: Any, plan: Path | None = None) -> JudgedTable:
     """Returns the findings of a table. plan, and errors: as of ``judge_table``."""
     if plan is not None:
         question = load_look_file(plan).applied(question, plan)
@@ -96,7 +136,8 @@ def judge_by(question: TableQuestion, table: Any, plan: Path | None = None) -> F
     study = study_of(_rows(table), question)
     if plan is not None:
         study = replace(study, notes=(committed(plan), *study.notes))
-    return find(study)
+    findings = find(study)
+    return JudgedTable(study, findings.comparisons, findings.notes, findings.further)
 
 
 def declare_looks(path: Path, question: TableQuestion, table: Any = None) -> None:

@@ -85,6 +85,12 @@ def _write(drawings_to_write: Iterator[Drawing], directory: Path, formats: Seque
     return captions
 
 
+def figures(findings: Findings) -> dict[str, Figure]:
+    """Returns the figures for which there are data, as their files show them, by name of the file without extension."""
+    with _style(as_text=False):
+        return {drawing.name: drawing.figure for drawing in _make_drawings(findings)}
+
+
 def drawings(findings: Findings) -> list[Drawing]:
     """Returns the figures for which there are data, styled for a page."""
     with _style(as_text=True):
