@@ -10811,4 +10811,22 @@ FAULTS = (
         "seed for rank",
         (f"{TABLE_QUESTIONS}looks_take_seeds_in_order_whatever_their_numbers",),
     ),
+    Fault(
+        "table",
+        "the check of a workflow succeeds whatever the verdict",
+        "action.yml",
+        "        set -o pipefail\n",
+        "",
+        (
+            "tests/reports/test_report_action.py::test_the_steps_of_the_workflow_fail_where_a_claimed_gain_does_not_hold",
+        ),
+    ),
+    Fault(
+        "table",
+        "a figure of a table has text in place of outlines",
+        "reports/show/figures.py",
+        "    with _style(as_text=False):\n        return {drawing",
+        "    with _style(as_text=True):\n        return {drawing",
+        ("tests/reports/test_report_action.py::test_a_figure_is_the_one_of_the_report",),
+    ),
 )
