@@ -14,6 +14,7 @@ from reports.judge.findings import Findings
 from reports.read.look_file import LookFile, committed, load_look_file
 from reports.read.study import ReportError
 from reports.read.table_columns import ColumnRoles, resolve
+from reports.read.table_large import study_of_large
 from reports.read.table_rows import TableRow, read_rows
 from reports.read.table_study import TableQuestion, arms_of, baselines_of, metric_of, study_of
 from reports.report import find
@@ -133,7 +134,8 @@ def judge_by(question: TableQuestion, table: Any, plan: Path | None = None) -> J
         question = load_look_file(plan).applied(question, plan)
     if not question.columns.metric:
         raise ReportError("no metric is named; give --metric COLUMN")
-    study = study_of(_rows(table), question)
+    study = study_of_large(Path(table), question) if isinstance(table, str | Path) else None
+    study = study or study_of(_rows(table), question)
     if plan is not None:
         study = replace(study, notes=(committed(plan), *study.notes))
     findings = find(study)

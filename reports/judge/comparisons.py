@@ -444,6 +444,8 @@ def _measure(planned: Comparison, seeds_of_look: _Seeds, shape: _Shape, unmatche
         difference = estimate_median(pairs, resampled, level)
     else:
         difference = estimate(pairs, resampled, level, shape.widening, counted)
+    if evidence.is_large:
+        difference = replace(difference, pairs=None, resampled=None)
     reason = other or (None if unmatched else mismatch(study, arms)) or _why_unknown(study, arms)
     reason = reason or beyond_limit(study, arms, seeds, level)
     reason = reason or _why_seeds_are_missing(study, arms, seeds_of_look) or _why_no_mechanism(study, arms, seeds)

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,9 @@ FEWEST_FILES = 20
 _AGREEMENT = 1e-3
 _AT_A_TIME = 64
 _MOST_SUMS = 1024
+_MOST_AT_ONCE = 2000
+"""The most runs whose values at resampled documents are held at once."""
+_ARMS_KEPT = 4
 _MOST = 4
 _SMALL = 1e-4
 _LARGEST = 1e100
@@ -70,6 +73,11 @@ class Evidence:
         for arm, seed in self.values:
             seeds.setdefault(arm, set()).add(seed)
         return seeds
+
+    @property
+    def is_large(self) -> bool:
+        """Whether runs are too many to keep what each comparison is resampled from."""
+        return len(self.resampled) > _MOST_AT_ONCE
 
     def without_value(self, arms: Sequence[str], seeds: Sequence[int]) -> str | None:
         """Returns why some of these runs cannot be compared, with their names, or None where all can."""
@@ -147,7 +155,9 @@ def gather(study: Study, notes: list[str]) -> Evidence:
     return Evidence(
         values=values,
         ratio=ratio,
-        resampled={pair: transform(value) for pair, value in _resampled(sums, measure)},
+        resampled=_Resamples(sums, measure, transform)
+        if len(sums) > _MOST_AT_ONCE
+        else {pair: transform(value) for pair, value in _resampled(sums, measure)},
         deviations={pair: _deviations(columns, measure, ratio) for pair, columns in sums.items()}
         if dominates(sizes)
         else {},
@@ -205,6 +215,36 @@ def _resampled(sums: Mapping[Pair, Array], measure: DocumentMeasure) -> Iterator
         width = totals.shape[1] // len(chunk)
         for index, pair in enumerate(chunk):
             yield pair, measure.value(totals[:, index * width : (index + 1) * width])
+
+
+class _Resamples(Mapping[Pair, Array]):
+    """The values of many runs at resampled documents, which are computed for an arm when they are asked for, and kept
+    for the last arms alone."""
+
+    def __init__(
+        self, sums: Mapping[Pair, Array], measure: DocumentMeasure, transform: Callable[[Array], Array]
+    ) -> None:
+        self._sums, self._measure, self._transform = sums, measure, transform
+        self._pairs: dict[str, list[Pair]] = {}
+        for pair in sums:
+            self._pairs.setdefault(pair[0], []).append(pair)
+        self._of_arm = lru_cache(maxsize=_ARMS_KEPT)(self._resample)
+
+    def _resample(self, arm: str) -> dict[Pair, Array]:
+        own = {pair: self._sums[pair] for pair in self._pairs[arm]}
+        return {pair: self._transform(value) for pair, value in _resampled(own, self._measure)}
+
+    def __getitem__(self, pair: Pair) -> Array:
+        return self._of_arm(pair[0])[pair]
+
+    def __contains__(self, pair: object) -> bool:
+        return pair in self._sums
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self._sums)
+
+    def __len__(self) -> int:
+        return len(self._sums)
 
 
 def _deviations(columns: Array, measure: DocumentMeasure, ratio: bool) -> Array:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from reports.read.study import ReportError
 
-__all__ = ["STANDARD_INPUT", "Cell", "TableRow", "number", "read_rows", "text"]
+__all__ = ["STANDARD_INPUT", "Cell", "TableRow", "as_rows", "number", "read_rows", "text"]
 
 Cell = str | int | float | bool | None
 
@@ -81,7 +81,7 @@ def _rows_of(text: str) -> list[TableRow]:
     if not start:
         raise ValueError("is empty; a table has a header and a row for each run")
     if start == "[":
-        return _plain_rows(json.loads(text))
+        return as_rows(json.loads(text))
     if start == "{":
         lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
         return [_plain_row(f"line {number}", _json(number, line)) for number, line in lines]
@@ -95,7 +95,8 @@ def _json(number: int, line: str) -> object:
         raise ValueError(f"line {number} is no JSON ({error.msg})") from None
 
 
-def _plain_rows(entries: Sequence[object]) -> list[TableRow]:
+def as_rows(entries: Sequence[object]) -> list[TableRow]:
+    """Returns objects as rows. Raises ValueError for one that is none."""
     return [_plain_row(f"row {number}", entry) for number, entry in enumerate(entries, 1)]
 
 
@@ -151,6 +152,6 @@ def _parquet(path: Path) -> list[TableRow]:
     if not path.is_file():
         raise ReportError(f"{path}: there is no such file")
     try:
-        return _plain_rows(parquet.read_table(path).to_pylist())
+        return as_rows(parquet.read_table(path).to_pylist())
     except pyarrow.ArrowException as error:
         raise ReportError(f"{path}: cannot be read as parquet ({str(error).splitlines()[0]})") from None

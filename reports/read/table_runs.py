@@ -15,10 +15,10 @@ from reports.read.study import COUNTED, ReportError, RunData
 from reports.read.table_columns import ColumnRoles
 from reports.read.table_rows import TableRow, number, text
 
-__all__ = ["TableRun"]
+__all__ = ["DIVERGED", "FINISHED", "TableRun"]
 
-_FINISHED = ("", "finished", "completed", "complete", "done", "success", "ok")
-_DIVERGED = ("diverged", "nan", "exploded")
+FINISHED = ("", "finished", "completed", "complete", "done", "success", "ok")
+DIVERGED = ("diverged", "nan", "exploded")
 
 
 @dataclass
@@ -33,6 +33,8 @@ class TableRun:
     counted: float | None = None
     """The examples of which the value is a share."""
     diverged: bool = False
+    kept: DocumentLosses | None = None
+    """The values of examples, where they were read as an array."""
     lacks_value: bool = False
     """Whether a cell is empty that has to hold a value; not every step has one."""
     reason: str | None = None
@@ -44,9 +46,9 @@ class TableRun:
         value = number(cell, row.place, columns.metric)
         if columns.cost is not None and row.cells.get(columns.cost) is not None:
             self.seconds = number(row.cells[columns.cost], row.place, columns.cost)
-        if status in _DIVERGED or (cell is not None and not math.isfinite(value)):
+        if status in DIVERGED or (cell is not None and not math.isfinite(value)):
             self.diverged = True
-        elif status not in _FINISHED:
+        elif status not in FINISHED:
             self.reason = status
         elif cell is None:
             self.lacks_value = columns.step is None or columns.example is not None
@@ -125,6 +127,8 @@ class TableRun:
         return {metric: rounded(thinned(np.array(points, dtype=np.float64)))} if len(points) > 1 else {}
 
     def _documents(self, metric: str) -> DocumentLosses | None:
+        if self.kept is not None:
+            return self.kept
         if not self.examples or self.diverged or self.lacks_value or self.reason is not None:
             return None
         count = len(self.examples)

@@ -11,10 +11,20 @@ from lit_transformers.records.measure import Goal
 from lit_transformers.records.plan import Contrast, LookPlan, Margin, Metric, Plan, PlannedArm, PlannedRun
 from reports.read.study import FROM_TABLE, ReportError, Study, assemble
 from reports.read.table_columns import ColumnRoles, goal_of, resolve
+from reports.read.table_rows import Cell as TableCell
 from reports.read.table_rows import TableRow, text
 from reports.read.table_runs import TableRun
 
-__all__ = ["TableQuestion", "arms_of", "baselines_of", "metric_of", "study_of"]
+__all__ = [
+    "TableQuestion",
+    "arm_name",
+    "arms_of",
+    "baselines_of",
+    "metric_of",
+    "seed_numbers",
+    "study_of",
+    "study_of_runs",
+]
 
 _BASELINES = ("baseline", "base", "default", "control", "vanilla", "reference", "standard")
 _VALID = "This is valid if runs are independent, and cannot use what runs of one seed have in common."
@@ -62,7 +72,20 @@ def study_of(rows: Sequence[TableRow], question: TableQuestion) -> Study:
     rows, columns = resolve(rows, question.columns)
     notes: list[str] = []
     rows = _of_arms(rows, columns, question.arms, notes)
-    runs = _renumbered(_runs(rows, columns, notes), question, columns.seed is not None, notes)
+    names = {_name(row, columns): tuple(text(row.cells.get(column)) for column in columns.arm) for row in rows}
+    return study_of_runs(_runs(rows, columns, notes), names, columns, question, notes)
+
+
+def study_of_runs(
+    runs: dict[Cell, dict[int, TableRun]],
+    names: Mapping[str, tuple[str, ...]],
+    columns: ColumnRoles,
+    question: TableQuestion,
+    notes: list[str],
+) -> Study:
+    """Returns the study of the runs of a table, by arm and task, and seed. names: the levels of each arm. notes: those
+    on the table so far. Raises ReportError as ``study_of``."""
+    runs = _renumbered(runs, question, columns.seed is not None, notes)
     metric = metric_of(question, columns, notes)
     baselines = _baselines(question, runs, notes)
     if question.target is not None:
@@ -73,7 +96,6 @@ def study_of(rows: Sequence[TableRow], question: TableQuestion) -> Study:
     cells = sorted(runs, key=lambda cell: order[cell[0]])
     keys = {(cell, seed): "" for cell in cells for seed in sorted(runs[cell])}
     keys = {pair: f"{index:06d}" for index, pair in enumerate(keys)}
-    names = {_name(row, columns): tuple(text(row.cells.get(column)) for column in columns.arm) for row in rows}
     levels = {cell: _levels(cell, columns, names, question.target) for cell in cells}
     arms = tuple(
         PlannedArm(
@@ -121,7 +143,12 @@ def arms_of(rows: Sequence[TableRow], columns: ColumnRoles) -> list[str]:
 
 
 def _name(row: TableRow, columns: ColumnRoles) -> str:
-    levels = [text(row.cells.get(column)) for column in columns.arm]
+    return arm_name(row.cells, columns)
+
+
+def arm_name(cells: Mapping[str, TableCell], columns: ColumnRoles) -> str:
+    """Returns the name of the arm of a run by its cells."""
+    levels = [text(cells.get(column)) for column in columns.arm]
     if len(levels) == 1:
         return levels[0] or "unnamed"
     return " ".join(f"{column}={level}" for column, level in zip(columns.arm, levels, strict=True))
@@ -144,7 +171,7 @@ def _runs(rows: Sequence[TableRow], columns: ColumnRoles, notes: list[str]) -> d
     """Returns what the rows say of each run, by arm and task, and seed. Seeds that are no whole numbers are
     numbered."""
     runs: dict[Cell, dict[int, TableRun]] = {}
-    seeds = _seed_numbers(rows, columns)
+    seeds = seed_numbers(list(dict.fromkeys(text(row.cells.get(columns.seed)) for row in rows)) if columns.seed else ())
     for row in rows:
         cell = _name(row, columns), text(row.cells.get(columns.task)) or "unnamed" if columns.task else ""
         own = runs.setdefault(cell, {})
@@ -158,10 +185,8 @@ def _runs(rows: Sequence[TableRow], columns: ColumnRoles, notes: list[str]) -> d
     return runs
 
 
-def _seed_numbers(rows: Sequence[TableRow], columns: ColumnRoles) -> dict[str, int]:
-    if columns.seed is None:
-        return {}
-    texts = list(dict.fromkeys(text(row.cells.get(columns.seed)) for row in rows))
+def seed_numbers(texts: Sequence[str]) -> dict[str, int]:
+    """Returns the numbers of seeds: themselves, or their places where one is no number."""
     if all(one.isdigit() for one in texts):
         return {one: int(one) for one in texts}
     return {one: index for index, one in enumerate(texts)}

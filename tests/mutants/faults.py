@@ -10829,4 +10829,28 @@ FAULTS = (
         "    with _style(as_text=True):\n        return {drawing",
         ("tests/reports/test_report_action.py::test_a_figure_is_the_one_of_the_report",),
     ),
+    Fault(
+        "table",
+        "an example of a large table may occur twice",
+        "reports/read/table_large.py",
+        "(twice := numbers[1:] == numbers[:-1]).any()",
+        "(twice := numbers[1:] < 0).any()",
+        (f"{TABLE}a_large_table_has_the_findings_of_the_same_rows",),
+    ),
+    Fault(
+        "table",
+        "an empty cell of a large table is a zero",
+        "reports/read/table_large.py",
+        "        values[column.is_null().to_numpy(zero_copy_only=False)] = -np.inf\n",
+        "",
+        (f"{TABLE}a_large_table_has_the_findings_of_the_same_rows",),
+    ),
+    Fault(
+        "table",
+        "resamples of a large table are of another arm",
+        "reports/judge/evidence.py",
+        "for pair in self._pairs[arm]}\n        return {pair: self._transform(value)",
+        "for pair in self._pairs[arm]}\n        return {pair: 2 * self._transform(value)",
+        (f"{TABLE}a_large_table_has_the_findings_of_the_same_rows",),
+    ),
 )
