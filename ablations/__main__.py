@@ -311,7 +311,8 @@ def remark(study: Study, folder: PublishedIn = None, scale: Scale = "demo", chan
 @app.command()
 def answers(folder: PublishedIn = None) -> None:
     """Write which comparisons answer the questions of published studies whose plans do not state it."""
-    from reports.publish import PUBLISHED, published
+    from lit_transformers.records.files import PUBLISHED
+    from reports.publish import published
     from reports.read.answers import write_answers
     from reports.read.results import read_results
 
@@ -359,7 +360,7 @@ def restore(
     """Restore published runs (without weights) so that `run` can add seeds or arms. Runs of other code, configs or data
     are refused."""
     from ablations.restore import restore_published
-    from reports.publish import PUBLISHED
+    from lit_transformers.records.files import PUBLISHED
 
     whole = whole_plan_for(study, runs, request_of(scale, changes, None, None))
     restored, known = restore_published((folder or PUBLISHED) / whole.folder, whole, runs)
@@ -442,7 +443,7 @@ def reproduce(
 
 def publication_of(study: Path, folder: Path | None, scale: str, changes: list[str] | None) -> Path:
     """Returns where the results of a study, by its file, are published at a scale and with changes."""
-    from reports.publish import PUBLISHED
+    from lit_transformers.records.files import PUBLISHED
 
     return (folder or PUBLISHED) / folder_name(study.stem, scale, request_of(scale, changes, None, None).changes)
 

@@ -48,6 +48,7 @@ docs/pretraining
 docs/tutorials/reading_a_report
 docs/tutorials/statistics
 docs/judge
+docs/judge_records
 docs/trust
 ```
 

@@ -90,7 +90,8 @@ class Metric(Checked):
     quantity: what is estimated of an arm's seeds: their median, which few seeds can bound whatever their distribution;
     the mean of those that have learned, also where others diverged; or, with None, the mean.
     learned: the share of the way from the value of who knows nothing, or from the best floor, to the best value, from
-    which on a seed has learned; None for a quarter.
+    which on a seed has learned; None for a quarter. event: what a run does that has a value of its time, such as
+    "reaches 3.28 val_loss"; a run whose value is not finite has not done it.
     """
 
     name: Name
@@ -100,6 +101,7 @@ class Metric(Checked):
     margin: Margin | None = None
     quantity: Annotated[Quantity | None, IF_ANY] = None
     learned: Annotated[Number | None, IF_ANY] = None
+    event: Annotated[str | None, IF_ANY] = None
 
     def check(self) -> None:
         if self.margin and self.compare == "ratio" and not 1 < self.margin.size <= 2:
@@ -306,6 +308,7 @@ class Plan:
     also: further metrics of the records, which reports show with their intervals and which judge nothing.
     stages: the runs that those of arms start from, each after those that it starts from itself.
     retention: what is measured before and after the runs of each arm.
+    unpaired: whether the seeds of arms have nothing in common, so that arms are compared as independent samples.
     """
 
     version: int = VERSION
@@ -324,6 +327,7 @@ class Plan:
     stages: Annotated[tuple[PlannedStage, ...], IF_ANY] = ()
     retention: Annotated[tuple[PlannedRetention, ...], IF_ANY] = ()
     looks: LookPlan | None = None
+    unpaired: Annotated[bool, IF_ANY] = False
     contrasts: tuple[Contrast, ...] | None = None
     effects: tuple[str, ...] | None = None
     answer: tuple[str, ...] | None = None

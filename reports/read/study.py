@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,8 @@ from reports.read.outputs import OUTPUTS, with_outputs, words_of
 NOT_FINITE = "is not finite"
 FROM_TABLE = "table of results"
 """The design of a study that was read from a table of values."""
+COUNTED = "counted_examples"
+"""What records of a table measure: the number of examples of which a value is the share that is correct."""
 
 
 class ReportError(ValueError):
@@ -92,11 +95,22 @@ class Study:
         """The names of all arms of the plan."""
         return [arm.name for arm in self.plan.arms]
 
+    @cached_property
+    def _by_arm(self) -> Mapping[str, tuple[Run, ...]]:
+        runs: dict[str, list[Run]] = {}
+        for run in self.runs:
+            runs.setdefault(run.arm, []).append(run)
+        return {arm: tuple(own) for arm, own in runs.items()}
+
+    @cached_property
+    def _finished_by_arm(self) -> Mapping[str, tuple[Run, ...]]:
+        return {arm: tuple(run for run in own if run.missing is None) for arm, own in self._by_arm.items()}
+
     def of(self, arm: str) -> tuple[Run, ...]:
-        return tuple(run for run in self.runs if run.arm == arm)
+        return self._by_arm.get(arm, ())
 
     def finished(self, arm: str) -> tuple[Run, ...]:
-        return tuple(run for run in self.of(arm) if run.missing is None)
+        return self._finished_by_arm.get(arm, ())
 
     def mean_of(self, arm: str) -> float | None:
         """Returns the mean of an arm's finished runs; None where none has finished."""

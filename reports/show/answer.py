@@ -172,8 +172,10 @@ def frequency_text(findings: Findings, comparison: Comparison) -> str:
     parts = []
     for arm, count in frequency.learned.items():
         low, high = frequency.interval(arm)
-        parts.append(f"{label(arm)} learns in {count} of {frequency.seeds} seeds ({low:.0%} to {high:.0%})")
-    return f"{', '.join(parts)}: {'decided' if frequency.is_decided else 'open'} (McNemar's p = {frequency.p:.2g})."
+        share = f"{count} of {frequency.seeds[arm]} seeds ({low:.0%} to {high:.0%})"
+        parts.append(f"{label(arm)} {findings.metric.event or 'learns'} in {share}")
+    decided = "decided" if frequency.is_decided else "open"
+    return f"{', '.join(parts)}: {decided} ({frequency.test}'s p = {frequency.p:.2g})."
 
 
 def _range(comparison: Comparison) -> str:
@@ -323,10 +325,16 @@ def _change_with_interval(findings: Findings, comparison: Comparison) -> str:
     interval = interval_of(findings, comparison)
     certainty = f"{estimate.seeds} seed{'s' if estimate.seeds > 1 else ''}"
     certainty = f"95 % interval {interval}, {certainty}" if interval else certainty
+    if not findings.study.knows_configs and comparison.adjusted is not None:
+        certainty += f", {_p_text(comparison.adjusted)}"
     if comparison.of_all_seeds:
         mean, seeds = comparison.of_all_seeds
         certainty += f"; {_signed(findings, mean)} in all {seeds}"
     return f"{_signed(findings, estimate.difference)} {_unit(findings)} ({certainty})"
+
+
+def _p_text(p: float) -> str:
+    return "p < 0.0001" if p < 1e-4 else f"p = {p:.1g}" if p < 0.1 else f"p = {p:.2f}"
 
 
 def _capitalized_name(findings: Findings, comparison: Comparison) -> str:

@@ -85,6 +85,12 @@ def _write(drawings_to_write: Iterator[Drawing], directory: Path, formats: Seque
     return captions
 
 
+def figures(findings: Findings) -> dict[str, Figure]:
+    """Returns the figures for which there are data, as their files show them, by name of the file without extension."""
+    with _style(as_text=False):
+        return {drawing.name: drawing.figure for drawing in _make_drawings(findings)}
+
+
 def drawings(findings: Findings) -> list[Drawing]:
     """Returns the figures for which there are data, styled for a page."""
     with _style(as_text=True):
@@ -127,11 +133,12 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
         )
         yield Drawing("distances", "Bits recovered against distance", caption, bits_against_distance(study, recovered))
     if comparisons := [c for c in findings.shown if c.estimate and c.estimate.interval]:
-        caption = "Paired differences with their 95 % intervals."
+        kind = "Differences" if study.plan.unpaired else "Paired differences"
+        caption = f"{kind} with their 95 % intervals."
         caption += " The band is the margin within which two are called equal." if findings.margin else ""
         if any(one.verdict == "unresolved" and excludes_zero(one) for one in comparisons):
             caption += " Verdicts allow for all comparisons, so an interval without zero may be unresolved."
-        yield Drawing("differences", "Paired differences", caption, differences(findings, comparisons))
+        yield Drawing("differences", kind, caption, differences(findings, comparisons))
     if points := cost_points(findings):
         caption = f"Quality, with one standard deviation over seeds, with cost; {RANKED}"
         if battery := findings.battery:

@@ -115,9 +115,10 @@ def test_the_same_table_in_every_format_has_the_same_findings(tmp_path: Path, mo
 
 def test_every_guess_is_stated(tmp_path: Path) -> None:
     notes = of_text(tmp_path / "table.csv", CSV).notes
-    assert notes[:4] == (
+    assert notes[:5] == (
         "arm: the column arm",
         "seed: the column seed",
+        "pairing: the 4 seeds that all arms share; --unpaired if they have nothing in common",
         "goal: minimize, by the name of val_loss",
         "baseline: base, by its name",
     )
@@ -227,6 +228,51 @@ def test_examples_are_matched_by_their_names() -> None:
     assert numbers(judge_table(mixed, "val_loss").comparisons) == numbers(expected)
     others = [*rows[:120], *(row | {"example": row["example"] + 1} for row in rows[120:])]
     assert judge_table(others, "val_loss").comparisons[0].documents == 0
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet"])
+def test_a_large_table_has_the_findings_of_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            **row,
+            "question": f"q {item}",
+            "source": item // 3,
+            "val_loss": row["val_loss"] + rng.normal(),
+            "seconds": 5.5,
+        }
+        for row in ROWS
+        for item in rng.permutation(40)
+    ]
+    rows[170]["val_loss"] = None
+    frame, path = pd.DataFrame(rows), tmp_path / f"table{ending}"
+    if ending == ".parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False, sep="," if ending == ".csv" else "\t")
+    expected = judge_table(path, "val_loss", example="question")
+    monkeypatch.setattr("reports.read.table_large.LARGE", 0)
+    monkeypatch.setattr("reports.read.table_large._BATCH", 64)
+    monkeypatch.setattr("reports.read.table_large._BLOCK", 1024)
+    monkeypatch.setattr("reports.judge.evidence._MOST_AT_ONCE", 3)
+    monkeypatch.setattr("reports.judged_table.read_rows", lambda path: pytest.fail("read by rows"))
+    large = judge_table(path, "val_loss", example="question")
+    assert [(run.arm, run.seed, run.missing) for run in large.study.runs] == [
+        (run.arm, run.seed, run.missing) for run in expected.study.runs
+    ]
+    assert [one.documents for one in large.comparisons] == [one.documents for one in expected.comparisons]
+    for one, other in zip(large.comparisons, expected.comparisons, strict=True):
+        assert one.verdict == other.verdict
+        assert one.estimate is not None
+        assert other.estimate is not None
+        assert one.estimate.interval == pytest.approx(other.estimate.interval)
+    assert large.notes == expected.notes
+    twice = pd.concat([frame, frame[:1]])
+    twice.to_csv(tmp_path / "twice.csv", index=False)
+    with pytest.raises(ReportError, match=r"base, seed 0: the run has example q \d+ twice"):
+        judge_table(tmp_path / "twice.csv", "val_loss", example="question")
 
 
 def test_examples_of_one_cluster_are_resampled_together() -> None:

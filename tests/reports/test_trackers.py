@@ -22,6 +22,7 @@ from reports.__main__ import main
 from reports.judge.findings import Findings
 from reports.read.study import ReportError
 from reports.read.trackers.factors import config_roles
+from reports.read.trackers.selection import TrackerQuestion
 from reports.read.trackers.tracked_run import RunsAddress, of_folder
 from reports.read.trackers.trainer_state import TRAINER_STATE
 
@@ -236,7 +237,9 @@ def numbers(findings: Findings) -> list[tuple[object, ...]]:
 )
 def test_runs_of_a_tracker_are_judged_as_their_table_is(tracker: str, tmp_path: Path) -> None:
     source = WRITERS[tracker](tmp_path)
-    findings = judge_table(source, METRIC, values="result.json" if "Hydra" in tracker else None)
+    findings = judge_table(
+        source, METRIC, of_tracker=TrackerQuestion(values="result.json" if "Hydra" in tracker else None)
+    )
     expected = judge_table(EXPECTED, METRIC, arm="lr")
     assert findings.notes[0] == f"read 6 runs of {tracker.partition(' by ')[0]}: 6 finished"
     assert "arm: the config key lr, which differs between runs" in findings.notes
@@ -335,8 +338,22 @@ def test_the_best_value_of_a_run_may_be_judged(logs: Path, tmp_path: Path) -> No
         header = file.read_text().splitlines()[0].split(",")
         rest = {"step": "3", METRIC: "9.0"}
         file.write_text(file.read_text() + ",".join(rest.get(name, "") for name in header) + "\n")
-    assert numbers(judge_table(folder, METRIC, pick="best")) == numbers(judge_table(EXPECTED, METRIC, arm="lr"))
+    assert numbers(judge_table(folder, METRIC, of_tracker=TrackerQuestion(pick="best"))) == numbers(
+        judge_table(EXPECTED, METRIC, arm="lr")
+    )
     assert numbers(judge_table(folder, METRIC)) != numbers(judge_table(EXPECTED, METRIC, arm="lr"))
+
+
+def test_the_time_to_a_target_counts_every_step_of_a_run(tmp_path: Path) -> None:
+    for rate in (0.1, 0.5):
+        for seed in range(3):
+            folder = tmp_path / f"lr={rate}" / f"seed_{seed}"
+            folder.mkdir(parents=True)
+            falls_at = int(700 + 300 * rate + seed)
+            rows = [f"{step},{3.0 if step >= falls_at else 4.0}\n" for step in range(1000)]
+            (folder / "metrics.csv").write_text(f"step,{METRIC}\n{''.join(rows)}")
+    findings = judge_table(tmp_path, METRIC, to_target=3.5)
+    assert sorted(run.value for run in findings.study.runs) == [730, 731, 732, 850, 851, 852]
 
 
 def test_a_run_that_was_done_again_is_judged_by_the_one_that_finished(logs: Path, tmp_path: Path) -> None:
@@ -547,7 +564,7 @@ def test_runs_of_a_project_at_wandb_are_judged(wandb_api: None) -> None:
     values = {(run.arm, run.seed): run.value for arm in ("0.1", "0.5") for run in findings.study.finished(arm)}
     assert values == {(str(run.rate), run.seed): run.curve[-1] for run in RUNS[:5]}
     assert findings.study.missing() == 1
-    of_group = judge_table("wandb:team/rates/rate-0.1", METRIC, target=3.0, pick="best")
+    of_group = judge_table("wandb:team/rates/rate-0.1", METRIC, target=3.0, of_tracker=TrackerQuestion(pick="best"))
     assert of_group.notes[0] == "read 3 runs of W&B: 3 finished"
     with pytest.raises(ReportError, match=r"W&B gives no runs .*Could not find project"):
         judge_table("wandb:team/other", METRIC)

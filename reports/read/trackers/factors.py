@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from lit_transformers.config import nearest
 from reports.read.study import ReportError
-from reports.read.table_columns import text
-from reports.read.table_rows import Cell
+from reports.read.table_rows import Cell, text
 
 __all__ = ["ConfigRoles", "config_roles", "level", "listed"]
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from lit_transformers.config import nearest
 from lit_transformers.records.measure import Goal
 from reports.read.study import ReportError
-from reports.read.table_columns import text
+from reports.read.table_rows import text
 from reports.read.trackers.factors import config_roles, level, listed
 from reports.read.trackers.readers import HYDRA, reader_of
 from reports.read.trackers.tracked_run import FINISHED, RunsAddress, TrackedRun
@@ -26,13 +26,14 @@ class TrackerQuestion:
 
     tracker: the kind of reader, recognised by default. where: the levels of config keys that runs must have. pick: the
     value at the last step of a run, or the best over its steps. values: the file with the values of each run, for
-    trackers that keep none.
+    trackers that keep none. curves: whether every step counts, as it does for the time to a target.
     """
 
     tracker: str | None = None
     where: Mapping[str, str] = field(default_factory=dict)
     pick: Pick = "last"
     values: str | None = None
+    curves: bool = False
 
 
 class SelectedRun(NamedTuple):
@@ -61,7 +62,7 @@ def select_runs(
 
     Raises ReportError, in one line, where there are no runs, or none logged the metric, or runs cannot be told apart.
     """
-    address = RunsAddress(source, question.values, question.pick == "best")
+    address = RunsAddress(source, question.values, question.curves or question.pick == "best")
     reader, others = reader_of(address, question.tracker)
     if question.values is not None and reader is not HYDRA:
         raise ReportError(

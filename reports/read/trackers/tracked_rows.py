@@ -53,7 +53,7 @@ def tracked_table(source: str, columns: ColumnRoles, question: TrackerQuestion, 
             },
         )
         for one in selection.runs
-        for cells in _values(one.run, metric, question.pick, goal)
+        for cells in _values(one.run, metric, question, goal)
     ]
     notes = [*selection.notes, *(["value: the best of each run over its steps"] if question.pick == "best" else [])]
     cost = _SECONDS if has_seconds else None
@@ -67,14 +67,14 @@ def _require_own_columns(columns: ColumnRoles) -> None:
             raise ReportError(f"--{option}: is for tables; a tracker keeps it itself, so leave the option out")
 
 
-def _values(run: TrackedRun, metric: str, pick: Pick, goal: Goal | None) -> list[dict[str, Cell]]:
+def _values(run: TrackedRun, metric: str, question: TrackerQuestion, goal: Goal | None) -> list[dict[str, Cell]]:
     """Returns the cells of a run that change with its steps: those of a curve, or one that says there is no value."""
     if run.has_diverged:
         return [{_STEP: max(step for step, _ in run.points), metric: math.nan}]
     if not run.points:
         return [{_STEP: None, metric: None}]
-    points = [picked(run, metric, "best", goal)] if pick == "best" else sorted(dict(run.points).items())
-    every = max(1, len(points) // _POINTS)
+    points = [picked(run, metric, "best", goal)] if question.pick == "best" else sorted(dict(run.points).items())
+    every = 1 if question.curves else max(1, len(points) // _POINTS)
     return [{_STEP: step, metric: value} for step, value in (*points[:-1:every], points[-1])]
 
 
