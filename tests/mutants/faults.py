@@ -10861,4 +10861,12 @@ FAULTS = (
         "",
         (f"{TABLE}values_that_may_be_in_two_units_are_doubted",),
     ),
+    Fault(
+        "table",
+        "the page of a large study leaves out the values of seeds",
+        "reports/show/arm_details.py",
+        "{', '.join(values)}.",
+        "not shown.",
+        ("tests/reports/test_report_large.py::test_a_large_study_has_a_small_page_with_every_value",),
+    ),
 )
