@@ -18,6 +18,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from typing import Literal, NamedTuple
 
@@ -121,7 +122,7 @@ class Comparison:
         """Whether more seeds lie beyond the margin than those of equal arms."""
         return self.beyond is not None and self.beyond[0] > MOST_BEYOND * self.beyond[1]
 
-    @property
+    @cached_property
     def seeds_needed(self) -> int | None:
         """The number of seeds that would decide with a power of 0.8, by what the present ones leave possible; if looks
         are left, at the next one that would. None where it cannot be computed or 1,000 would not."""

@@ -32,6 +32,8 @@ from reports.read.outputs import OUTPUTS, with_outputs, words_of
 NOT_FINITE = "is not finite"
 FROM_TABLE = "table of results"
 """The design of a study that was read from a table of values."""
+MANY_RUNS = 2000
+"""The number of runs beyond which a study is large."""
 COUNTED = "counted_examples"
 """What records of a table measure: the number of examples of which a value is the share that is correct."""
 
@@ -121,6 +123,11 @@ class Study:
     def knows_configs(self) -> bool:
         """Whether runs say by their configs how they were trained, which those of a table of results do not."""
         return self.plan.design != FROM_TABLE
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it has so many runs that a page shows each of them in few characters, and figures a part of them."""
+        return len(self.runs) > MANY_RUNS
 
     @property
     def floor(self) -> Reference | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -29,6 +30,8 @@ __all__ = [
 _BASELINES = ("baseline", "base", "default", "control", "vanilla", "reference", "standard")
 _VALID = "This is valid if runs are independent, and cannot use what runs of one seed have in common."
 _ARM = "arm"
+_OTHER_UNIT = 50
+"""The ratio of two values from which on their units may differ."""
 _COUNTS = "examples: counts; intervals hold their binomial variance, as if each arm had its own, which all seeds share"
 
 Cell = tuple[str, str]
@@ -87,6 +90,7 @@ def study_of_runs(
     on the table so far. Raises ReportError as ``study_of``."""
     runs = _renumbered(runs, question, columns.seed is not None, notes)
     metric = metric_of(question, columns, notes)
+    notes += _units(runs, question.columns.metric)
     baselines = _baselines(question, runs, notes)
     if question.target is not None:
         for task in dict.fromkeys(task for _, task in runs):
@@ -272,6 +276,16 @@ def _baselines(
     if len(arms) == 1:
         raise ReportError(f"the table has one arm, {arms[0]}; give a second one, or --target VALUE")
     return baselines_of(question, arms, notes)
+
+
+def _units(runs: Mapping[Cell, Mapping[int, TableRun]], metric: str) -> Iterator[str]:
+    """Yields a doubt where values differ so much that some may be in another unit, such as shares and per cent."""
+    values = sorted(
+        (abs(run.value), arm) for (arm, _), own in runs.items() for run in own.values() if math.isfinite(run.value)
+    )
+    if values and 0 < values[0][0] * _OTHER_UNIT <= values[-1][0]:
+        (least, low), (most, high) = values[0], values[-1]
+        yield f"One unit? {metric} lies between {least:g} ({low}) and {most:g} ({high}); write all values in one unit."
 
 
 def _ends(runs: Mapping[Cell, Mapping[int, TableRun]], columns: ColumnRoles) -> Iterator[str]:

@@ -112,7 +112,8 @@ def _main_result(findings: Findings) -> str:
     primary = findings.primary
     if not primary:
         return "No comparison is planned: there is a single arm."
-    others = [comparison for comparison in leading(findings) if comparison not in primary]
+    chosen = {one.name for one in primary}
+    others = [comparison for comparison in leading(findings) if comparison.name not in chosen]
     often = (frequency_text(findings, one) for one in primary)
     return " ".join(filter(None, [*_by_verdict(findings, primary), *often, _rest(others)]))
 
@@ -305,7 +306,8 @@ def leading(findings: Findings) -> list[Comparison]:
         kinds = ("main effect",)
     limiting = [one for one in findings.effects if one.verdict == "differs"] if kinds == ("main effect",) else []
     rest = [*limiting, *(one for one in findings.comparisons if one.kind in kinds)]
-    return [*primary, *(one for one in rest if one not in primary)]
+    chosen = {one.name for one in primary}
+    return [*primary, *(one for one in rest if one.name not in chosen)]
 
 
 def _result_text(findings: Findings, comparison: Comparison) -> str:

@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reports.judge.comparisons import Comparison
 from reports.judge.effects import RelativeEffect
 from reports.judge.findings import Findings
 from reports.show.charts import (
+    Point,
     cost_against_length,
     cost_against_quality,
     cost_points,
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("png", "svg")
+MOST_DRAWN = 100
+"""The most comparisons, or arms, that a figure shows."""
 EFFECTS, EFFECTS_TITLE = "effects", "Effects and published effects"
 EFFECTS_CAPTION = """\
 Every comparison that has a published number: ours with its 95 % interval, and the published one. Both are the change \
@@ -138,8 +142,11 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
         caption += " The band is the margin within which two are called equal." if findings.margin else ""
         if any(one.verdict == "unresolved" and excludes_zero(one) for one in comparisons):
             caption += " Verdicts allow for all comparisons, so an interval without zero may be unresolved."
-        yield Drawing("differences", kind, caption, differences(findings, comparisons))
-    if points := cost_points(findings):
+        drawn = _largest(comparisons)
+        if len(drawn) < len(comparisons):
+            caption += f" The {len(drawn)} largest of {len(comparisons)} are drawn."
+        yield Drawing("differences", kind, caption, differences(findings, drawn))
+    if points := _drawn(cost_points(findings), findings):
         caption = f"Quality, with one standard deviation over seeds, with cost; {RANKED}"
         if battery := findings.battery:
             caption = f"Mean accuracy over {battery.columns} with 95 % intervals, with mean cost; {RANKED}"
@@ -150,6 +157,23 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
     if losses := load_auxiliary(study):
         caption = "Losses that are added to the objective, and to no reported number."
         yield Drawing("auxiliary_losses", "Auxiliary losses", caption, learning_curves(findings, losses))
+
+
+def _largest(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Returns the comparisons that are drawn, in their order: of many those of the largest differences."""
+    sizes = sorted((-abs(one.estimate.difference), n) for n, one in enumerate(comparisons) if one.estimate)
+    return [comparisons[n] for n in sorted(n for _, n in sizes[:MOST_DRAWN])]
+
+
+def _drawn(points_by_cost: dict[str, list[Point]], findings: Findings) -> dict[str, list[Point]]:
+    """Returns the points that are drawn: of many, the baseline and those of the best values."""
+    baseline, sign = findings.study.plan.baseline, 1 if findings.study.plan.goal == "minimize" else -1
+    return {
+        cost: points
+        if len(points) <= MOST_DRAWN
+        else sorted(points, key=lambda point: (point.arm != baseline, sign * point.value))[:MOST_DRAWN]
+        for cost, points in points_by_cost.items()
+    }
 
 
 @contextmanager

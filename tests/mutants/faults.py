@@ -10929,10 +10929,10 @@ FAULTS = (
     ),
     Fault(
         "table",
-        "a figure of a table has text in place of outlines",
+        "a figure of a table is not drawn in the style of the report",
         "reports/show/figures.py",
         "    with _style(as_text=False):\n        return {drawing",
-        "    with _style(as_text=True):\n        return {drawing",
+        "    if True:\n        return {drawing",
         ("tests/reports/test_report_action.py::test_a_figure_is_the_one_of_the_report",),
     ),
     Fault(
@@ -10958,5 +10958,21 @@ FAULTS = (
         "for pair in self._pairs[arm]}\n        return {pair: self._transform(value)",
         "for pair in self._pairs[arm]}\n        return {pair: 2 * self._transform(value)",
         (f"{TABLE}a_large_table_has_the_findings_of_the_same_rows",),
+    ),
+    Fault(
+        "table",
+        "two units of one metric are not doubted",
+        "reports/read/table_study.py",
+        "    notes += _units(runs, question.columns.metric)\n",
+        "",
+        (f"{TABLE}values_that_may_be_in_two_units_are_doubted",),
+    ),
+    Fault(
+        "table",
+        "the page of a large study leaves out the values of seeds",
+        "reports/show/arm_details.py",
+        "{', '.join(values)}.",
+        "not shown.",
+        ("tests/reports/test_report_large.py::test_a_large_study_has_a_small_page_with_every_value",),
     ),
 )

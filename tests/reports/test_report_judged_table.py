@@ -149,6 +149,12 @@ def test_a_table_that_cannot_be_judged_is_one_line(tmp_path: Path, text: str, me
     assert "\n" not in str(caught.value)
 
 
+def test_values_that_may_be_in_two_units_are_doubted(tmp_path: Path) -> None:
+    findings = of_text(tmp_path / "a.csv", "arm,seed,acc\na,0,0.81\na,1,0.82\nb,0,83.1\nb,1,0.8\n", "acc")
+    assert "One unit? acc lies between 0.8 (b) and 83.1 (b); write all values in one unit." in findings.notes
+    assert not any("One unit?" in note for note in judge_table(ROWS, "val_loss").notes)
+
+
 def test_a_name_that_does_not_say_what_is_better_is_refused() -> None:
     rows = [{"arm": row["arm"], "seed": row["seed"], "value": row["val_loss"]} for row in ROWS]
     with pytest.raises(ReportError, match="add --minimize or --maximize"):
@@ -240,10 +246,11 @@ def test_a_large_table_has_the_findings_of_the_same_rows(
             **row,
             "question": f"q {item}",
             "source": item // 3,
-            "val_loss": row["val_loss"] + rng.normal(),
+            "val_loss": row["val_loss"] + noise * (item - 20),
             "seconds": 5.5,
         }
         for row in ROWS
+        for noise in ({"base": 0.1, "new": -0.1, "alike": 0.0}[str(row["arm"])],)
         for item in rng.permutation(40)
     ]
     rows[170]["val_loss"] = None
