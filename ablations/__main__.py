@@ -120,6 +120,8 @@ python -m ablations floors star_links                          publish floors th
 
 python -m ablations restore xl_memory                          restore published runs, to add seeds or arms
 
+python -m ablations adopt logs xl_recurrence --metric val/bpb  take over runs that were done elsewhere
+
 python -m ablations reproduce xl_recurrence                    repeat a published run with today's code
 
 python -m ablations new longer_memory                          write a study file with comments
@@ -333,7 +335,8 @@ def remark(study: Study, folder: PublishedIn = None, scale: Scale = "demo", chan
 @app.command()
 def answers(folder: PublishedIn = None) -> None:
     """Write which comparisons answer the questions of published studies whose plans do not state it."""
-    from reports.publish import PUBLISHED, published
+    from lit_transformers.records.files import PUBLISHED
+    from reports.publish import published
     from reports.read.answers import write_answers
     from reports.read.results import read_results
 
@@ -381,11 +384,53 @@ def restore(
     """Restore published runs (without weights) so that `run` can add seeds or arms. Runs of other code, configs or data
     are refused."""
     from ablations.restore import restore_published
-    from reports.publish import PUBLISHED
+    from lit_transformers.records.files import PUBLISHED
 
     whole = whole_plan_for(study, runs, request_of(scale, changes, None, None))
     restored, known = restore_published((folder or PUBLISHED) / whole.folder, whole, runs)
     text = f"{restored} runs restored, {known - restored} were there"
+    out.print(f"{text}; next: {whole.plan.commands['run']}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def adopt(
+    source: Annotated[str, typer.Argument(help="Runs of a tracker: a folder, a database, or wandb:ENTITY/PROJECT.")],
+    study: Study,
+    metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="The study's metric, as its name is there.")],
+    arm: Annotated[
+        list[str] | None, typer.Option("--arm", metavar="KEY", help="The config key of arms. Repeat it for factors.")
+    ] = None,
+    seed: Annotated[str | None, typer.Option("--seed", metavar="KEY", help="The config key of seeds.")] = None,
+    match: Annotated[
+        list[str] | None,
+        typer.Option("--match", metavar="ARM=LEVEL", help="Name the level there of an arm of the study. Repeatable."),
+    ] = None,
+    where: Annotated[
+        list[str] | None, typer.Option("--where", metavar="KEY=VALUE", help="Keep runs with this config. Repeatable.")
+    ] = None,
+    tracker: Annotated[str | None, typer.Option("--from", metavar="TRACKER", help="Read runs of this tracker.")] = None,
+    values: Annotated[
+        str | None,
+        typer.Option("--values", metavar="FILE", help="Read values of Hydra's jobs from this file in their folders."),
+    ] = None,
+    runs: Runs = Path("runs"),
+    scale: Scale = "demo",
+    changes: Set = None,
+    seeds: Seeds = None,
+) -> None:
+    """Adopt runs that were done elsewhere as runs of a study, so that `run` does the missing seeds and judges all."""
+    from lit_transformers.cli.pairs import pairs_of
+    from reports.adopt import AdoptQuestion
+    from reports.adopt import adopt as adopt_runs
+    from reports.read.trackers.selection import TrackerQuestion
+
+    whole = whole_plan_for(study, runs, request_of(scale, changes, seeds, None))
+    of_tracker = TrackerQuestion(tracker, pairs_of("--where", where), values=values)
+    question = AdoptQuestion(metric, tuple(arm or ()), seed, pairs_of("--match", match), of_tracker)
+    adopted = adopt_runs(source, whole.plan, runs, question)
+    for note in adopted.notes:
+        out.print(note, markup=False, highlight=False)
+    text = f"{adopted.written} runs adopted, {adopted.present} were there"
     out.print(f"{text}; next: {whole.plan.commands['run']}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -422,7 +467,7 @@ def reproduce(
 
 def publication_of(study: Path, folder: Path | None, scale: str, changes: list[str] | None) -> Path:
     """Returns where the results of a study, by its file, are published at a scale and with changes."""
-    from reports.publish import PUBLISHED
+    from lit_transformers.records.files import PUBLISHED
 
     return (folder or PUBLISHED) / folder_name(study.stem, scale, request_of(scale, changes, None, None).changes)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lit_transformers.config import ConfigError, Plain
-from lit_transformers.records.files import RESULTS
+from lit_transformers.records.files import PUBLISHED, RESULTS
 from lit_transformers.records.reproduction import Reproduction
 from lit_transformers.records.schema import parse
 from lit_transformers.runs import RunConfig
 from lit_transformers.runs.keys import code_of
 from reports.judge.fairness import repetitions
-from reports.publish import PUBLISHED, published
+from reports.publish import published
 
 __all__ = ["PublishedStanding", "published_standings"]
 

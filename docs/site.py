@@ -50,6 +50,7 @@ docs/pretraining
 docs/tutorials/reading_a_report
 docs/tutorials/statistics
 docs/judge
+docs/judge_records
 docs/trust
 ```
 

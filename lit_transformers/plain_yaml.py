@@ -54,6 +54,21 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+class _ForeignLoader(_Loader):
+    """Reads values that are no plain data, which programs of others wrote: tuples as lists, all others as text."""
+
+
+def _as_plain(loader: yaml.Loader, tag: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.SequenceNode) and tag == "tuple":
+        return loader.construct_sequence(node, deep=True)
+    return str(node.value) if isinstance(node, yaml.ScalarNode) and node.value else tag
+
+
+_ForeignLoader.add_multi_constructor("tag:yaml.org,2002:python/", _as_plain)
+_ForeignLoader.add_multi_constructor("!", _as_plain)
+_ForeignLoader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: str(node.value))
+
+
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
     """Returns the number of values that a node and all below it stand for. sizes: of those that were counted, by their
     identities; None for those around this one. Raises ValueError for what contains itself or is too large."""
@@ -79,14 +94,14 @@ def _require_small(values: int) -> None:
         raise ValueError(f"it stands for more than {LARGEST:,} values; shorten it, and write no aliases of aliases")
 
 
-def read_yaml(text: str) -> Any:
-    """Parses YAML into plain data.
+def read_yaml(text: str, *, is_foreign: bool = False) -> Any:
+    """Parses YAML into plain data. is_foreign: whether objects of Python and dates are read as text, not refused.
 
     Raises ValueError where the text is not YAML, has a duplicate key, is nested too deeply, is too large, contains
     itself, or cannot be written as JSON.
     """
     try:
-        plain = yaml.load(text, _Loader)
+        plain = yaml.load(text, _ForeignLoader if is_foreign else _Loader)
         json.dumps(plain, ensure_ascii=False).encode()
     except (yaml.YAMLError, TypeError, RecursionError) as error:
         raise ValueError(str(error)) from None

@@ -11,12 +11,12 @@ import typer
 
 import lit_transformers.startup.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.console import SteadyConsole
+from lit_transformers.cli.pairs import pairs_of
 from lit_transformers.cli.plugin_option import with_plugins
 from lit_transformers.cli.program import is_script, program_name
 from lit_transformers.config import ConfigError, parse_assignments
-from lit_transformers.records.files import PLAN, RESULTS
+from lit_transformers.records.files import PLAN, PUBLISHED, RESULTS
 from lit_transformers.records.study_folder import PLAIN_SCALE, folder_name, require_name
-from reports.publish import PUBLISHED
 from reports.read.results import read_results
 from reports.read.study import ReportError
 from sweeps.options import Runs
@@ -41,6 +41,8 @@ python -m reports site                                                  write ev
 python -m reports report xl_recurrence                                  render one report again
 
 python -m reports compare xl_recurrence runs2/studies/xl_recurrence     compare two studies arm by arm
+
+python -m reports judge lightning_logs --metric val_loss                judge runs as a tracker keeps them
 
 python -m reports judge results.csv --metric val_loss --minimize        judge runs that any program trained
 
@@ -171,9 +173,15 @@ def compare(
 @app.command()
 def judge(
     results: Annotated[
-        str, typer.Argument(help="A table: CSV, TSV, JSON lines, parquet, or a table pasted from a page; - is stdin.")
-    ],
-    metric: Annotated[str, typer.Option("--metric", metavar="COLUMN", help="The column of the values to judge.")],
+        str | None,
+        typer.Argument(
+            help="A table: CSV, TSV, JSON lines, parquet, or a table pasted from a page; - is stdin. Or runs of a "
+            "tracker: a folder, a database, or wandb:ENTITY/PROJECT."
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option("--metric", metavar="COLUMN", help="The column of the values to judge.")
+    ] = None,
     minimize: Annotated[
         bool, typer.Option("--minimize", help="Call less better. By default its name decides.")
     ] = False,
@@ -181,7 +189,8 @@ def judge(
         bool, typer.Option("--maximize", help="Call more better. By default its name decides.")
     ] = False,
     baseline: Annotated[
-        str | None, typer.Option("--baseline", metavar="ARM", help="Compare all arms with this one.")
+        list[str] | None,
+        typer.Option("--baseline", metavar="ARM", help="Compare all arms with this one. Repeat it for several."),
     ] = None,
     margin: Annotated[
         float | None,
@@ -191,12 +200,31 @@ def judge(
         float | None, typer.Option("--target", metavar="VALUE", help="Compare every arm with a value, not an arm.")
     ] = None,
     ratio: Annotated[bool, typer.Option("--ratio", help="Compare by ratio, for times and rates.")] = False,
+    to_target: Annotated[
+        float | None,
+        typer.Option("--to-target", metavar="VALUE", help="Compare how soon runs reach a value of the metric."),
+    ] = None,
+    over: Annotated[
+        str | None,
+        typer.Option("--over", metavar="COLUMN", help="What --to-target counts: a column of steps, seconds or tokens."),
+    ] = None,
+    unpaired: Annotated[
+        bool, typer.Option("--unpaired", help="Do not pair seeds: compare arms as independent samples.")
+    ] = False,
     looks: Annotated[
         str,
         typer.Option(
             "--looks", metavar="N,N,...", help="Numbers of seeds at which to judge, chosen before the first look."
         ),
     ] = "",
+    plan: Annotated[
+        Path | None, typer.Option("--plan", metavar="FILE", help="Judge by the looks that this file declares.")
+    ] = None,
+    write_plan: Annotated[
+        Path | None,
+        typer.Option("--write-plan", metavar="FILE", help="Declare looks in a file, to commit before the runs."),
+    ] = None,
+    arms: Annotated[str, typer.Option("--arms", metavar="ARM,ARM,...", help="Judge only these arms.")] = "",
     arm: Annotated[
         list[str] | None, typer.Option("--arm", metavar="COLUMN", help="The column of arms. Repeat it for factors.")
     ] = None,
@@ -214,6 +242,32 @@ def judge(
         str | None, typer.Option("--status", metavar="COLUMN", help="The column that says how a run ended.")
     ] = None,
     cost: Annotated[str | None, typer.Option("--cost", metavar="COLUMN", help="The column of seconds.")] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="COLUMN", help="The column of data sets: judge each, and over all.")
+    ] = None,
+    correct: Annotated[
+        str | None, typer.Option("--correct", metavar="COLUMN", help="The column of counts of correct examples.")
+    ] = None,
+    total: Annotated[
+        str | None, typer.Option("--total", metavar="COLUMN", help="The column of counts of all examples.")
+    ] = None,
+    tracker: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="TRACKER", help="Read runs of this tracker: lightning, wandb, tensorboard, mlflow, ..."
+        ),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="KEY=VALUE", help="Keep a tracker's runs with this config. Repeatable."),
+    ] = None,
+    pick: Annotated[
+        str, typer.Option("--pick", metavar="last|best", help="Judge the last value of a tracker's run, or its best.")
+    ] = "last",
+    values: Annotated[
+        str | None,
+        typer.Option("--values", metavar="FILE", help="Read values of Hydra's jobs from this file in their folders."),
+    ] = None,
     to: Annotated[
         Path | None, typer.Option("--to", metavar="FOLDER", help="Write the whole report: page, LaTeX, figures.")
     ] = None,
@@ -225,31 +279,49 @@ def judge(
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Print every table, not one screen.")] = False,
 ) -> None:
-    """Judge a table of runs that any program trained: paired seeds, intervals, one error rate, four verdicts."""
-    from reports.judged_table import judge_table
+    """Judge runs of any program, in a table or a tracker: paired seeds, intervals, one error rate, four verdicts."""
+    from reports.judged_table import declare_looks, judge_by, question_of
+    from reports.read.trackers.selection import TrackerQuestion
     from reports.report import PAGE, print_report, write_study
 
     if require not in (None, "better", "worse", "equal"):
         raise ReportError(f"--require {require}: no such verdict; give better, worse or equal")
+    if pick not in ("last", "best"):
+        raise ReportError(f"--pick {pick}: no such value; give last or best")
     if minimize and maximize:
         raise ReportError("--minimize and --maximize exclude each other; give one")
-    findings = judge_table(
-        results,
+    if over is not None and to_target is None:
+        raise ReportError("--over says what --to-target counts; give both, or --step for curves")
+    question = question_of(
         metric,
         goal="minimize" if minimize else "maximize" if maximize else None,
-        baseline=baseline,
+        baseline=baseline or (),
         margin=margin,
         target=target,
+        to_target=to_target,
         ratio=ratio,
+        unpaired=unpaired,
         looks=_numbers_of_seeds(looks),
+        arms=tuple(filter(None, map(str.strip, arms.split(",")))),
         arm=arm or (),
         seed=seed,
         example=example,
         cluster=cluster,
-        step=step,
+        step=over or step,
         status=status,
         cost=cost,
+        task=task,
+        correct=correct,
+        total=total,
     )
+    of_tracker = TrackerQuestion(tracker, pairs_of("--where", where), "best" if pick == "best" else "last", values)
+    if write_plan is not None:
+        declare_looks(write_plan, question, results, of_tracker)
+        _print_path(write_plan)
+        return
+    if results is None:
+        raise ReportError("no table is named; give its path, or - for standard input")
+    findings = judge_by(question, results, plan, of_tracker)
     print_report(findings, out, full)
     if to is not None:
         write_study(findings.study, to)

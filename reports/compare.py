@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lit_transformers.config import nearest, plain_leaves
-from lit_transformers.records.files import PLAN, RECORD, RESULTS
+from lit_transformers.records.files import PLAN, PUBLISHED, RECORD, RESULTS
 from lit_transformers.records.plan import Contrast, Metric, Plan, PlannedArm, PlannedRun
 from lit_transformers.records.study_folder import require_name
 from reports.judge.comparisons import Comparison
@@ -23,7 +23,7 @@ from reports.judge.costs import CostRatio, cost_ratio
 from reports.judge.evidence import gather
 from reports.judge.fairness import mean_cost
 from reports.judge.statistics import LEVEL, ConfidenceInterval
-from reports.publish import PUBLISHED, published
+from reports.publish import published
 from reports.read.results import read_results
 from reports.read.study import ReportError, Run, RunData, Study, assemble, load_study, read_run
 from reports.show.sections import filled_costs

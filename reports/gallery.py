@@ -13,10 +13,10 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from lit_transformers.machine.cores import usable_cores
-from lit_transformers.records.files import RESULTS, write_text
+from lit_transformers.records.files import PUBLISHED, RESULTS, write_text
 from reports.judge.agreement import GalleryEntry, judge_comparisons
 from reports.judge.effects import relative_effects
-from reports.publish import PUBLISHED, published
+from reports.publish import published
 from reports.read.answers import former_verdicts, with_answer
 from reports.read.results import read_results
 from reports.read.study import ReportError

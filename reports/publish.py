@@ -12,15 +12,12 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from lit_transformers.records.files import RESULTS
+from lit_transformers.records.files import PUBLISHED, RESULTS
 from lit_transformers.records.floors import Floors
 from lit_transformers.records.reproduction import Reproduction
 from reports.read.results import read_results, write_results
 from reports.read.study import ReportError, Study, load_study
 from reports.report import REPORT, render, write_study
-
-PUBLISHED = Path("published")
-"""The folder of the working folder in which studies are published: in a checkout, that of the repository."""
 
 
 def publish(runs: Path, folder: str, to: Path = PUBLISHED, replace: bool = False) -> Path:

@@ -31,20 +31,26 @@ REPORT, PAGE = "report.md", "page.html"
 PUBLIC_FORMATS = ("png",)
 """The formats of the figures of a publication."""
 TABLE = "The values come from a table: that the runs of a seed share data and order is taken from it, not checked."
-METHOD = f"""\
+PAIRED = """\
 Differences are paired: both arms share seeds, data order and evaluation documents. The 95 % interval combines the \
-variance between seeds (Student's t with one degree of freedom fewer than seeds) and between documents \
-({RESAMPLES:,} resamples, shared by all seeds and arms; documents of one origin are one cluster); without documents it \
-covers seeds alone, and the table of intervals says so. Unless the seeds of the study show that they are near normal, \
-which takes at least {FEWEST} seeds of an arm and {ENOUGH} degrees of freedom, the part over seeds is {WIDENING:g} \
-times as wide: this holds the error of a study where some seeds learn late or differences are skewed. From six seeds \
-on, a verdict also needs a permutation of signs (p below 0.05), which assumes no normality. Verdicts hold after Holm's \
-correction over all comparisons of the study (contrasts, main effects and interactions), so that at most 5 % of \
-studies without any difference have a verdict; an interval that just excludes zero may stay unresolved. The smallest \
-detectable difference is the one that this number of seeds detects with a power of 0.8 at the corrected level. The \
-seeds needed would decide with the same power, by what the present seeds leave possible; for an open comparison, at a \
-later look with the look's share of the error. Arms whose matched budgets, planned or measured, differ by more than \
-the study allows get no verdict, nor do arms of which a seed is missing or, unless the study says so, diverged."""
+variance between seeds (Student's t with one degree of freedom fewer than seeds) and between documents"""
+INDEPENDENT = """\
+Differences are of independent samples: seeds of different arms have nothing in common. The 95 % interval combines the \
+variances between the seeds of both arms (Student's t with the degrees of freedom of Welch and Satterthwaite) and that \
+between documents"""
+METHOD = f"""\
+({RESAMPLES:,} resamples, shared by all seeds and arms; documents of one origin are one cluster); without documents \
+it covers seeds alone, and the table of intervals says so. Unless the seeds of the study show that they are near \
+normal, which takes at least {FEWEST} seeds of an arm and {ENOUGH} degrees of freedom, the part over seeds is \
+{WIDENING:g} times as wide: this holds the error of a study where some seeds learn late or differences are skewed. \
+From {{seeds}} seeds on, a verdict also needs a permutation of {{permuted}} (p below 0.05), which assumes no \
+normality. Verdicts hold after Holm's correction over all comparisons of the study (contrasts, main effects and \
+interactions), so that at most 5 % of studies without any difference have a verdict; an interval that just excludes \
+zero may stay unresolved. The smallest detectable difference is the one that this number of seeds detects with a \
+power of 0.8 at the corrected level. The seeds needed would decide with the same power, by what the present seeds \
+leave possible; for an open comparison, at a later look with the look's share of the error. Arms whose matched \
+budgets, planned or measured, differ by more than the study allows get no verdict, nor do arms of which a seed is \
+missing or, unless the study says so, diverged."""
 
 EQUALITY = """\
 A comparison is equal if its interval lies within plus and minus the margin that the study stated beforehand, also if \
@@ -64,7 +70,12 @@ than intervals of the same number of seeds from the start."""
 
 def method(findings: Findings) -> list[str]:
     """Returns paragraphs on how the numbers of a report are made."""
-    looks, paragraphs = findings.study.plan.looks, [METHOD if findings.study.knows_configs else f"{TABLE} {METHOD}"]
+    looks, is_of_table = findings.study.plan.looks, not findings.study.knows_configs
+    if findings.study.plan.unpaired:
+        paragraphs = [f"{INDEPENDENT} {METHOD.format(seeds='four', permuted='labels')}"]
+    else:
+        paired = f"{PAIRED} {METHOD.format(seeds='six', permuted='signs')}"
+        paragraphs = [f"{TABLE} {paired}" if is_of_table else paired]
     if looks:
         planned, taken = (", ".join(map(str, numbers)) or "none" for numbers in (looks.planned, looks.taken))
         paragraphs.append(LOOKS.format(planned=planned, taken=taken))

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from lit_transformers.config import ConfigError, Plain
 
+PUBLISHED = Path("published")
+"""The folder of the working folder in which studies are published: in a checkout, that of the repository."""
+
 RUN = "run.yaml"
 """The config of a run."""
 

@@ -91,7 +91,8 @@ class Metric(Checked):
     quantity: what is estimated of an arm's seeds: their median, which few seeds can bound whatever their distribution;
     the mean of those that have learned, also where others diverged; or, with None, the mean.
     learned: the share of the way from the value of who knows nothing, or from the best floor, to the best value, from
-    which on a seed has learned; None for a quarter.
+    which on a seed has learned; None for a quarter. event: what a run does that has a value of its time, such as
+    "reaches 3.28 val_loss"; a run whose value is not finite has not done it.
     """
 
     name: Name
@@ -101,6 +102,7 @@ class Metric(Checked):
     margin: Margin | None = None
     quantity: Annotated[Quantity | None, IF_ANY] = None
     learned: Annotated[Number | None, IF_ANY] = None
+    event: Annotated[str | None, IF_ANY] = None
 
     def check(self) -> None:
         if self.margin and self.compare == "ratio" and not 1 < self.margin.size <= 2:
@@ -318,6 +320,7 @@ class Plan:
     stages: the runs that those of arms start from, each after those that it starts from itself.
     retention: what is measured before and after the runs of each arm.
     rates: other learning rates at which the arms are measured.
+    unpaired: whether the seeds of arms have nothing in common, so that arms are compared as independent samples.
     """
 
     version: int = VERSION
@@ -337,6 +340,7 @@ class Plan:
     retention: Annotated[tuple[PlannedRetention, ...], IF_ANY] = ()
     rates: Annotated[PlannedRates | None, IF_ANY] = None
     looks: LookPlan | None = None
+    unpaired: Annotated[bool, IF_ANY] = False
     contrasts: tuple[Contrast, ...] | None = None
     effects: tuple[str, ...] | None = None
     answer: tuple[str, ...] | None = None

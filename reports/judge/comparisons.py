@@ -18,6 +18,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from typing import Literal, NamedTuple
 
@@ -50,7 +51,8 @@ from reports.judge.statistics import (
     fewest_seeds,
     sign_flip_p,
 )
-from reports.read.study import Study
+from reports.judge.unpaired import Samples, can_permute, estimate_unpaired, permutation_p
+from reports.read.study import FROM_TABLE, Study
 
 Kind = Literal["contrast", "main effect", "interaction"]
 Verdict = Literal["better", "worse", "equal", "identical", "differs", "unresolved"]
@@ -78,7 +80,8 @@ class Comparison:
     which near-normal seeds could be shown; None where the seeds show that they are not. doubt: why a verdict was taken
     back. beyond: of how many finished seeds (the second number) the difference lies beyond the margin (the first).
     of_all_seeds: the mean over all finished seeds and their number, where these are more than those that decided: an
-    effect that was decided early is too large on average, by chance.
+    effect that was decided early is too large on average, by chance. differences: of each seed. samples: the values of
+    both sides where they share no seeds; ``differences`` are then of their runs in order.
     """
 
     name: str
@@ -102,6 +105,7 @@ class Comparison:
     beyond: tuple[int, int] | None = None
     of_all_seeds: tuple[float, int] | None = None
     differences: tuple[float, ...] = ()
+    samples: Samples | None = None
 
     @property
     def detectable(self) -> float | None:
@@ -118,7 +122,7 @@ class Comparison:
         """Whether more seeds lie beyond the margin than those of equal arms."""
         return self.beyond is not None and self.beyond[0] > MOST_BEYOND * self.beyond[1]
 
-    @property
+    @cached_property
     def seeds_needed(self) -> int | None:
         """The number of seeds that would decide with a power of 0.8, by what the present ones leave possible; if looks
         are left, at the next one that would. None where it cannot be computed or 1,000 would not."""
@@ -255,12 +259,13 @@ def _changed(plan: Plan, arm: PlannedArm, base: PlannedArm) -> str:
 
 def planned_effects(plan: Plan, evidence: Evidence) -> Iterator[Comparison]:
     """Yields the main effects and two-way interactions of a product design, relative to the baseline's levels, or only
-    the main effects of the factors that the plan names.
+    the main effects of the factors that the plan names. Of a table, these are the effects of its arms over tasks.
 
     They are averaged over the cells that have run. Designs with fewer than two varied factors have none.
     """
     varied = [factor for factor in plan.factors if len({arm.levels.get(factor) for arm in plan.arms}) > 1]
-    if plan.design != "product" or len(varied) < 2:
+    is_of_tasks = plan.design == FROM_TABLE and bool(plan.effects)
+    if (plan.design != "product" and not is_of_tasks) or len(varied) < 2:
         return
     grid = _Grid(plan.arms, frozenset(arm for arm, _ in evidence.values))
     base = next(arm for arm in plan.arms if arm.name == plan.baseline).levels
@@ -326,14 +331,27 @@ def _measured(
 ) -> list[Comparison]:
     """Returns planned comparisons with their estimates from the seeds of a look, or with the reasons why there are
     none."""
-    seeds, baseline = _Seeds(study, evidence, learned, look), study.plan.baseline
+    seeds = _Seeds(study, evidence, learned, look)
+    sums: list[dict[str, float]] = [{arm: 1.0, against: -1.0} for arm, against in _references(study.plan).items()]
+    if study.plan.unpaired:
+        sums = [{arm: 1.0} for arm in study.arm_names]
     differences = []
-    for arm in study.arm_names:
-        arms = (arm, baseline)
-        if arm != baseline and (both := [seed for seed in seeds.finished(arms) if seeds.all_learned(arms, seed)]):
-            differences.append(evidence.pairs({arm: 1.0, baseline: -1.0}, both))
-    shape = _Shape.of([one for one in differences if np.isfinite(one).all()])
+    for weights in sums:
+        arms = [*weights]
+        if both := [seed for seed in seeds.finished(arms) if seeds.all_learned(arms, seed)]:
+            differences.append(evidence.pairs(weights, both))
+    shape = _Shape.of([one for one in differences if np.isfinite(one).all()], study.plan.unpaired)
     return [_measure(one, seeds, shape, unmatched) for one in planned]
+
+
+def _references(plan: Plan) -> dict[str, str]:
+    """Returns by arm the one whose difference shows how seeds vary: the baseline or, of a table, that of its task."""
+    if plan.design != FROM_TABLE:
+        return {arm.name: plan.baseline for arm in plan.arms if arm.name != plan.baseline}
+    references: dict[str, str] = {}
+    for contrast in plan.contrasts or ():
+        references.setdefault(contrast.arm, contrast.against)
+    return references
 
 
 class _Shape(NamedTuple):
@@ -343,10 +361,10 @@ class _Shape(NamedTuple):
     normal_from: int | None
 
     @classmethod
-    def of(cls, differences: Sequence[Sequence[float]]) -> _Shape:
-        """differences: of each arm from the baseline, one for each seed."""
+    def of(cls, differences: Sequence[Sequence[float]], independent: bool) -> _Shape:
+        """differences: of each arm from the baseline, one for each seed; or the values of independent arms."""
         needed = seeds_to_show(len(differences))
-        if is_near_normal(differences):
+        if is_near_normal(differences, independent):
             return cls(1.0, needed)
         was_asked = min(map(len, differences), default=0) >= needed
         return cls(WIDENING, None if was_asked else needed)
@@ -396,34 +414,42 @@ def _measure(planned: Comparison, seeds_of_look: _Seeds, shape: _Shape, unmatche
     study, evidence, learned, look = seeds_of_look
     arms, metric = list(planned.weights), study.plan.metric
     ended, seeds = seeds_of_look.ended(arms), seeds_of_look.compared(arms)
-    is_mixed = any(len({learned[arm, seed] for seed in ended}) > 1 for arm in arms)
-    has_diverged = any(run.diverged for arm in arms for run in study.of(arm) if run.seed in ended)
+    own = {arm: seeds_of_look.ended([arm]) if study.plan.unpaired else ended for arm in arms}
+    is_mixed = any(len({learned[arm, seed] for seed in own[arm]}) > 1 for arm in arms)
+    has_diverged = any(run.diverged for arm in arms for run in study.of(arm) if run.seed in own[arm])
     if is_mixed or has_diverged:
-        planned = replace(planned, frequency=_frequency(planned, ended, learned))
+        planned = replace(planned, frequency=_frequency(planned, seeds_of_look))
     if not seeds:
         unlearned = "no seed has learned in all of its arms"
         return replace(planned, reason=unlearned if seeds_of_look.finished(arms) else _why_missing(study, arms))
     other = incomparable(study, planned.weights, seeds)
     # Of records from before they said what they were measured on, the difference stays beside the reason.
     of_old_records = other is not None and any(run.lacks_measurement for arm in arms for run in study.finished(arm))
-    if reason := (None if of_old_records else other) or evidence.without_value(arms, seeds):
+    reason = (None if of_old_records else other) or evidence.without_value(arms, seeds)
+    if study.plan.unpaired:
+        reason = next(
+            filter(None, (evidence.without_value([arm], seeds_of_look.compared([arm])) for arm in arms)), reason
+        )
+    if reason:
         return replace(planned, reason=reason)
     pairs = evidence.pairs(planned.weights, seeds)
     if reason := evidence.without_interval(arms, seeds):
         return replace(planned, estimate=PairedDifference(sum(pairs) / len(pairs), len(pairs)), reason=reason)
     resampled = evidence.at_documents(planned.weights, seeds)
-    is_median = metric.quantity == "median"
-    level = LEVEL * look.share
-    difference = (
-        estimate_median(pairs, resampled, level) if is_median else estimate(pairs, resampled, level, shape.widening)
-    )
+    is_median, samples = metric.quantity == "median", None
+    level, counted = LEVEL * look.share, evidence.counted_variance(planned.weights, seeds)
+    if study.plan.unpaired:
+        samples = evidence.sides(planned.weights, seeds_of_look.compared)
+        difference = estimate_unpaired(samples, resampled, level, shape.widening, counted)
+    elif is_median:
+        difference = estimate_median(pairs, resampled, level)
+    else:
+        difference = estimate(pairs, resampled, level, shape.widening, counted)
+    if evidence.is_large:
+        difference = replace(difference, pairs=None, resampled=None)
     reason = other or (None if unmatched else mismatch(study, arms)) or _why_unknown(study, arms)
     reason = reason or beyond_limit(study, arms, seeds, level)
-    reason = (
-        reason
-        or _why_seeds_are_missing(study, arms, seeds_of_look.planned(arms))
-        or _why_no_mechanism(study, arms, seeds)
-    )
+    reason = reason or _why_seeds_are_missing(study, arms, seeds_of_look) or _why_no_mechanism(study, arms, seeds)
     if reason is None and difference.p is None and any(pairs):
         reason = _why_no_interval(pairs, is_median)
     return replace(
@@ -434,14 +460,19 @@ def _measure(planned: Comparison, seeds_of_look: _Seeds, shape: _Shape, unmatche
         widening=1.0 if is_median else shape.widening,
         normal_from=None if is_median else shape.normal_from,
         differences=tuple(pairs),
+        samples=samples,
     )
 
 
-def _frequency(planned: Comparison, seeds: Sequence[int], learned: Learned) -> Frequency | None:
+def _frequency(planned: Comparison, seeds: _Seeds) -> Frequency | None:
     """Returns how often the two arms of a contrast learn; None of an effect."""
     if planned.kind != "contrast":
         return None
-    return Frequency.of({arm: [learned[arm, seed] for seed in seeds] for arm in planned.weights})
+    if seeds.study.plan.unpaired:
+        own = {arm: [seeds.learned[arm, seed] for seed in seeds.ended([arm])] for arm in planned.weights}
+        return Frequency.of_independent(own)
+    both = seeds.ended([*planned.weights])
+    return Frequency.of({arm: [seeds.learned[arm, seed] for seed in both] for arm in planned.weights})
 
 
 def _why_no_interval(pairs: Sequence[float], is_median: bool) -> str:
@@ -452,10 +483,11 @@ def _why_no_interval(pairs: Sequence[float], is_median: bool) -> str:
     return "every seed gives the same difference"
 
 
-def _why_seeds_are_missing(study: Study, arms: Sequence[str], planned: Sequence[int]) -> str | None:
+def _why_seeds_are_missing(study: Study, arms: Sequence[str], seeds: _Seeds) -> str | None:
     """Returns why missing seeds leave no verdict on how good an arm is: one was lost, or one diverged, unless the study
     asks for the seeds that have learned."""
-    missing = [run for arm in arms for run in study.of(arm) if run.missing and run.seed in planned]
+    planned = {arm: seeds.planned([arm] if study.plan.unpaired else arms) for arm in arms}
+    missing = [run for arm in arms for run in study.of(arm) if run.missing and run.seed in planned[arm]]
     lost = [run for run in missing if not run.diverged]
     if lost:
         names = ", ".join(dict.fromkeys(f"{run.arm} (seed {run.seed}: {run.missing})" for run in lost[:_MOST_NAMES]))
@@ -463,7 +495,9 @@ def _why_seeds_are_missing(study: Study, arms: Sequence[str], planned: Sequence[
         return f"seeds are missing and to be done: {names}{more}"
     if missing and study.plan.metric.quantity != "mean where learned":
         counts = Counter(run.arm for run in missing)
-        text = ", ".join(f"{count} of {len(planned)} seeds of {arm}" for arm, count in counts.items())
+        text = ", ".join(f"{count} of {len(planned[arm])} seeds of {arm}" for arm, count in counts.items())
+        if study.plan.metric.event:
+            return f"not every run {study.plan.metric.event}, all but {text}; only how often is compared"
         return f"diverged, which is an outcome: {text}; only how often arms learn is compared"
     return None
 
@@ -541,6 +575,7 @@ def _judge(
 def _is_identical(comparison: Comparison) -> bool:
     """Whether two arms have the same value in each of several seeds."""
     is_same = len(comparison.differences) > 1 and not any(comparison.differences)
+    is_same = is_same and (comparison.samples is None or len(set(map(len, comparison.samples))) == 1)
     return is_same and comparison.reason is None and comparison.kind == "contrast"
 
 
@@ -548,14 +583,21 @@ def _with_verdict(comparison: Comparison, goal: Goal | None) -> Comparison:
     """Returns a comparison with its verdict, or with the doubt that leaves it open: that the permutation of signs does
     not confirm it."""
     verdict = _verdict(comparison, goal)
-    estimate = comparison.estimate
-    if verdict == "unresolved" or estimate is None or len(comparison.differences) < _FIRST_OF_SECOND_OPINIONS:
+    p = None if verdict == "unresolved" or comparison.estimate is None else _second_opinion(comparison, verdict)
+    if p is None or p < LEVEL:
         return replace(comparison, verdict=verdict)
-    p = sign_flip_p(comparison.differences, comparison.margin if verdict == "equal" else None)
-    if p < LEVEL:
-        return replace(comparison, verdict=verdict)
-    doubt = f"t intervals say {verdict}, and a permutation of signs does not (p = {p:.2f})"
+    permuted = "signs" if comparison.samples is None else "labels"
+    doubt = f"t intervals say {verdict}, and a permutation of {permuted} does not (p = {p:.2f})"
     return replace(comparison, verdict="unresolved", doubt=doubt)
+
+
+def _second_opinion(comparison: Comparison, verdict: Verdict) -> float | None:
+    """Returns the p-value of a permutation, which assumes no normality; None with too few seeds to decide by it."""
+    margin = comparison.margin if verdict == "equal" else None
+    if comparison.samples is not None:
+        return permutation_p(comparison.samples, margin) if can_permute(comparison.samples) else None
+    has_enough = len(comparison.differences) >= _FIRST_OF_SECOND_OPINIONS
+    return sign_flip_p(comparison.differences, margin) if has_enough else None
 
 
 def _reconsidered(comparison: Comparison, all_seeds: _Seeds) -> Comparison:
@@ -600,6 +642,9 @@ def _verdict(comparison: Comparison, goal: Goal | None) -> Verdict:
 
 
 def _why_missing(study: Study, arms: Sequence[str]) -> str:
+    event = study.plan.metric.event
+    if event and (never := [arm for arm in arms if study.of(arm) and all(run.diverged for run in study.of(arm))]):
+        return f"no run of {' and '.join(never)} {event}"
     reasons = [
         f"{arm}: {'; '.join(dict.fromkeys(run.missing for run in study.of(arm) if run.missing)) or 'no runs'}"
         for arm in arms

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reports.judge.measures import DocumentMeasure, measure_of
 from reports.judge.statistics import Array, Resampled, dominates, grouped, resampled_sums
+from reports.judge.unpaired import Samples
 from reports.read.measurements import DocumentLosses
-from reports.read.study import Run, Study
+from reports.read.study import COUNTED, Run, Study
 
 __all__ = ["Evidence", "gather"]
 
@@ -34,6 +36,9 @@ FEWEST_FILES = 20
 _AGREEMENT = 1e-3
 _AT_A_TIME = 64
 _MOST_SUMS = 1024
+_MOST_AT_ONCE = 2000
+"""The most runs whose values at resampled documents are held at once."""
+_ARMS_KEPT = 4
 _MOST = 4
 _SMALL = 1e-4
 _LARGEST = 1e100
@@ -46,7 +51,8 @@ class Evidence:
 
     ``documents`` is the number of their clusters before pooling and ``sizes`` are those of the pooled ones. Where one
     document dominates, ``deviations`` holds by how much each document's own value lies off the value of all documents.
-    With ``ratio``, all values are logarithms, which are not finite where the value is not positive.
+    With ``ratio``, all values are logarithms, which are not finite where the value is not positive. ``counted`` holds
+    the binomial variance of runs whose values are a share of counted examples.
     """
 
     values: Mapping[Pair, float]
@@ -55,11 +61,23 @@ class Evidence:
     deviations: Mapping[Pair, Array] = field(default_factory=dict)
     sizes: Array = field(default_factory=lambda: np.ones(0))
     documents: int = 0
+    counted: Mapping[Pair, float] = field(default_factory=dict)
 
     def seeds(self, arms: Sequence[str]) -> list[int]:
         """Returns the seeds that all of the arms have finished, ascending."""
-        common = set.intersection(*({seed for name, seed in self.values if name == arm} for arm in arms))
-        return sorted(common)
+        return sorted(set.intersection(*(self._seeds.get(arm, set()) for arm in arms)))
+
+    @cached_property
+    def _seeds(self) -> Mapping[str, set[int]]:
+        seeds: dict[str, set[int]] = {}
+        for arm, seed in self.values:
+            seeds.setdefault(arm, set()).add(seed)
+        return seeds
+
+    @property
+    def is_large(self) -> bool:
+        """Whether runs are too many to keep what each comparison is resampled from."""
+        return len(self.resampled) > _MOST_AT_ONCE
 
     def without_value(self, arms: Sequence[str], seeds: Sequence[int]) -> str | None:
         """Returns why some of these runs cannot be compared, with their names, or None where all can."""
@@ -87,6 +105,20 @@ class Evidence:
         """Returns the weighted sum over arms, for each seed."""
         return [sum(weight * self.values[arm, seed] for arm, weight in weights.items()) for seed in seeds]
 
+    def sides(self, weights: Mapping[str, float], seeds: Callable[[Sequence[str]], Sequence[int]]) -> Samples:
+        """Returns the weighted sums over the arms of either side of a comparison, for each of their own seeds. seeds:
+        gives those of arms."""
+        one, other = ({arm: sign * weight for arm, weight in weights.items() if sign * weight > 0} for sign in (1, -1))
+        return self.pairs(one, seeds([*one])), self.pairs(other, seeds([*other]))
+
+    def counted_variance(self, weights: Mapping[str, float], seeds: Sequence[int]) -> float:
+        """Returns the variance of a comparison by the examples that its runs have counted, the same ones in all seeds.
+        That arms may share them is not used: this would make it smaller."""
+        return sum(
+            weight**2 * float(np.mean([self.counted.get((arm, seed), 0.0) for seed in seeds]))
+            for arm, weight in weights.items()
+        )
+
     def at_documents(self, weights: Mapping[str, float], seeds: Sequence[int]) -> Resampled | None:
         """Returns the weighted sums at resampled documents, or None where one of the runs has no usable documents."""
         if not all((arm, seed) in self.resampled for arm in weights for seed in seeds):
@@ -112,9 +144,10 @@ def gather(study: Study, notes: list[str]) -> Evidence:
     values = {(run.arm, run.seed): float(transform(run.value)) for run in runs}
     documents = next((documents for run in runs if (documents := run.documents()) is not None), None)
     measure = measure_of(study.plan.metric.name, documents.others if documents else ())
-    documented = _documented(runs, study.plan.metric.name, measure, notes) if measure else []
+    is_expected = documents is not None or study.knows_configs
+    documented = _documented(runs, study.plan.metric.name, measure, notes) if measure and is_expected else []
     if measure is None or not documented:
-        return Evidence(values, ratio)
+        return Evidence(values, ratio, counted=_counted(runs, ratio))
     first = documented[0][1]
     clusters = clusters_of(first.names)
     sums = {(run.arm, run.seed): grouped(added(measure.sums(losses), clusters)) for run, losses in documented}
@@ -122,13 +155,26 @@ def gather(study: Study, notes: list[str]) -> Evidence:
     return Evidence(
         values=values,
         ratio=ratio,
-        resampled={pair: transform(value) for pair, value in _resampled(sums, measure)},
+        resampled=_Resamples(sums, measure, transform)
+        if len(sums) > _MOST_AT_ONCE
+        else {pair: transform(value) for pair, value in _resampled(sums, measure)},
         deviations={pair: _deviations(columns, measure, ratio) for pair, columns in sums.items()}
         if dominates(sizes)
         else {},
         sizes=sizes,
         documents=int(clusters.max()) + 1,
     )
+
+
+def _counted(runs: Sequence[Run], ratio: bool) -> dict[Pair, float]:
+    """Returns the binomial variance of the value of each run that says how many examples it has counted."""
+    variances = {}
+    for run in runs:
+        total = run.record.measured.get(COUNTED) if run.record else None
+        if total:
+            variance = max(run.value * (1 - run.value), 0.0) / total
+            variances[run.arm, run.seed] = variance / run.value**2 if ratio and run.value > 0 else variance
+    return variances
 
 
 def clusters_of(names: Sequence[str]) -> NDArray[np.int64]:
@@ -169,6 +215,36 @@ def _resampled(sums: Mapping[Pair, Array], measure: DocumentMeasure) -> Iterator
         width = totals.shape[1] // len(chunk)
         for index, pair in enumerate(chunk):
             yield pair, measure.value(totals[:, index * width : (index + 1) * width])
+
+
+class _Resamples(Mapping[Pair, Array]):
+    """The values of many runs at resampled documents, which are computed for an arm when they are asked for, and kept
+    for the last arms alone."""
+
+    def __init__(
+        self, sums: Mapping[Pair, Array], measure: DocumentMeasure, transform: Callable[[Array], Array]
+    ) -> None:
+        self._sums, self._measure, self._transform = sums, measure, transform
+        self._pairs: dict[str, list[Pair]] = {}
+        for pair in sums:
+            self._pairs.setdefault(pair[0], []).append(pair)
+        self._of_arm = lru_cache(maxsize=_ARMS_KEPT)(self._resample)
+
+    def _resample(self, arm: str) -> dict[Pair, Array]:
+        own = {pair: self._sums[pair] for pair in self._pairs[arm]}
+        return {pair: self._transform(value) for pair, value in _resampled(own, self._measure)}
+
+    def __getitem__(self, pair: Pair) -> Array:
+        return self._of_arm(pair[0])[pair]
+
+    def __contains__(self, pair: object) -> bool:
+        return pair in self._sums
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self._sums)
+
+    def __len__(self) -> int:
+        return len(self._sums)
 
 
 def _deviations(columns: Array, measure: DocumentMeasure, ratio: bool) -> Array:

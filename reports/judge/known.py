@@ -42,17 +42,22 @@ def learned_too_little(study: Study, arms: Iterable[str]) -> dict[str, float]:
     where nothing is known of its data, or where it has not finished."""
     shares: dict[str, float] = {}
     for arm in arms:
-        of_readers = {name: _share_of(study, name) for name in _readers(study, arm)}
-        own, best = of_readers[arm], max((learned for learned in of_readers.values() if learned is not None), default=1)
-        if own is None or best >= LEAST:
+        own = _share_of(study, arm)
+        if own is None:
+            return {}
+        of_readers = (_share_of(study, name) for name in _readers(study, arm))
+        if max((learned for learned in of_readers if learned is not None), default=1) >= LEAST:
             return {}
         shares[arm] = own
     return shares
 
 
 def _share_of(study: Study, arm: str) -> float | None:
-    planned, mean = next(one for one in study.plan.arms if one.name == arm), study.mean_of(arm)
-    return None if mean is None else share(planned.references or study.plan.references, mean)
+    references = study.plan.references
+    if study.plan.references_by_data:
+        references = next(one for one in study.plan.arms if one.name == arm).references or references
+    mean = study.mean_of(arm) if references else None
+    return None if mean is None else share(references, mean)
 
 
 def _readers(study: Study, arm: str) -> list[str]:

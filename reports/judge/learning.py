@@ -7,9 +7,10 @@ it is ``LEAST`` of ``known``. A run that diverged has not learned. A run that wa
 says nothing and is to be done again.
 
 Where an arm has learned in some seeds and not in others, a comparison has two answers: how often its arms learn, by
-exact binomial intervals (Clopper and Pearson 1934) and McNemar's exact test over seeds, which both arms share; and how
-good they are in the seeds in which all of them have learned. An arm that learns in fewer than half of its seeds is
-compared as it is, over all of them: what it has learned in a few of them is not what it usually is.
+exact binomial intervals (Clopper and Pearson 1934) and McNemar's exact test over seeds, which both arms share (Fisher's
+where they do not); and how good they are in the seeds in which all of them have learned. An arm that learns in fewer
+than half of its seeds is compared as it is, over all of them: what it has learned in a few of them is not what it
+usually is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from math import comb
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.special import bdtr, betaincinv
@@ -41,12 +43,14 @@ _ACCURACY = re.compile(r"accuracy(@\d+)?$")
 class Frequency:
     """In how many of the ``seeds`` of a comparison each of its two arms has learned.
 
-    p: of McNemar's exact test, that the arms learn equally often. ``adjusted`` and ``level``: as in ``Comparison``.
+    p: of an exact ``test``, that the arms learn equally often: McNemar's where arms share seeds, else Fisher's.
+    ``adjusted`` and ``level``: as in ``Comparison``.
     """
 
     learned: Mapping[str, int]
-    seeds: int
+    seeds: Mapping[str, int]
     p: float
+    test: Literal["McNemar", "Fisher"] = "McNemar"
     adjusted: float | None = None
     level: float = LEVEL
 
@@ -57,7 +61,7 @@ class Frequency:
 
     def interval(self, arm: str) -> ConfidenceInterval:
         """Returns the 95 % interval of the share of seeds in which an arm learns."""
-        return share_interval(self.learned[arm], self.seeds)
+        return share_interval(self.learned[arm], self.seeds[arm])
 
     @classmethod
     def of(cls, learned: Mapping[str, Sequence[bool]]) -> Frequency:
@@ -65,7 +69,27 @@ class Frequency:
         one, other = learned.values()
         more, less = (sum(a and not b for a, b in zip(*pair, strict=True)) for pair in ((one, other), (other, one)))
         p = min(1.0, 2 * float(bdtr(min(more, less), more + less, 0.5))) if more + less else 1.0
-        return cls({arm: sum(seeds) for arm, seeds in learned.items()}, len(one), p)
+        return cls({arm: sum(seeds) for arm, seeds in learned.items()}, dict.fromkeys(learned, len(one)), p)
+
+    @classmethod
+    def of_independent(cls, learned: Mapping[str, Sequence[bool]]) -> Frequency:
+        """Returns the frequency of two arms that share no seeds. learned: of each, whether it has, in each seed."""
+        (one, total), (other, total_of_other) = ((sum(seeds), len(seeds)) for seeds in learned.values())
+        seeds = {arm: len(ended) for arm, ended in learned.items()}
+        return cls(
+            {arm: sum(ended) for arm, ended in learned.items()},
+            seeds,
+            fisher_p(one, total, other, total_of_other),
+            "Fisher",
+        )
+
+
+def fisher_p(one: int, total: int, other: int, total_of_other: int) -> float:
+    """Returns the p-value of Fisher's exact test that two shares are equal, of ``one`` of ``total`` and ``other`` of
+    ``total_of_other``: of all tables with these sums, those at most as probable as the observed one."""
+    both = one + other
+    ways = {n: comb(total, n) * comb(total_of_other, both - n) for n in range(both + 1)}
+    return sum(count for count in ways.values() if count <= ways[one]) / comb(total + total_of_other, both)
 
 
 def share_interval(count: int, total: int, level: float = LEVEL) -> ConfidenceInterval:

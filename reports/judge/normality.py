@@ -15,7 +15,7 @@ under normal seeds is simulated for the arms and seeds of the study, with a base
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -36,13 +36,16 @@ _DRAWS = 4000
 _ROUNDED = 1e-12
 
 
-def is_near_normal(differences: Sequence[Sequence[float]]) -> bool:
-    """Returns whether differences are shown to be near normal. differences: of each arm, one for each seed."""
+def is_near_normal(differences: Sequence[Sequence[float]], independent: bool = False) -> bool:
+    """Returns whether differences are shown to be near normal. differences: of each arm, one for each seed.
+
+    independent: they are the values of arms that have no baseline in common.
+    """
     samples = [np.asarray(one, dtype=np.float64) for one in differences if len(one) >= FEWEST]
     samples = [one for one in samples if np.ptp(one) > _ROUNDED * max(1.0, float(np.abs(one).max()))]
     if sum(len(one) - 1 for one in samples) < ENOUGH:
         return False
-    limits = _limits(tuple(sorted(map(len, samples))))
+    limits = _limits(tuple(sorted(map(len, samples))), independent)
     return bool(np.all(_statistics([one[None] for one in samples])[:, 0] <= limits))
 
 
@@ -51,23 +54,23 @@ def seeds_to_show(arms: int) -> int:
     return max(FEWEST, -(-ENOUGH // max(arms, 1)) + 1)
 
 
-def _statistics(samples: Sequence[Array]) -> Array:
+def _statistics(samples: Iterable[Array]) -> Array:
     """Returns the three statistics [3, draws] of samples, each [draws, seeds]."""
     skewness, largest = [], []
     for sample in samples:
         deviations = sample - sample.mean(axis=1, keepdims=True)
         scores = deviations / sample.std(axis=1, keepdims=True)
-        skewness.append((scores**3).mean(axis=1))
+        skewness.append((scores * scores * scores).mean(axis=1))
         largest.append(np.abs(scores).max(axis=1) / np.sqrt(sample.shape[1] - 1))
     skews = np.array(skewness)
     return np.array([(skews**2).mean(axis=0), np.abs(skews.mean(axis=0)), np.max(largest, axis=0)])
 
 
 @lru_cache(maxsize=64)
-def _limits(seeds: tuple[int, ...]) -> Array:
+def _limits(seeds: tuple[int, ...], independent: bool) -> Array:
     """Returns the values that the statistics of normal seeds exceed at the level, each. seeds: of each arm."""
     generator = np.random.default_rng(0)
-    baseline = generator.standard_normal((_DRAWS, max(seeds)))
-    samples = [generator.standard_normal((_DRAWS, count)) - baseline[:, :count] for count in seeds]
+    baseline = generator.standard_normal((_DRAWS, max(seeds))) * (not independent)
+    samples = (generator.standard_normal((_DRAWS, count)) - baseline[:, :count] for count in seeds)
     limits: Array = np.quantile(_statistics(samples), 1 - _LEVEL, axis=1)
     return limits

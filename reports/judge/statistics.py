@@ -133,16 +133,16 @@ class PairedDifference:
     def _future(self, seeds: int) -> tuple[Array, Array]:
         """Returns the mean and the variance over seeds that this many seeds may have [draws] each."""
         assert self.variances is not None
-        now, new = self.seeds, seeds - self.seeds
+        now, new, freedoms = self.seeds, seeds - self.seeds, self.variances.freedoms
         generator = np.random.default_rng(3)
-        squares = (now - 1) * self.variances.seed
-        variance = squares / generator.chisquare(now - 1, FUTURES)
+        squares = freedoms * (now - 1) * self.variances.seed
+        variance = squares / generator.chisquare(freedoms * (now - 1), FUTURES)
         deviation = np.sqrt(variance)
         true = self.difference + deviation * generator.standard_normal(FUTURES) / math.sqrt(now)
         mean = true + deviation * generator.standard_normal(FUTURES) / math.sqrt(new)
-        more = variance * generator.chisquare(new - 1, FUTURES) if new > 1 else 0.0
+        more = variance * generator.chisquare(freedoms * (new - 1), FUTURES) if new > 1 else 0.0
         total = squares + more + now * new / seeds * (self.difference - mean) ** 2
-        return (now * self.difference + new * mean) / seeds, total / (seeds - 1)
+        return (now * self.difference + new * mean) / seeds, total / (freedoms * (seeds - 2) + 1)
 
     def detectable(self, level: float = LEVEL) -> float | None:
         """Returns the smallest difference that this many seeds detect at a level with a power of 0.8."""
@@ -213,11 +213,13 @@ def estimate(
     resampled: Resampled | None = None,
     level: float = LEVEL,
     widening: float = 1.0,
+    counted: float = 0.0,
 ) -> PairedDifference:
     """Returns the mean of paired differences, one per seed, with intervals; without documents they cover seeds only.
 
-    level: that of the interval which decides verdicts. widening: what its part over seeds is multiplied by. Raises
-    ValueError where a difference is not finite.
+    level: that of the interval which decides verdicts. widening: what its part over seeds is multiplied by. counted:
+    the variance by which examples that are known as counts alone vary, which all seeds share. Raises ValueError where a
+    difference is not finite.
     """
     pairs = np.asarray(differences, dtype=np.float64)
     _require_finite(pairs, "a paired difference")
@@ -225,7 +227,7 @@ def estimate(
     mean = float(pairs.mean())
     if seeds < 2 or np.ptp(pairs) <= 1e-12 * max(1.0, float(np.abs(pairs).max())):
         return PairedDifference(mean, seeds)
-    variances = Variances.measure(pairs, resampled, widening)
+    variances = Variances.measure(pairs, resampled, widening, counted)
     over_seeds = replace(variances, widening=1.0).half_width(LEVEL, documents=False)
     return PairedDifference(
         difference=mean,
@@ -305,7 +307,8 @@ class Variances:
     """The variances of a mean difference.
 
     ``seed`` is that of a single seed, which is divided by the number of seeds; ``document`` is that of the documents,
-    which all seeds share. ``widening``: what the standard error over seeds is multiplied by.
+    which all seeds share. ``widening``: what the standard error over seeds is multiplied by. ``freedoms``: the degrees
+    of freedom of each seed beyond the first, which are more than one where two arms vary independently.
     """
 
     seeds: int
@@ -313,13 +316,20 @@ class Variances:
     document: float
     document_freedom: float
     widening: float = 1.0
+    freedoms: float = 1.0
 
     @classmethod
-    def measure(cls, pairs: Array, resampled: Resampled | None, widening: float = 1.0) -> Variances:
-        seed = float(pairs.var(ddof=1))
+    def measure(
+        cls, pairs: Array, resampled: Resampled | None, widening: float = 1.0, counted: float = 0.0
+    ) -> Variances:
+        return cls(len(pairs), float(pairs.var(ddof=1)), *cls.of_documents(resampled, counted), widening)
+
+    @staticmethod
+    def of_documents(resampled: Resampled | None, counted: float = 0.0) -> tuple[float, float]:
+        """Returns the variance between documents, with its degrees of freedom."""
         if resampled is None or (resampled.sizes > 0).sum() < 2:
-            return cls(len(pairs), seed, 0.0, math.inf, widening)
-        return cls(len(pairs), seed, resampled.variance(), resampled.freedom, widening)
+            return counted, math.inf
+        return resampled.variance(), resampled.freedom
 
     def half_width(self, level: float, documents: bool = True) -> float:
         """Returns half of the interval at a level such as 0.05; without documents, of Student's t over seeds."""
@@ -338,11 +348,12 @@ class Variances:
         It is the larger of the two half-widths of the module's docstring.
         """
         seed = self.widening**2 * variance / seeds
-        fixed = factor(seeds - 1) * np.sqrt(seed)
+        seed_freedom = self.freedoms * (seeds - 1)
+        fixed = factor(seed_freedom) * np.sqrt(seed)
         if not (documents and self.document):
             return fixed
         total = seed + self.document
-        freedom = total**2 / (seed**2 / (seeds - 1) + self.document**2 / self.document_freedom)
+        freedom = total**2 / (seed**2 / seed_freedom + self.document**2 / self.document_freedom)
         return np.maximum(factor(freedom) * np.sqrt(total), fixed)
 
     def p(self, difference: float) -> float:

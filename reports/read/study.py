@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,12 +26,17 @@ from lit_transformers.records.reference import Reference
 from lit_transformers.records.reproduction import Reproduction
 from lit_transformers.records.schema import first_fault
 from lit_transformers.records.study_folder import require_name
+from reports.read.brought_in import brought_in_notes
 from reports.read.measurements import NOTHING, Array, DocumentLosses, Measurements, read_curves, read_documents
 from reports.read.outputs import OUTPUTS, with_outputs, words_of
 
 NOT_FINITE = "is not finite"
 FROM_TABLE = "table of results"
 """The design of a study that was read from a table of values."""
+MANY_RUNS = 2000
+"""The number of runs beyond which a study is large."""
+COUNTED = "counted_examples"
+"""What records of a table measure: the number of examples of which a value is the share that is correct."""
 
 
 class ReportError(ValueError):
@@ -94,11 +100,22 @@ class Study:
         """The names of all arms of the plan."""
         return [arm.name for arm in self.plan.arms]
 
+    @cached_property
+    def _by_arm(self) -> Mapping[str, tuple[Run, ...]]:
+        runs: dict[str, list[Run]] = {}
+        for run in self.runs:
+            runs.setdefault(run.arm, []).append(run)
+        return {arm: tuple(own) for arm, own in runs.items()}
+
+    @cached_property
+    def _finished_by_arm(self) -> Mapping[str, tuple[Run, ...]]:
+        return {arm: tuple(run for run in own if run.missing is None) for arm, own in self._by_arm.items()}
+
     def of(self, arm: str) -> tuple[Run, ...]:
-        return tuple(run for run in self.runs if run.arm == arm)
+        return self._by_arm.get(arm, ())
 
     def finished(self, arm: str) -> tuple[Run, ...]:
-        return tuple(run for run in self.of(arm) if run.missing is None)
+        return self._finished_by_arm.get(arm, ())
 
     def mean_of(self, arm: str) -> float | None:
         """Returns the mean of an arm's finished runs; None where none has finished."""
@@ -109,6 +126,11 @@ class Study:
     def knows_configs(self) -> bool:
         """Whether runs say by their configs how they were trained, which those of a table of results do not."""
         return self.plan.design != FROM_TABLE
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it has so many runs that a page shows each of them in few characters, and figures a part of them."""
+        return len(self.runs) > MANY_RUNS
 
     @property
     def floor(self) -> Reference | None:
@@ -158,7 +180,9 @@ def load_study(runs: Path, study: str, plan: Plan | None = None) -> Study:
     runs_by_key = {key: read_run(runs / key, notes) for key in plan.by_key()}
     runs_by_key |= {key: RunData(read_record(runs / key / RECORD, notes)) for key in plan.retention_runs()}
     rates = read_rates(runs, plan, notes)
-    return replace(assemble(plan, runs_by_key, notes), floors=floors, context=context, rates=rates)
+    whole = assemble(plan, runs_by_key, notes)
+    origins = brought_in_notes((run.arm, run.seed, run.record) for run in whole.runs)
+    return replace(whole, notes=(*whole.notes, *origins), floors=floors, context=context, rates=rates)
 
 
 def assemble(plan: Plan, runs_by_key: Mapping[str, RunData], notes: Iterable[str]) -> Study:

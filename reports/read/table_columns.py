@@ -5,7 +5,6 @@ ColumnRoles that are not named are guessed by their names, and every guess is st
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +13,10 @@ from typing import Any
 from lit_transformers.config import nearest
 from lit_transformers.records.measure import Goal
 from reports.read.study import ReportError
+from reports.read.table_counts import with_shares
 from reports.read.table_rows import Cell, TableRow
 
-__all__ = ["ColumnRoles", "goal_of", "number", "resolve", "text"]
+__all__ = ["ColumnRoles", "goal_of", "resolve"]
 
 _ARM = (
     "arm",
@@ -45,7 +45,8 @@ _MORE = ("acc", "accuracy", "f1", "bleu", "rouge", "chrf", "auc", "auroc", "scor
 @dataclass(frozen=True)
 class ColumnRoles:
     """The columns of a table by what they mean. ``arm``: one, or several factors whose levels name an arm. None stands
-    for a column that the table does not have. cost: of seconds. guesses: a sentence on each guess."""
+    for a column that the table does not have. cost: of seconds. task: of data sets, each of which is judged. correct
+    and total: counts of examples, whose share is the metric. guesses: a sentence on each guess."""
 
     metric: str
     arm: tuple[str, ...] = ()
@@ -55,32 +56,10 @@ class ColumnRoles:
     step: str | None = None
     status: str | None = None
     cost: str | None = None
+    task: str | None = None
+    correct: str | None = None
+    total: str | None = None
     guesses: tuple[str, ...] = ()
-
-
-def text(cell: Cell) -> str:
-    """Returns a cell as the name of an arm or of a document."""
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return "" if cell is None else str(cell)
-
-
-def number(cell: Cell, place: str, column: str) -> float:
-    """Returns a cell as a number. Raises ReportError for a text."""
-    if isinstance(cell, str):
-        try:
-            return float(cell.replace("\N{MINUS SIGN}", "-"))
-        except ValueError:
-            raise ReportError(f"{place}: {column} is {cell!r}, which is no number; {_remedy(cell)}") from None
-    return math.nan if cell is None else float(cell)
-
-
-def _remedy(cell: str) -> str:
-    if "±" in cell or "+-" in cell:
-        return "give a row for each run in place of a mean with its deviation"
-    if "%" in cell:
-        return "write all values in one unit, without signs"
-    return "leave the cell empty where a run has no value"
 
 
 def resolve(rows: Sequence[TableRow], given: ColumnRoles) -> tuple[list[TableRow], ColumnRoles]:
@@ -93,6 +72,8 @@ def resolve(rows: Sequence[TableRow], given: ColumnRoles) -> tuple[list[TableRow
     """
     if not rows:
         raise ReportError("the table has a header and no rows; give a row for each run")
+    if given.correct is not None or given.total is not None:
+        rows = with_shares(rows, given)
     rows, given = _long(rows, _names(rows), given)
     columns = _names(rows)
     for column in (
@@ -104,6 +85,7 @@ def resolve(rows: Sequence[TableRow], given: ColumnRoles) -> tuple[list[TableRow
         given.step,
         given.status,
         given.cost,
+        given.task,
     ):
         if column is not None and column not in columns:
             raise ReportError(f"the table has no column {column!r}; {nearest(column, columns)}")
@@ -145,7 +127,9 @@ def _melted(rows: Sequence[TableRow], values: Mapping[str, str], column: str, me
 
 def _guessed(rows: Sequence[TableRow], columns: Sequence[str], given: ColumnRoles) -> ColumnRoles:
     """Returns the columns with those that were not given, by their names."""
-    free = [column for column in columns if column != given.metric and column not in given.arm]
+    free = [
+        column for column in columns if column not in (given.metric, given.task, given.correct, given.total, *given.arm)
+    ]
     guessed: dict[str, Any] = {}
     for role, names in (
         ("seed", _SEED),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from reports.read.study import ReportError
 
-__all__ = ["STANDARD_INPUT", "Cell", "TableRow", "read_rows"]
+__all__ = ["STANDARD_INPUT", "Cell", "TableRow", "as_rows", "number", "read_rows", "text"]
 
 Cell = str | int | float | bool | None
 
@@ -29,6 +30,31 @@ class TableRow(NamedTuple):
 
     place: str
     cells: Mapping[str, Cell]
+
+
+def text(cell: Cell) -> str:
+    """Returns a cell as the name of an arm or of a document."""
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return "" if cell is None else str(cell)
+
+
+def number(cell: Cell, place: str, column: str) -> float:
+    """Returns a cell as a number. Raises ReportError for a text."""
+    if isinstance(cell, str):
+        try:
+            return float(cell.replace("\N{MINUS SIGN}", "-"))
+        except ValueError:
+            raise ReportError(f"{place}: {column} is {cell!r}, which is no number; {_remedy(cell)}") from None
+    return math.nan if cell is None else float(cell)
+
+
+def _remedy(cell: str) -> str:
+    if "±" in cell or "+-" in cell:
+        return "give a row for each run in place of a mean with its deviation"
+    if "%" in cell:
+        return "write all values in one unit, without signs"
+    return "leave the cell empty where a run has no value"
 
 
 def read_rows(source: str | Path) -> list[TableRow]:
@@ -55,7 +81,7 @@ def _rows_of(text: str) -> list[TableRow]:
     if not start:
         raise ValueError("is empty; a table has a header and a row for each run")
     if start == "[":
-        return _plain_rows(json.loads(text))
+        return as_rows(json.loads(text))
     if start == "{":
         lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
         return [_plain_row(f"line {number}", _json(number, line)) for number, line in lines]
@@ -69,7 +95,8 @@ def _json(number: int, line: str) -> object:
         raise ValueError(f"line {number} is no JSON ({error.msg})") from None
 
 
-def _plain_rows(entries: Sequence[object]) -> list[TableRow]:
+def as_rows(entries: Sequence[object]) -> list[TableRow]:
+    """Returns objects as rows. Raises ValueError for one that is none."""
     return [_plain_row(f"row {number}", entry) for number, entry in enumerate(entries, 1)]
 
 
@@ -125,6 +152,6 @@ def _parquet(path: Path) -> list[TableRow]:
     if not path.is_file():
         raise ReportError(f"{path}: there is no such file")
     try:
-        return _plain_rows(parquet.read_table(path).to_pylist())
+        return as_rows(parquet.read_table(path).to_pylist())
     except pyarrow.ArrowException as error:
         raise ReportError(f"{path}: cannot be read as parquet ({str(error).splitlines()[0]})") from None

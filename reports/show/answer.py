@@ -115,7 +115,8 @@ def _main_result(findings: Findings) -> str:
     primary = findings.primary
     if not primary:
         return "No comparison is planned: there is a single arm."
-    others = [comparison for comparison in leading(findings) if comparison not in primary]
+    chosen = {one.name for one in primary}
+    others = [comparison for comparison in leading(findings) if comparison.name not in chosen]
     often = (frequency_text(findings, one) for one in primary)
     return " ".join(filter(None, [*_by_verdict(findings, primary), *often, _rest(others)]))
 
@@ -175,8 +176,10 @@ def frequency_text(findings: Findings, comparison: Comparison) -> str:
     parts = []
     for arm, count in frequency.learned.items():
         low, high = frequency.interval(arm)
-        parts.append(f"{label(arm)} learns in {count} of {frequency.seeds} seeds ({low:.0%} to {high:.0%})")
-    return f"{', '.join(parts)}: {'decided' if frequency.is_decided else 'open'} (McNemar's p = {frequency.p:.2g})."
+        share = f"{count} of {frequency.seeds[arm]} seeds ({low:.0%} to {high:.0%})"
+        parts.append(f"{label(arm)} {findings.metric.event or 'learns'} in {share}")
+    decided = "decided" if frequency.is_decided else "open"
+    return f"{', '.join(parts)}: {decided} ({frequency.test}'s p = {frequency.p:.2g})."
 
 
 def _range(comparison: Comparison) -> str:
@@ -306,7 +309,8 @@ def leading(findings: Findings) -> list[Comparison]:
         kinds = ("main effect",)
     limiting = [one for one in findings.effects if one.verdict == "differs"] if kinds == ("main effect",) else []
     rest = [*limiting, *(one for one in findings.comparisons if one.kind in kinds)]
-    return [*primary, *(one for one in rest if one not in primary)]
+    chosen = {one.name for one in primary}
+    return [*primary, *(one for one in rest if one.name not in chosen)]
 
 
 def _result_text(findings: Findings, comparison: Comparison) -> str:
@@ -326,10 +330,16 @@ def _change_with_interval(findings: Findings, comparison: Comparison) -> str:
     interval = interval_of(findings, comparison)
     certainty = f"{estimate.seeds} seed{'s' if estimate.seeds > 1 else ''}"
     certainty = f"95 % interval {interval}, {certainty}" if interval else certainty
+    if not findings.study.knows_configs and comparison.adjusted is not None:
+        certainty += f", {_p_text(comparison.adjusted)}"
     if comparison.of_all_seeds:
         mean, seeds = comparison.of_all_seeds
         certainty += f"; {_signed(findings, mean)} in all {seeds}"
     return f"{_signed(findings, estimate.difference)} {_unit(findings)} ({certainty})"
+
+
+def _p_text(p: float) -> str:
+    return "p < 0.0001" if p < 1e-4 else f"p = {p:.1g}" if p < 0.1 else f"p = {p:.2f}"
 
 
 def _capitalized_name(findings: Findings, comparison: Comparison) -> str:

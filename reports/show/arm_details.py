@@ -16,7 +16,7 @@ from reports.read.study import Run
 from reports.show.markup import Html, details, element, escape, items, name_of, pairs
 from reports.show.observed import observed
 from reports.show.sections import filled_costs
-from reports.show.tables import Cell, Column, Kind, Table, to_html
+from reports.show.tables import Cell, Column, Kind, Table, fixed, to_html
 
 _ABSENT = "not there"
 
@@ -86,7 +86,13 @@ def _changes_list(changed: list[tuple[str, str, str]]) -> Html:
 
 
 def _runs_table(findings: Findings, runs: tuple[Run, ...]) -> Iterator[Html]:
-    """Yields a table with a row for each seed: its outcome, its value and its costs."""
+    """Yields a table with a row for each seed: its outcome, its value and its costs; of a large study, a line with the
+    values."""
+    if findings.study.is_large:
+        decimals = max(3, findings.decimals)
+        values = (f"{run.seed}: {run.missing or fixed(run.value, decimals)}" for run in runs)
+        yield element("p", f"{findings.metric.title} by seed: {', '.join(values)}.")
+        return
     costs = filled_costs(runs)
     number: Kind = "number"
     columns = (

@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reports.judge.comparisons import Comparison
 from reports.judge.effects import RelativeEffect
 from reports.judge.findings import Findings
 from reports.show.charts import (
+    Point,
     cost_against_length,
     cost_against_quality,
     cost_points,
@@ -37,7 +39,7 @@ from reports.show.effects import draw_effects
 from reports.show.markup import Html
 from reports.show.matrix import accuracies
 from reports.show.sections import excludes_zero
-from reports.show.seeds import draw_seeds
+from reports.show.seeds import SEEDS_CAPTION, draw_seeds
 from reports.show.style import STYLE, VARIABLES
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("png", "svg")
+MOST_DRAWN = 100
+"""The most comparisons, or arms, that a figure shows."""
 EFFECTS, EFFECTS_TITLE = "effects", "Effects and published effects"
 EFFECTS_CAPTION = """\
 Every comparison that has a published number: ours with its 95 % interval, and the published one. Both are the change \
@@ -91,6 +95,12 @@ def _write(drawings_to_write: Iterator[Drawing], directory: Path, formats: Seque
     return captions
 
 
+def figures(findings: Findings) -> dict[str, Figure]:
+    """Returns the figures for which there are data, as their files show them, by name of the file without extension."""
+    with _style(as_text=False):
+        return {drawing.name: drawing.figure for drawing in _make_drawings(findings)}
+
+
 def drawings(findings: Findings) -> list[Drawing]:
     """Returns the figures for which there are data, styled for a page."""
     with _style(as_text=True):
@@ -133,17 +143,18 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
         )
         yield Drawing("distances", "Bits recovered against distance", caption, bits_against_distance(study, recovered))
     if comparisons := [c for c in findings.shown if c.estimate and c.estimate.interval]:
-        caption = "Paired differences with their 95 % intervals."
+        kind = "Differences" if study.plan.unpaired else "Paired differences"
+        caption = f"{kind} with their 95 % intervals."
         caption += " The band is the margin within which two are called equal." if findings.margin else ""
         if any(one.verdict == "unresolved" and excludes_zero(one) for one in comparisons):
             caption += " Verdicts allow for all comparisons, so an interval without zero may be unresolved."
-        yield Drawing("differences", "Paired differences", caption, differences(findings, comparisons))
-    if study.plan.seeds > 1 and any(run.missing is None for run in study.runs):
-        caption = (
-            "The value of each seed: a dot each, from the first seed above to the last below. The line is the mean."
-        )
-        yield Drawing("seeds", "The value of each seed", caption, draw_seeds(findings))
-    if points := cost_points(findings):
+        drawn = _largest(comparisons)
+        if len(drawn) < len(comparisons):
+            caption += f" The {len(drawn)} largest of {len(comparisons)} are drawn."
+        yield Drawing("differences", kind, caption, differences(findings, drawn))
+    if study.plan.seeds > 1 and len(study.arm_names) <= MOST_DRAWN and any(run.missing is None for run in study.runs):
+        yield Drawing("seeds", "The value of each seed", SEEDS_CAPTION, draw_seeds(findings))
+    if points := _drawn(cost_points(findings), findings):
         caption = f"Quality, with one standard deviation over seeds, with cost; {RANKED}"
         if battery := findings.battery:
             caption = f"Mean accuracy over {battery.columns} with 95 % intervals, with mean cost; {RANKED}"
@@ -154,6 +165,23 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
     if losses := load_auxiliary(study):
         caption = "Losses that are added to the objective, and to no reported number."
         yield Drawing("auxiliary_losses", "Auxiliary losses", caption, learning_curves(findings, losses))
+
+
+def _largest(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Returns the comparisons that are drawn, in their order: of many those of the largest differences."""
+    sizes = sorted((-abs(one.estimate.difference), n) for n, one in enumerate(comparisons) if one.estimate)
+    return [comparisons[n] for n in sorted(n for _, n in sizes[:MOST_DRAWN])]
+
+
+def _drawn(points_by_cost: dict[str, list[Point]], findings: Findings) -> dict[str, list[Point]]:
+    """Returns the points that are drawn: of many, the baseline and those of the best values."""
+    baseline, sign = findings.study.plan.baseline, 1 if findings.study.plan.goal == "minimize" else -1
+    return {
+        cost: points
+        if len(points) <= MOST_DRAWN
+        else sorted(points, key=lambda point: (point.arm != baseline, sign * point.value))[:MOST_DRAWN]
+        for cost, points in points_by_cost.items()
+    }
 
 
 @contextmanager

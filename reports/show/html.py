@@ -226,7 +226,7 @@ def _reproduce(study: Study) -> Iterator[Html]:
     keys = [
         (f"{study.plan.labels.alone(run.arm)}, seed {run.seed}", run.record.key)
         for run in study.runs
-        if run.record is not None
+        if run.record is not None and study.knows_configs
     ]
     if keys:
         yield details(f"Keys of the {len(keys)} runs", pairs(keys))

@@ -165,7 +165,8 @@ def _marks(findings: Findings, comparison: Comparison, scale: IntervalScale) -> 
     if estimate.interval:
         low, high = estimate.interval
         marks.append(interval_mark(at(low), at(high), f"95 % interval: {write(low)} to {write(high)}"))
-    for seed, value in seed_values(findings, comparison).items():
+    seeds = {} if findings.study.is_large else seed_values(findings, comparison)
+    for seed, value in seeds.items():
         title = element("title", f"seed {seed}: {write(value)}")
         marks.append(element("circle", title, cx=at(value), cy="50%", r="3", class_="seed"))
     return [*marks, mean_mark(at(estimate.difference), f"mean: {write(estimate.difference)}")]

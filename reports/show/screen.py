@@ -228,7 +228,8 @@ def _closing(findings: Findings) -> Iterator[str]:
     if sum(map(len, findings.notes)) <= _NOTES:
         yield from findings.notes
     else:
-        yield f"{len(findings.notes)} notes limit the comparisons: --full."
+        yield findings.notes[0]
+        yield f"{len(findings.notes) - 1} more notes limit the comparisons: --full."
 
 
 _BETTER = {"minimize": "lower", "maximize": "higher"}

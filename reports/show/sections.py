@@ -71,6 +71,7 @@ def all_tables(findings: Findings) -> tuple[Table, ...]:
     contrasts = [c for c in findings.comparisons if c.kind == "contrast"]
     effects = findings.effects
     main = sum(effect.kind == "main effect" for effect in effects)
+    kind = "Differences" if findings.study.plan.unpaired else "Paired differences"
     title = "Main effects" if main == len(effects) else "Main effects and interactions"
     effects_table = replace(differences(findings, effects, "effects", title), most=main + MOST_INTERACTIONS)
     of_rows = (ranking(findings), effects_table) if findings.battery and findings.study.plan.effects else ()
@@ -82,7 +83,7 @@ def all_tables(findings: Findings) -> tuple[Table, ...]:
         floors(findings),
         context(findings),
         *([] if of_rows else [ranking(findings)]),
-        differences(findings, contrasts, "differences", "Paired differences"),
+        differences(findings, contrasts, "differences", kind),
         frequencies(findings),
         rate_table(findings),
         rates_of_arms(findings),
@@ -351,16 +352,24 @@ def _doubts(comparisons: Sequence[Comparison], levels: Mapping[str, str]) -> Ite
             )
 
 
+_LEARNED = (
+    "A seed has learned if it comes at least a stated share of the way from what is reached without learning to the "
+    "best value; a run that diverged has not. Differences of these comparisons are of the seeds in which both arms "
+    "have learned."
+)
+_REACHED = "A run that {event} has a time; differences are of the seeds in which the runs of both arms have one."
+
+
 def frequencies(findings: Findings) -> Table:
     """Returns a table of how often arms learn, where one of a comparison learns in some seeds and not in others."""
-    label = findings.study.plan.labels.alone
+    label, test = findings.study.plan.labels.alone, "Fisher" if findings.study.plan.unpaired else "McNemar"
     columns = (
         Column("Comparison"),
         Column("Arm"),
-        Column("Learned in", "count"),
+        Column("Reached in" if findings.metric.event else "Learned in", "count"),
         Column("Seeds", "count"),
         Column("95 % interval", "interval", decimals=2),
-        Column("p (McNemar)", "p"),
+        Column(f"p ({test})", "p"),
         Column("Verdict"),
     )
     rows = []
@@ -370,14 +379,13 @@ def frequencies(findings: Findings) -> Table:
             assert frequency is not None
             low, high = frequency.interval(arm)
             verdict = Cell("differs" if frequency.is_decided else "unresolved")
-            cells = (Cell(count), Cell(frequency.seeds), Cell(low=low, high=high), Cell(frequency.p), verdict)
+            cells = (Cell(count), Cell(frequency.seeds[arm]), Cell(low=low, high=high), Cell(frequency.p), verdict)
             rows.append((Cell(one.name), Cell(label(arm)), *cells))
-    notes = (
-        "A seed has learned if it comes at least a stated share of the way from what is reached without learning to "
-        "the best value; a run that diverged has not. Differences of these comparisons are of the seeds in which both "
-        "arms have learned.",
+    event = findings.metric.event
+    notes = (_REACHED.format(event=event) if event else _LEARNED,)
+    return Table(
+        "frequencies", f"How often an arm {event}" if event else "How often arms learn", columns, tuple(rows), notes
     )
-    return Table("frequencies", "How often arms learn", columns, tuple(rows), notes)
 
 
 def further_differences(further: Findings, number: int) -> Table:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lit_transformers.records.files import RESULTS
+from lit_transformers.records.files import PUBLISHED, RESULTS
 from reports.gallery import read_entry, to_gallery_markdown
-from reports.publish import PUBLISHED, published
+from reports.publish import published
 from reports.report import PUBLIC_FORMATS, REPORT, markdown
 from reports.show.figures import EFFECTS, drawings
 from reports.show.sections import all_tables

@@ -115,9 +115,10 @@ def test_the_same_table_in_every_format_has_the_same_findings(tmp_path: Path, mo
 
 def test_every_guess_is_stated(tmp_path: Path) -> None:
     notes = of_text(tmp_path / "table.csv", CSV).notes
-    assert notes[:4] == (
+    assert notes[:5] == (
         "arm: the column arm",
         "seed: the column seed",
+        "pairing: the 4 seeds that all arms share; --unpaired if they have nothing in common",
         "goal: minimize, by the name of val_loss",
         "baseline: base, by its name",
     )
@@ -146,6 +147,12 @@ def test_a_table_that_cannot_be_judged_is_one_line(tmp_path: Path, text: str, me
         of_text(tmp_path / "table.csv", text)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_values_that_may_be_in_two_units_are_doubted(tmp_path: Path) -> None:
+    findings = of_text(tmp_path / "a.csv", "arm,seed,acc\na,0,0.81\na,1,0.82\nb,0,83.1\nb,1,0.8\n", "acc")
+    assert "One unit? acc lies between 0.8 (b) and 83.1 (b); write all values in one unit." in findings.notes
+    assert not any("One unit?" in note for note in judge_table(ROWS, "val_loss").notes)
 
 
 def test_a_name_that_does_not_say_what_is_better_is_refused() -> None:
@@ -227,6 +234,52 @@ def test_examples_are_matched_by_their_names() -> None:
     assert numbers(judge_table(mixed, "val_loss").comparisons) == numbers(expected)
     others = [*rows[:120], *(row | {"example": row["example"] + 1} for row in rows[120:])]
     assert judge_table(others, "val_loss").comparisons[0].documents == 0
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet"])
+def test_a_large_table_has_the_findings_of_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            **row,
+            "question": f"q {item}",
+            "source": item // 3,
+            "val_loss": row["val_loss"] + noise * (item - 20),
+            "seconds": 5.5,
+        }
+        for row in ROWS
+        for noise in ({"base": 0.1, "new": -0.1, "alike": 0.0}[str(row["arm"])],)
+        for item in rng.permutation(40)
+    ]
+    rows[170]["val_loss"] = None
+    frame, path = pd.DataFrame(rows), tmp_path / f"table{ending}"
+    if ending == ".parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False, sep="," if ending == ".csv" else "\t")
+    expected = judge_table(path, "val_loss", example="question")
+    monkeypatch.setattr("reports.read.table_large.LARGE", 0)
+    monkeypatch.setattr("reports.read.table_large._BATCH", 64)
+    monkeypatch.setattr("reports.read.table_large._BLOCK", 1024)
+    monkeypatch.setattr("reports.judge.evidence._MOST_AT_ONCE", 3)
+    monkeypatch.setattr("reports.judged_table.read_rows", lambda path: pytest.fail("read by rows"))
+    large = judge_table(path, "val_loss", example="question")
+    assert [(run.arm, run.seed, run.missing) for run in large.study.runs] == [
+        (run.arm, run.seed, run.missing) for run in expected.study.runs
+    ]
+    assert [one.documents for one in large.comparisons] == [one.documents for one in expected.comparisons]
+    for one, other in zip(large.comparisons, expected.comparisons, strict=True):
+        assert one.verdict == other.verdict
+        assert one.estimate is not None
+        assert other.estimate is not None
+        assert one.estimate.interval == pytest.approx(other.estimate.interval)
+    assert large.notes == expected.notes
+    twice = pd.concat([frame, frame[:1]])
+    twice.to_csv(tmp_path / "twice.csv", index=False)
+    with pytest.raises(ReportError, match=r"base, seed 0: the run has example q \d+ twice"):
+        judge_table(tmp_path / "twice.csv", "val_loss", example="question")
 
 
 def test_examples_of_one_cluster_are_resampled_together() -> None:

@@ -108,7 +108,7 @@ def test_enough_near_normal_seeds_have_the_interval_of_student() -> None:
 def test_an_arm_that_learns_in_some_seeds_has_two_answers() -> None:
     learned: list[Outcome] = [0.31, 0.30, 0.32, 0.31, 0.29, 0.30]
     one = judged({"a": [0.10, 0.11, 0.10, 0.09, 0.10, 0.11], "b": [*learned[:4], 2.9, 2.95]}, KNOWN)
-    assert one.frequency and one.frequency.learned == {"b": 4, "a": 6} and one.frequency.seeds == 6
+    assert one.frequency and one.frequency.learned == {"b": 4, "a": 6} and one.frequency.seeds == {"b": 6, "a": 6}
     assert one.frequency.p == pytest.approx(0.5) and not one.frequency.is_decided
     assert one.frequency.interval("b") == pytest.approx(stats.binomtest(4, 6).proportion_ci())
     assert one.estimate and one.estimate.seeds == 4 and one.estimate.difference == pytest.approx(0.21)

@@ -1,0 +1,1 @@
+"""Runs as experiment trackers keep them, read into the rows of a table."""
