@@ -11210,7 +11210,6 @@ FAULTS = (
             "test_options_become_parameters_and_the_help_names_the_seed_and_further_options",
         ),
     ),
-    ),
     Fault(
         "trackers",
         "runs that crashed count as finished",
