@@ -23,11 +23,12 @@ _HEIGHT = 0.18
 
 
 def seed_table(findings: Findings) -> Table:
-    """Returns a table of the value of each seed of each arm, or of why it has none; empty where an arm has one seed."""
+    """Returns a table of the value of each seed of each arm, or of why it has none; empty where arms have one seed
+    each, and of a large study, whose page has them beside its arms."""
     study = findings.study
     columns = (Column(study.plan.labels.heading("Arm")), Column("Seed: value"))
     rows = []
-    for arm in study.arm_names if study.plan.seeds > 1 else ():
+    for arm in study.arm_names if study.plan.seeds > 1 and not study.is_large else ():
         runs = study.of(arm)
         values = ", ".join(f"{run.seed}: {_value(findings, run)}" for run in runs[:MOST])
         more = f", and {len(runs) - MOST} more in results.jsonl" if len(runs) > MOST else ""
