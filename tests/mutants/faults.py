@@ -3724,8 +3724,8 @@ REPORT_FAULTS = (
         "reports",
         "the picture of a page draws no seeds",
         "reports/show/picture.py",
-        "{} if findings.study.is_large else seed_values(findings, comparison)",
-        "dict[int, float]()",
+        "for seed, value in seeds.items():",
+        "for seed, value in dict[int, float]().items():",
         ("tests/reports/test_page_in_chromium.py::test_the_first_screen_has_the_verdicts",),
     ),
     Fault(

@@ -22,6 +22,7 @@ from study_on_disk import (
 
 from lit_transformers.scores import ENTITY_COLUMNS
 from reports.judge.comparisons import Comparison, compare
+from reports.judge.evidence import Evidence
 from reports.judge.measures import measure_of
 from reports.judge.normality import WIDENING
 from reports.judge.statistics import holm
@@ -133,6 +134,7 @@ def test_only_seeds_that_both_arms_finished_are_paired(tmp_path: Path) -> None:
     (tmp_path / key_of(OFF, 0) / "record.json").unlink()
     estimate = compare_arms(tmp_path)[0][OFF_AGAINST_ON].estimate
     assert estimate is not None and estimate.seeds == 2
+    assert Evidence({("a", 0): 1.0, ("a", 1): 1.0, ("b", 1): 1.0}).seeds(["a", "b"]) == [1]
 
 
 def test_an_arm_that_failed_leaves_its_reason_in_the_comparison(tmp_path: Path) -> None:
