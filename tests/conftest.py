@@ -27,6 +27,7 @@ for folder in (str(TESTS.parent), str(TESTS)):
 os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
 import numerics
 import sitecustomize  # noqa: F401
+from services.wandb_api import KEY, Recorded, wandb_api
 from warm_python import warm_python
 
 from lit_transformers import plugins, trust
@@ -84,6 +85,20 @@ def python() -> Iterator[Path]:
     """A ``python`` whose processes, and what they start with it, have imported torch and Lightning."""
     with warm_python() as folder:
         yield folder / "python"
+
+
+@pytest.fixture
+def wandb_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
+    """A stand-in of W&B that records what is sent; wandb is logged in to it, here and in processes that tests start."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    with wandb_api(tmp_path / "wandb_api") as recorded:
+        for name, value in (("HOME", str(tmp_path)), ("WANDB_BASE_URL", recorded.address), ("WANDB_API_KEY", KEY)):
+            monkeypatch.setenv(name, value)
+        yield recorded
+        import wandb
+
+        wandb.teardown()
 
 
 @pytest.fixture(autouse=True)
