@@ -52,6 +52,7 @@ Searching = Annotated[
 Mode = Annotated[
     WandbMode, typer.Option("--wandb", help="Whether the run is sent at once, which is checked before it begins.")
 ]
+Winners = Annotated[bool, typer.Option("--tuned", help="Show the winners of the search of python -m ablations tune.")]
 
 
 def wandb(
@@ -148,35 +149,22 @@ def agent(
 
 def dashboard(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
-    device: Device = None, project: Project = None, entity: Entity = None,
+    device: Device = None, project: Project = None, entity: Entity = None, tuned: Winners = False,
 ) -> None:  # fmt: skip
-    """Build a W&B workspace and report of the study, where there is a network and a key; else say how, and leave both
-    as a file. Exits with 1 where there is a key and W&B cannot be reached."""
-    from sweeps.wandb.connection import has_key
-    from sweeps.wandb.dashboard import build, define, write_definition
+    """Show the study on W&B: its answer as a run, a workspace and a report. Without a key, leave them as files.
+
+    The answer has verdicts, paired differences, seeds, floors and costs as tables, and the figures of the report. It
+    is not sent twice: a new answer replaces the old one. Exits with 1 where there is a key and W&B cannot be reached.
+    """
+    from ablations.dashboard import build_dashboard, winners_plan
 
     target = wandb_target("online", project, entity)
     request = request_of(scale, changes, seeds, device)
     planned = plan_for(study, runs, request)
-    arms = [arm.name for arm in planned.plan.arms]
-    definition = define(target.project, planned.folder, planned.plan.question, planned.metric, arms)
-    path = write_definition(_wandb_folder(runs, planned), definition)
-    out.print(f"definition: {path}", markup=False, highlight=False, soft_wrap=True)
-    reason = None
-    if has_key():
-        reason = build(definition, target.entity, lambda line: out.print(line, markup=False, soft_wrap=True))
-        if reason is None:
-            return
-        out.print(f"W&B cannot be reached: {reason}", markup=False, highlight=False, soft_wrap=True)
-    else:
-        out.print("no key for W&B was found; log in with: wandb login", highlight=False)
-    for line in (
-        "where there is a network:",
-        f"wandb sync {runs}/*/wandb/offline-run-*",
-        as_typed(["python", "-m", "ablations", "dashboard", study, *request.arguments(), *_target_words(target)], runs),
-    ):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
-    if reason is not None:
+    plan = winners_plan(runs, planned.plan) if tuned else planned.plan
+    again = ["python", "-m", "ablations", "dashboard", study, *request.arguments(), *(["--tuned"] if tuned else [])]
+    again += _target_words(target)
+    if not build_dashboard(plan, catalog.find(study), runs, target, as_typed(again, runs)):
         raise typer.Exit(1)
 
 

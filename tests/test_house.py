@@ -498,6 +498,7 @@ PRIVATE = {
     },
     "sweeps.launchers.slurm": {"submitit.SlurmExecutor._valid_parameters"},
     "sweeps.ledger.storage": {"trial._trial_id"},
+    "sweeps.wandb.dashboard": {"view._to_model"},
 }
 """The members of libraries that are used without being public, which ``tests/test_private_members.py`` tests."""
 PUBLIC = {"_exit", "_replace", "_asdict", "_fields"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from pathlib import Path
 
 import optuna
 import pytest
@@ -22,6 +23,7 @@ from lit_transformers import onednn
 from lit_transformers.attention import flash, kernels
 from sweeps.launchers.slurm import parameter_names
 from sweeps.ledger.storage import trial_id
+from sweeps.wandb.dashboard import ShownAnswer, define, write_views
 
 
 @contextmanager
@@ -41,6 +43,14 @@ def test_the_id_of_a_trial_is_that_of_its_storage() -> None:
         trials = storage.get_all_trials(studies[1])
         assert [trial.number for trial in trials] == [0, 1]
         assert [trial_id(trial) for trial in trials] == created[1:]
+
+
+def test_workspaces_and_reports_of_wandb_are_written_as_they_are_saved(tmp_path: Path) -> None:
+    pytest.importorskip("wandb_workspaces", reason="wandb-workspaces is not installed")
+    with installed("wandb-workspaces", "sweeps.wandb.dashboard.write_views"):
+        definition = define("project", "study", "Does it help?", "val/bpb", ["on", "off"], ShownAnswer(["Better."]))
+        for path in write_views(tmp_path, definition):
+            assert "Better." in path.read_text(encoding="utf-8")
 
 
 def test_the_parameters_of_a_job_are_known_without_slurm() -> None:

@@ -40,7 +40,15 @@ from lit_transformers.wandb_target import PROJECT, TAG_LETTERS, WandbMode, Wandb
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["TrainingSender", "UpdateSender", "WandbConfig", "WandbRun", "open_wandb_run", "upload_finished_run"]
+__all__ = [
+    "TrainingSender",
+    "UpdateSender",
+    "WandbConfig",
+    "WandbRun",
+    "open_wandb_run",
+    "private_settings",
+    "upload_finished_run",
+]
 
 CONNECT_SECONDS = 15.0
 """Seconds that an online run waits for the network before it goes offline."""
@@ -257,11 +265,12 @@ def _open(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbRu
         return None
 
 
-def _start(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbRun:
+def private_settings() -> wandb.Settings:
+    """Returns settings by which what is measured and how is sent; no code, no output, no name of a person, a machine or
+    a folder."""
     import wandb
 
-    # What is measured and how is sent; no code, no output, no name of a person, a machine or a folder.
-    settings = wandb.Settings(
+    return wandb.Settings(
         silent=True,
         console="off",
         disable_git=True,
@@ -278,6 +287,11 @@ def _start(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbR
         x_save_requirements=False,
         init_timeout=CONNECT_SECONDS,
     )
+
+
+def _start(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbRun:
+    import wandb
+
     tags = (wandb_config.study, wandb_config.arm, *wandb_config.tags)
     run = wandb.init(
         project=wandb_config.project,
@@ -297,7 +311,7 @@ def _start(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbR
         },
         resume="allow" if wandb_config.mode == "online" else None,
         reinit="create_new",
-        settings=settings,
+        settings=private_settings(),
     )
     return WandbRun(run, directory)
 

@@ -70,6 +70,11 @@ def draw_figures(findings: Findings, directory: Path, formats: Sequence[str] = F
     return _write(_make_drawings(findings), directory, formats)
 
 
+def captions_of(findings: Findings) -> dict[str, str]:
+    """Returns the captions of the figures that ``draw_figures`` writes, by name of the file without extension."""
+    return {drawing.name: drawing.caption for drawing in drawings(findings)}
+
+
 def draw_gallery_figures(effects: Sequence[RelativeEffect], directory: Path, formats: Sequence[str]) -> dict[str, str]:
     """Writes the figure of the effects of all studies, if there are any; else as ``draw_figures``."""
     return _write(_make_gallery_drawings(effects), directory, formats)

@@ -1,25 +1,57 @@
-"""A study's workspace and report on W&B, which are defined as plain data and built where there is a network."""
+"""A study's workspace and report on W&B: defined as plain data, made by W&B's own classes, written as files, and built
+where there is a network."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lit_transformers.config import Plain
-from lit_transformers.printing.error_lines import first_line
-from lit_transformers.records.files import write_json
+from lit_transformers.config import ConfigError, Plain
+from lit_transformers.records.files import write_json, write_text
+from lit_transformers.wandb_target import WandbTarget
+from sweeps.wandb.answer import JOB_TYPE, PICTURES, TABLES
+from sweeps.wandb.sent import SentViews, place_of, read_sent, write_sent
 
-__all__ = ["build", "define", "make_report", "make_workspace", "write_definition"]
+__all__ = [
+    "ShownAnswer",
+    "build",
+    "define",
+    "make_report",
+    "make_workspace",
+    "require_workspaces",
+    "write_definition",
+    "write_views",
+]
 
 UPDATES = ("train/learning_rate", "train/gradient_norm", "train/tokens_per_second", "train/peak_memory_bytes")
 """What runs send of their updates (``wandb_logging``)."""
 
 
-def define(project: str, study: str, question: str, metric: str, arms: Sequence[str]) -> dict[str, Plain]:
-    """Defines the panels: learning curves by arm over steps and over tokens, updates over tokens, the metric, and the
-    cost of runs."""
+class ShownAnswer(NamedTuple):
+    """What a dashboard shows of the answer of a study.
+
+    first: paragraphs of Markdown that answer the question, or say that the answer is pending. further: the rest of the
+    report, likewise. tables and pictures: the names of those that the run of the answer holds.
+    """
+
+    first: Sequence[str]
+    further: Sequence[str] = ()
+    tables: Sequence[str] = ()
+    pictures: Sequence[str] = ()
+
+
+def define(
+    project: str, study: str, question: str, metric: str, arms: Sequence[str], answer: ShownAnswer
+) -> dict[str, Plain]:
+    """Defines the panels: the answer's pictures and tables, learning curves by arm over steps and over tokens, the
+    metric, the cost of runs, and updates over tokens."""
+    answers: list[Plain] = [{"kind": "markdown", "text": "\n\n".join(answer.first)}]
+    answers += (
+        [{"kind": "media", "keys": [f"{PICTURES}/{name}" for name in answer.pictures]}] if answer.pictures else []
+    )
+    answers += [{"kind": "table", "name": f"{TABLES}/{name}"} for name in answer.tables]
     curves = [
         {"kind": "line", "x": "Step", "y": [metric]},
         {"kind": "line", "x": "tokens", "y": [metric]},
@@ -38,7 +70,9 @@ def define(project: str, study: str, question: str, metric: str, arms: Sequence[
         "question": question,
         "arms": list(arms),
         "group_by": "job_type",
+        "answer": {"first": [*answer.first], "further": [*answer.further]},
         "sections": [
+            {"name": "answer", "panels": answers},
             {"name": "learning curves", "panels": curves},
             {"name": "where they end", "panels": final_values},
             {"name": "updates", "panels": updates},
@@ -53,16 +87,58 @@ def write_definition(folder: Path, definition: dict[str, Plain]) -> Path:
     return path
 
 
-def build(definition: dict[str, Plain], entity: str | None, say: Callable[[str], None]) -> str | None:
-    """Creates workspace and report on W&B and prints their addresses. Returns the reason where that fails, or None."""
+def require_workspaces() -> None:
+    """Raises ConfigError where the library of W&B's workspaces and reports is not installed."""
     try:
-        workspace = make_workspace(definition, entity).save()
-        say(f"workspace: {workspace.url}")
-        report = make_report(definition, entity).save()
-        say(f"report: {report.url}")
-    except Exception as error:  # any error of the network: the definition is on disk
-        return first_line(error)
-    return None
+        importlib.import_module("wandb_workspaces")
+    except ImportError:
+        raise ConfigError('needs wandb-workspaces: pip install "lit-transformers[dashboard]"', "dashboard") from None
+
+
+def write_views(folder: Path, definition: dict[str, Plain]) -> tuple[Path, Path]:
+    """Writes workspace and report as W&B's own classes write them, which needs no network, and returns both paths."""
+    paths = folder / "workspace.json", folder / "report.json"
+    for path, view in zip(paths, (make_workspace(definition, None), make_report(definition, None)), strict=True):
+        write_text(path, _model_of(view).model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n")
+    return paths
+
+
+def _model_of(view: Any) -> Any:
+    """Returns what W&B saves of a workspace or a report: the only form in which it can be written to a file."""
+    return view._to_model()
+
+
+def build(definition: dict[str, Plain], target: WandbTarget, folder: Path, say: Callable[[str], None]) -> None:
+    """Creates workspace and report on W&B, or updates those that were created from this folder of a study, and prints
+    their addresses. Raises what wandb raises where they cannot be saved."""
+    import wandb
+
+    place, before = place_of(target), read_sent(folder)
+    sent = before.get(place, SentViews())
+    owner = target.entity or wandb.Api().default_entity
+    workspace = make_workspace(definition, owner)
+    if sent.workspace:
+        workspace = _updated_workspace(sent.workspace, workspace)
+    workspace = workspace.save()
+    say(f"workspace: {workspace.url}")
+    write_sent(folder, before | {place: sent._replace(workspace=workspace.url)})
+    report = make_report(definition, owner)
+    report.id = sent.report
+    report = report.save()
+    say(f"report: {report.url}")
+    write_sent(folder, before | {place: sent._replace(workspace=workspace.url, report=report.id)})
+
+
+def _updated_workspace(address: str, made: Any) -> Any:
+    """Returns the workspace at an address with the content of another one, or that one where it was deleted."""
+    import wandb_workspaces.workspaces as workspaces
+
+    try:
+        workspace = workspaces.Workspace.from_url(address)
+    except ValueError:
+        return made
+    workspace.name, workspace.sections, workspace.runset_settings = made.name, made.sections, made.runset_settings
+    return workspace
 
 
 def make_workspace(definition: dict[str, Plain], entity: str | None) -> Any:
@@ -78,7 +154,7 @@ def make_workspace(definition: dict[str, Plain], entity: str | None) -> Any:
         for section in definition["sections"]
     ]
     runs = workspaces.RunsetSettings(
-        filters=[workspaces.Metric("Group") == definition["study"]],
+        filters=f"Metric('Group') == {definition['study']!r}",
         groupby=[workspaces.Metric("JobType")],
     )
     return workspaces.Workspace(
@@ -88,16 +164,25 @@ def make_workspace(definition: dict[str, Plain], entity: str | None) -> Any:
 
 
 def make_report(definition: dict[str, Plain], entity: str | None) -> Any:
-    """Returns the report: the question, and the same panels over the study's runs."""
+    """Returns the report: the question, the answer, the panels over the study's runs, and the tables of the report."""
     reports = _reports_module()
-    runs = reports.Runset(
-        entity=entity or "", project=definition["project"], name=definition["study"],
-        filters=f"Metric('Group') == {definition['study']!r}", groupby=["JobType"],
-    )  # fmt: skip
-    blocks: list[Any] = [reports.P(definition["question"]), reports.P(f"Arms: {'; '.join(definition['arms'])}.")]
+
+    def runset(of: str, group_by: Sequence[str]) -> Any:
+        return reports.Runset(
+            entity=entity or "", project=definition["project"], name=definition["study"],
+            filters=f"Metric('Group') == {definition['study']!r} and Metric('JobType') {of} {JOB_TYPE!r}",
+            groupby=[*group_by],
+        )  # fmt: skip
+
+    answer = definition["answer"]
+    blocks: list[Any] = [reports.MarkdownBlock(text=text) for text in answer["first"]]
     for section in definition["sections"]:
-        panels = [_panel(reports, panel) for panel in section["panels"]]
-        blocks += [reports.H2(section["name"]), reports.PanelGrid(runsets=[runs], panels=panels)]
+        is_answer = section["name"] == "answer"
+        panels = [_panel(reports, panel) for panel in section["panels"] if panel["kind"] != "markdown"]
+        runs = runset("==", []) if is_answer else runset("!=", ["JobType"])
+        if panels:
+            blocks += [reports.H2(section["name"]), reports.PanelGrid(runsets=[runs], panels=panels)]
+    blocks += [reports.MarkdownBlock(text=text) for text in answer["further"]]
     return reports.Report(
         project=definition["project"], entity=entity or "", title=definition["title"],
         description=definition["question"], blocks=blocks,
@@ -113,6 +198,12 @@ def _panel(reports: Any, panel: dict[str, Plain]) -> Any:
     match panel["kind"]:
         case "line":
             return reports.LinePlot(x=panel["x"], y=panel["y"])
+        case "markdown":
+            return reports.MarkdownPanel(markdown=panel["text"])
+        case "media":
+            return reports.MediaBrowser(media_keys=panel["keys"], num_columns=1)
+        case "table":
+            return reports.WeavePanelSummaryTable(table_name=panel["name"])
         case "bar":
             return reports.BarPlot(metrics=panel["metrics"])
         case _:

@@ -55,6 +55,7 @@ SENT = "tests/lit_transformers/test_wandb_logging.py::test_a_run_that_was_"
 RECORDED = "tests/sweeps/test_recorded_trials.py::test_"
 CONNECTION = "tests/sweeps/test_wandb_connection.py::test_"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
+DASHBOARD = "tests/ablations/test_dashboard.py::test_"
 DEFORMER = "tests/contracts/test_deformer.py::test_"
 UNPADDED = "tests/contracts/test_unpadded.py::test_"
 PROGRAMS = "tests/lit_transformers/test_programs.py::test_"
@@ -10884,9 +10885,41 @@ FAULTS = (
         "wandb",
         "a dashboard that was not built is a success",
         "ablations/wandb_command.py",
-        "    if reason is not None:\n        raise typer.Exit(1)\n",
+        "again, runs)):\n        raise typer.Exit(1)\n",
+        "again, runs)):\n        pass\n",
+        (f"{DASHBOARD}a_dashboard_that_cannot_be_built_with_a_key_is_a_failure",),
+    ),
+    Fault(
+        "wandb",
+        "an answer is sent again though it has not changed",
+        "sweeps/wandb/answer.py",
+        "if was_sent or (",
+        "if (",
+        (f"{DASHBOARD}an_answer_is_sent_once_and_a_new_one_replaces_it",),
+    ),
+    Fault(
+        "wandb",
+        "a new answer is another report",
+        "sweeps/wandb/dashboard.py",
+        "    report.id = sent.report\n",
         "",
-        ("tests/sweeps/test_agent.py::test_a_dashboard_that_cannot_be_built_with_a_key_is_a_failure",),
+        (f"{DASHBOARD}an_answer_is_sent_once_and_a_new_one_replaces_it",),
+    ),
+    Fault(
+        "wandb",
+        "winners of a search are shown as an ordinary study",
+        "ablations/dashboard.py",
+        "    if not plan.tuning:\n        return []\n",
+        "    if plan:\n        return []\n",
+        (f"{DASHBOARD}winners_of_a_search_are_named_so",),
+    ),
+    Fault(
+        "wandb",
+        "an interval on W&B has its ends exchanged",
+        "reports/show/rows.py",
+        'yield f"{heading}, low", [cell.low for cell in cells]',
+        'yield f"{heading}, low", [cell.high for cell in cells]',
+        (f"{DASHBOARD}a_plain_table_holds_the_numbers_of_the_report",),
     ),
     Fault(
         "table",

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-import wandb
 import yaml
 from forked import Forked
 from standin.chains import alone, chain, chained, finishes
@@ -20,15 +18,13 @@ from standin.tuned import RunConfig
 from torch.distributed.distributed_c10d import PrefixStore
 from wandb.sdk.lib.wbauth import write_netrc_auth
 
-from ablations import wandb_command
+import wandb
 from lit_transformers.config import ConfigError
-from lit_transformers.runs import wandb_logging
 from lit_transformers.runs.wandb_logging import WandbConfig
 from lit_transformers.space import Choice, Interval, searched
 from sweeps.wandb import agent
 from sweeps.wandb.agent import FILE, parameters
 from sweeps.wandb.connection import has_key
-from sweeps.wandb.dashboard import define, make_report, make_workspace
 from sweeps.wandb.sweep import agent_command, file_name, grid, search, write_sweep
 
 METRIC = {"name": "val/bpb", "goal": "minimize"}
@@ -123,29 +119,6 @@ def test_a_key_is_looked_up_as_wandb_itself_does(tmp_path: Path, monkeypatch: py
     assert not has_key()
     write_netrc_auth(host=wandb.setup().settings.base_url, api_key="0" * 40)
     assert has_key()
-
-
-def test_a_dashboard_that_cannot_be_built_with_a_key_is_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sweeps.wandb.connection.has_key", lambda: True)
-    monkeypatch.setattr("sweeps.wandb.dashboard.build", lambda *_: "no route to host")
-    with pytest.raises(typer.Exit) as ended:
-        wandb_command.dashboard("xl_recurrence", tmp_path)
-    assert ended.value.exit_code == 1
-    assert "W&B cannot be reached: no route to host" in capsys.readouterr().out
-
-
-def test_a_dashboard_is_what_wandbs_own_classes_accept() -> None:
-    pytest.importorskip("wandb_workspaces", reason="wandb-workspaces is not installed")
-    definition = define("project", "study", "Does it help?", "val/bpb", ["a=on", "a=off"])
-    assert json.loads(json.dumps(definition)) == definition
-    workspace, report = make_workspace(definition, "team"), make_report(definition, "team")
-    assert [section.name for section in workspace.sections] == ["learning curves", "where they end", "updates"]
-    sent = [panel.y[0] for panel in workspace.sections[2].panels]
-    assert [getattr(name, "name", name) for name in sent] == [*wandb_logging.UPDATES, wandb_logging.MEMORY]
-    assert workspace.sections[0].panels[0].y[0] == "val/bpb" or "val/bpb" in str(workspace.sections[0].panels[0].y)
-    assert "Does it help?" in str(report.blocks) and report.title == "study"
 
 
 STUDY = """
