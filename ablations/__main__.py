@@ -15,6 +15,7 @@ from ablations import catalog
 from ablations.config_command import config
 from ablations.launchers import LauncherName, remote_launcher, require_fitting
 from ablations.options import (
+    Artifacts,
     Device,
     Entity,
     MaxHours,
@@ -26,6 +27,7 @@ from ablations.options import (
     Seeds,
     Set,
     Study,
+    SystemMetrics,
     Tags,
     Threads,
     TimeLimit,
@@ -243,6 +245,7 @@ def run(
     memory_limit: MemoryLimit = None, memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False,
     until: Until = None, max_hours: MaxHours = None, callbacks: Callbacks = None, loggers: Loggers = None,
     full: Full = False, project: Project = None, entity: Entity = None, tags: Tags = None,
+    artifacts: Artifacts = False, system_metrics: SystemMetrics = False,
 ) -> None:  # fmt: skip
     """Train every arm and report. Finished runs are reused. Stop at any time: the same command resumes."""
     of_this_machine = {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run}
@@ -251,7 +254,8 @@ def run(
     limits = limits_of(time_limit, memory_limit, memory_per_run)
     changes = [*(changes or ()), *([f"training.devices={devices}"] if devices else ())]
     changes, chosen = [*changes, *callback_assignments(callbacks or ())], chosen_loggers(loggers, wandb)
-    target = wandb_target(chosen.wandb, project, entity, tags)
+    file = catalog.find(study) if artifacts else None
+    target = wandb_target(chosen.wandb, project, entity, tags, file, system_metrics)
     request = request_of(scale, changes, seeds, device)
     whole = whole_plan_for(study, runs, request, in_server=launcher == "local")
     remote = remote_launcher(launcher, slurm or ray or (), storage, (study, runs, request))

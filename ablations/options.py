@@ -114,6 +114,13 @@ Tags = Annotated[
     str | None,
     typer.Option("--tags", metavar="A,B", help="Tags of every run on W&B.", show_default="WANDB_TAGS"),
 ]
+Artifacts = Annotated[
+    bool,
+    typer.Option("--artifacts", help="Send study file, checkpoints and outputs to W&B as artifacts with lineage."),
+]
+SystemMetrics = Annotated[
+    bool, typer.Option("--system-metrics", help="Send the load of processors, memory and devices to W&B.")
+]
 WithMixer = Annotated[
     bool,
     typer.Option("--with-mixer-space", help="Also search the knobs of an arm's mixer: windows, ranks, blocks."),

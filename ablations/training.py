@@ -93,7 +93,7 @@ class LaunchSettings:
             planned.metric,
             self.retry_failed,
             planned.study,
-            self.wandb,
+            self.wandb._replace(metric=planned.metric, goal=planned.plan.goal),
             planned.folder,
             self.limits.seconds,
             self.limits.memory,

@@ -12,6 +12,7 @@ import typer
 from ablations import catalog
 from ablations.options import (
     TRIALS,
+    Artifacts,
     Device,
     Entity,
     Project,
@@ -21,6 +22,7 @@ from ablations.options import (
     Set,
     Space,
     Study,
+    SystemMetrics,
     Tags,
     WithMixer,
     out,
@@ -115,7 +117,8 @@ def wandb(
 def agent(
     context: typer.Context, study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None,
     seeds: Seeds = None, device: Device = None, searching: Searching = False, mode: Mode = "online",
-    project: Project = None, entity: Entity = None, tags: Tags = None, allowed: AllowedModules = None,
+    project: Project = None, entity: Entity = None, tags: Tags = None, artifacts: Artifacts = False,
+    system_metrics: SystemMetrics = False, allowed: AllowedModules = None,
 ) -> None:  # fmt: skip
     """Do the run that a W&B sweep asks for, by --arm=NAME, --seed=N and --path=value as its agent gives them.
 
@@ -129,7 +132,8 @@ def agent(
     from sweeps.wandb.connection import require_connection
 
     limit_threads()
-    target = wandb_target(mode, project, entity, tags)
+    file = catalog.find(study) if artifacts else None
+    target = wandb_target(mode, project, entity, tags, file, system_metrics)
     if is_first_rank():
         require_connection(target)
     values = parameters(context.args)
@@ -137,6 +141,7 @@ def agent(
         study, request_of(scale, changes, seeds, device), dict(values), runs, searching=searching
     )
     group = search_group(planned.folder) if searching else planned.folder
+    target = target._replace(metric=planned.metric, goal=planned.plan.goal)
     record = carry_out(config, planned.runner, runs, WandbConfig.at(target, group, arm.name, arm.levels))
     records = {record.key: record}
     _print_outcome(record, describe(values))

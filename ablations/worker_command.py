@@ -8,7 +8,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ablations import catalog
 from ablations.options import (
+    Artifacts,
     Device,
     Entity,
     MemoryLimit,
@@ -19,6 +21,7 @@ from ablations.options import (
     Seeds,
     Set,
     Study,
+    SystemMetrics,
     Tags,
     Threads,
     TimeLimit,
@@ -42,10 +45,12 @@ def worker(
     device: Device = None, workers: Workers = None, threads: Threads = None, retry_failed: Retry = False,
     wandb: Wandb = "disabled", storage: Storage = None, time_limit: TimeLimit = None, memory_limit: MemoryLimit = None,
     memory_per_run: MemoryPerRun = None, project: Project = None, entity: Entity = None, tags: Tags = None,
+    artifacts: Artifacts = False, system_metrics: SystemMetrics = False,
 ) -> None:  # fmt: skip
     """Join a study: do runs that wait, take over those of workers that die, and leave when all are over."""
     start, limits = time.monotonic(), limits_of(time_limit, memory_limit, memory_per_run)
-    target = wandb_target(wandb, project, entity, tags)
+    file = catalog.find(study) if artifacts else None
+    target = wandb_target(wandb, project, entity, tags, file, system_metrics)
     settings = LaunchSettings(workers, threads, limits, retry_failed, target, storage=storage)
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device), in_server=True)
     rows = survey_to_train(planned, runs, settings)

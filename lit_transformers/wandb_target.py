@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from lit_transformers.config import ConfigError
+from lit_transformers.records.measure import Goal
 
 __all__ = ["NO_TARGET", "PROJECT", "TAG_LETTERS", "WandbMode", "WandbTarget", "wandb_target"]
 
@@ -23,12 +25,19 @@ class WandbTarget(NamedTuple):
     """Whether and where runs are sent. It is in no run's key.
 
     entity: a user or a team; None for the user's own default. tags: of every run, besides its study and its arm.
+    artifacts: the file of the study, from which the lineage of the artifacts of runs begins; None to send no artifacts.
+    system_metrics: whether the load of processors, memory and devices is sent. metric and goal: what judges, and
+    whether less or more of it is better; None where that is not known.
     """
 
     mode: WandbMode = "disabled"
     project: str = PROJECT
     entity: str | None = None
     tags: tuple[str, ...] = ()
+    artifacts: Path | None = None
+    system_metrics: bool = False
+    metric: str | None = None
+    goal: Goal | None = None
 
 
 NO_TARGET = WandbTarget()
@@ -36,14 +45,16 @@ NO_TARGET = WandbTarget()
 
 
 def wandb_target(
-    mode: WandbMode, project: str | None = None, entity: str | None = None, tags: str | None = None
-) -> WandbTarget:
+    mode: WandbMode, project: str | None = None, entity: str | None = None, tags: str | None = None,
+    artifacts: Path | None = None, system_metrics: bool = False,
+) -> WandbTarget:  # fmt: skip
     """Returns where runs are sent. What is None is read from WANDB_PROJECT, WANDB_ENTITY and WANDB_TAGS.
 
     tags: separated by commas. Raises ConfigError for a name that W&B would refuse, and for options of runs that are not
     sent.
     """
-    options = {"--project": project, "--entity": entity, "--tags": tags}
+    options: dict[str, object] = {"--project": project, "--entity": entity, "--tags": tags}
+    options |= {"--artifacts": artifacts, "--system-metrics": system_metrics or None}
     if mode == "disabled":
         for option, value in options.items():
             if value is not None:
@@ -54,6 +65,8 @@ def wandb_target(
         _project_name(*_stated("--project", project)) or PROJECT,
         _stated("--entity", entity)[1] or None,
         _tag_names(*_stated("--tags", tags)),
+        artifacts.resolve() if artifacts else None,
+        system_metrics,
     )
 
 

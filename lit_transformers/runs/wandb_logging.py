@@ -30,8 +30,10 @@ from lit_transformers.config import Plain
 from lit_transformers.printing.error_lines import first_line
 from lit_transformers.records.cells import text_of
 from lit_transformers.records.files import CURVES, DOCUMENTS, OUTPUTS, SENT_UPDATES, replace_file
+from lit_transformers.records.measure import Goal
 from lit_transformers.records.record import Record
 from lit_transformers.runs.environment import peak_memory
+from lit_transformers.runs.wandb_artifacts import log_artifacts
 from lit_transformers.training.callbacks import Curves
 from lit_transformers.training.ranks import is_first_rank
 from lit_transformers.training.training_log import values_of_update
@@ -68,7 +70,7 @@ class WandbConfig(NamedTuple):
     """Whether and where a run is sent. It changes no number, so it is no part of a run's config or key.
 
     study: the folder of its plan, shown as the group; arm: as the job type. Both are tags too. levels: the arm's level
-    of every factor, which are keys of the run's config there, below factors. entity and tags as of a target.
+    of every factor, which are keys of the run's config there, below factors. All others as of a target.
     """
 
     mode: WandbMode = "offline"
@@ -78,13 +80,17 @@ class WandbConfig(NamedTuple):
     levels: Mapping[str, str] = {}
     entity: str | None = None
     tags: tuple[str, ...] = ()
+    artifacts: Path | None = None
+    system_metrics: bool = False
+    metric: str | None = None
+    goal: Goal | None = None
 
     @classmethod
     def at(
         cls, target: WandbTarget, study: str | None = None, arm: str | None = None, levels: Mapping[str, str] = {}
     ) -> WandbConfig:
         """Returns how a run is sent to a target."""
-        return cls(target.mode, target.project, study, arm, levels, target.entity, target.tags)
+        return cls(target.mode, target.project, study, arm, levels, *target[2:])
 
     @property
     def sends(self) -> bool:
@@ -95,9 +101,10 @@ class WandbConfig(NamedTuple):
 class WandbRun:
     """A run at Weights & Biases. After a failure it prints a message and stops sending, so that training continues."""
 
-    def __init__(self, run: wandb.Run, directory: Path) -> None:
+    def __init__(self, run: wandb.Run, directory: Path, wandb_config: WandbConfig) -> None:
         self.run: wandb.Run | None = run
         self.directory = directory
+        self._config = wandb_config
         self._is_over_tokens = False
         self._curves: Curves | None = None
 
@@ -115,7 +122,16 @@ class WandbRun:
         if TOKENS in values and not self._is_over_tokens:
             self._is_over_tokens = True
             self._guarded(lambda: run.define_metric("*", step_metric=TOKENS))
+            self.define_goal(TOKENS)
         self._guarded(lambda: run.log(values, step=step))
+
+    def define_goal(self, axis: str | None = None) -> None:
+        """Makes W&B show the best value of the metric that judges, until the run has ended: then its summary is that of
+        the record. axis: what the metric is drawn over; None for steps."""
+        run, metric, goal = self.run, self._config.metric, self._config.goal
+        if run is not None and metric is not None and goal is not None:
+            best = "min" if goal == "minimize" else "max"
+            self._guarded(lambda: run.define_metric(metric, step_metric=axis, summary=best))
 
     def log_update(self, values: dict[str, float], step: int) -> None:
         """Sends values of an update beside the points of its step, and keeps them for later attempts at the run."""
@@ -132,6 +148,9 @@ class WandbRun:
             # Commits, or the last step's values would be applied after the summary's.
             self._guarded(lambda: run.log(_tables(self.directory), commit=True))
             self._guarded(lambda: run.summary.update(summary(record)))
+            if self._config.artifacts is not None and record.outcome == "finished":
+                study_file = self._config.artifacts
+                self._guarded(lambda: log_artifacts(run, self.directory, record, study_file))
             self._guarded(lambda: run.finish(exit_code=exit_code))
 
     def _guarded(self, action: Callable[[], object]) -> None:
@@ -265,9 +284,9 @@ def _open(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbRu
         return None
 
 
-def private_settings() -> wandb.Settings:
+def private_settings(system_metrics: bool = False) -> wandb.Settings:
     """Returns settings by which what is measured and how is sent; no code, no output, no name of a person, a machine or
-    a folder."""
+    a folder. system_metrics: whether the load of processors, memory and devices is sent too."""
     import wandb
 
     return wandb.Settings(
@@ -282,7 +301,7 @@ def private_settings() -> wandb.Settings:
         email="",
         program="",
         x_disable_meta=True,
-        x_disable_stats=True,
+        x_disable_stats=not system_metrics,
         x_disable_machine_info=True,
         x_save_requirements=False,
         init_timeout=CONNECT_SECONDS,
@@ -311,9 +330,11 @@ def _start(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbR
         },
         resume="allow" if wandb_config.mode == "online" else None,
         reinit="create_new",
-        settings=private_settings(),
+        settings=private_settings(system_metrics=wandb_config.system_metrics),
     )
-    return WandbRun(run, directory)
+    wandb_run = WandbRun(run, directory, wandb_config)
+    wandb_run.define_goal()
+    return wandb_run
 
 
 def upload_finished_run(wandb_config: WandbConfig | None, directory: Path, record: Record) -> None:

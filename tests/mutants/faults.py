@@ -55,6 +55,7 @@ SENT = "tests/lit_transformers/test_wandb_logging.py::test_a_run_that_was_"
 RECORDED = "tests/sweeps/test_recorded_trials.py::test_"
 CONNECTION = "tests/sweeps/test_wandb_connection.py::test_"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
+WANDB_ONLINE = "tests/lit_transformers/test_wandb_online.py::test_"
 DASHBOARD = "tests/ablations/test_dashboard.py::test_"
 DEFORMER = "tests/contracts/test_deformer.py::test_"
 UNPADDED = "tests/contracts/test_unpadded.py::test_"
@@ -10888,6 +10889,30 @@ FAULTS = (
         "again, runs)):\n        raise typer.Exit(1)\n",
         "again, runs)):\n        pass\n",
         (f"{DASHBOARD}a_dashboard_that_cannot_be_built_with_a_key_is_a_failure",),
+    ),
+    Fault(
+        "wandb",
+        "the best value of a loss is its greatest",
+        "lit_transformers/runs/wandb_logging.py",
+        'best = "min" if goal == "minimize" else "max"',
+        'best = "max" if goal == "minimize" else "min"',
+        (f"{WANDB_ONLINE}w_and_b_shows_the_best_value_by_the_goal_and_in_the_end_that_of_the_record",),
+    ),
+    Fault(
+        "wandb",
+        "artifacts have no study that they come from",
+        "lit_transformers/runs/wandb_artifacts.py",
+        "        run.use_artifact(study)\n",
+        "        pass\n",
+        (f"{WANDB_ONLINE}artifacts_have_the_lineage_from_the_study_file_over_the_run_to_its_files",),
+    ),
+    Fault(
+        "wandb",
+        "system metrics are sent unasked",
+        "lit_transformers/runs/wandb_logging.py",
+        "x_disable_stats=not system_metrics",
+        "x_disable_stats=False",
+        (f"{WANDB_ONLINE}system_metrics_are_sent_where_they_are_wanted",),
     ),
     Fault(
         "wandb",
