@@ -42,6 +42,7 @@ docs/tutorials/my_parameter_groups
 docs/tutorials/stages
 docs/tutorials/my_cluster
 docs/ray
+docs/wandb
 docs/translation
 docs/serving
 docs/pretraining

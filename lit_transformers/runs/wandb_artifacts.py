@@ -39,13 +39,13 @@ def log_artifacts(run: wandb.Run, directory: Path, record: Record, study_file: P
         if not paths:
             continue
         metadata = {"run_key": record.key, "seed": record.seed, "commit": commit}
-        made = wandb.Artifact(f"{kind}-{record.key}", kind, metadata=metadata)
+        artifact = wandb.Artifact(f"{kind}-{record.key}", kind, metadata=metadata)
         for path in paths:
-            made.add_file(str(path), name=path.name, policy="immutable")
+            artifact.add_file(str(path), name=path.name, policy="immutable")
         if kind == "outputs":  # the run's own file is written when it has ended
-            with made.new_file(RECORD, encoding="utf-8") as file:
+            with artifact.new_file(RECORD, encoding="utf-8") as file:
                 json.dump(record_to_plain(record), file, indent=1, ensure_ascii=False)
-        run.log_artifact(made)
+        run.log_artifact(artifact)
 
 
 def _name(text: str) -> str:

@@ -129,15 +129,19 @@ def build(definition: dict[str, Plain], target: WandbTarget, folder: Path, say: 
     write_sent(folder, before | {place: sent._replace(workspace=workspace.url, report=report.id)})
 
 
-def _updated_workspace(address: str, made: Any) -> Any:
+def _updated_workspace(address: str, content: Any) -> Any:
     """Returns the workspace at an address with the content of another one, or that one where it was deleted."""
     import wandb_workspaces.workspaces as workspaces
 
     try:
         workspace = workspaces.Workspace.from_url(address)
     except ValueError:
-        return made
-    workspace.name, workspace.sections, workspace.runset_settings = made.name, made.sections, made.runset_settings
+        return content
+    workspace.name, workspace.sections, workspace.runset_settings = (
+        content.name,
+        content.sections,
+        content.runset_settings,
+    )
     return workspace
 
 
