@@ -175,7 +175,7 @@ class Runner:
     from none.
     cached_pass: returns what a run computes only if the cache of this machine has none; None if it caches nothing.
     rate_fields: returns the paths of the learning rates of a run, all of which a run at another rate multiplies.
-    who_does_it: the fields that say on how many ranks and by how many processes a run is done, which are in no key.
+    placement_fields: the fields of ranks and loader processes, on which the numbers of a run do not depend.
     preload: computes once what every run would compute again, for the process from which runs are forked.
     protocol_notes: returns how runs are done, in a few words each, which a plan says.
     selects_on_split: whether a metric is one of the split that a search selects on.
@@ -205,7 +205,7 @@ class Runner:
     visible_context: Callable[[Any], Plain] = no_visible_context
     document_floors: Callable[[Any, str], Sequence[Reference]] = no_document_floors
     rate_fields: Callable[[Any], Sequence[str]] = no_rate_fields
-    who_does_it: Sequence[str] = ()
+    placement_fields: Sequence[str] = ()
     protocol_notes: Callable[[Any], Sequence[str]] = no_protocol_notes
     selects_on_split: Callable[[Any, str], bool] = selects_val_metrics
 

@@ -27,6 +27,15 @@ FREE: dict[str, Plain] = {"search": {}, "short": {}, "budgets": {}, "repeats_wit
 """The fields that change no number of a run, as they are by default."""
 
 
+RATES = ("lr", "learning_rate", "learning-rate")
+"""What commands call a learning rate."""
+
+
+def _rate_fields(config: CommandRunConfig) -> list[str]:
+    """Returns the parameters that are called as a learning rate is."""
+    return [f"params.{name}" for name, value in config.params.items() if name in RATES and isinstance(value, float)]
+
+
 def _changes_nothing(config: CommandRunConfig, baseline: CommandRunConfig) -> bool:
     """Whether two configs compute the same, as far as the suite can know of a command that it does not know."""
     return config.override(FREE) == baseline.override(FREE)
@@ -69,5 +78,6 @@ RUNNER = Runner(
     source_files=_source_files,
     rehearse=rehearse,
     protocol_notes=protocol_notes,
+    rate_fields=_rate_fields,
     selects_on_split=lambda config, metric: metric in config.metrics,
 )

@@ -13,9 +13,9 @@ from lit_transformers.runs.folder import Identity
 from lit_transformers.runs.made_weights import content_of
 from lit_transformers.runs.stages import source_runs, stages_within
 
-__all__ = ["ROOTS", "WHO_DOES_IT", "code_of", "identity_of", "run_key", "source_keys", "training_key"]
+__all__ = ["PLACEMENT_FIELDS", "ROOTS", "code_of", "identity_of", "run_key", "source_keys", "training_key"]
 
-WHO_DOES_IT = ("training.devices", "training.strategy", "data.workers")
+PLACEMENT_FIELDS = ("training.devices", "training.strategy", "data.workers")
 """The fields that say on how many ranks a run is done, whether each holds the whole network, and by how many worker
 processes of each its data are read."""
 
@@ -47,7 +47,7 @@ def with_content(config: RunConfig) -> dict[str, Plain]:
     """Returns the config as plain data, with the content of the weights that it starts from in place of their path, or
     with the key of the run that trains them in place of its config, and without what says who does the run."""
     plain = config.to_dict()
-    for path in WHO_DOES_IT:
+    for path in PLACEMENT_FIELDS:
         part, name = path.split(".")
         plain[part].pop(name, None)
     del plain["start"]
@@ -84,5 +84,5 @@ def code_of(config: RunConfig) -> str:
 
 def identity_of(config: RunConfig, data: Data) -> Identity:
     """Returns what tells the run from others in its folder."""
-    free = tuple(f"{prefix}{path}" for prefix, _ in stages_within(config) for path in WHO_DOES_IT)
+    free = tuple(f"{prefix}{path}" for prefix, _ in stages_within(config) for path in PLACEMENT_FIELDS)
     return Identity(config, run_key(config, data), training_key(config, data), code_of(config), free)

@@ -14,7 +14,7 @@ from lit_transformers.runs.config import references
 from lit_transformers.runs.cut_context import context_losses
 from lit_transformers.runs.feature_pass import feature_pass
 from lit_transformers.runs.held_out import held_out_gates
-from lit_transformers.runs.keys import WHO_DOES_IT, code_of, training_key
+from lit_transformers.runs.keys import PLACEMENT_FIELDS, code_of, training_key
 from lit_transformers.runs.metrics import measure_of_run
 from lit_transformers.runs.probe import probe
 from lit_transformers.runs.reach import smallest_reach, visible_context
@@ -79,5 +79,5 @@ RUNNER = Runner(
     visible_context=_visible_context,
     document_floors=document_floors,
     rate_fields=_rate_fields,
-    who_does_it=WHO_DOES_IT,
+    placement_fields=PLACEMENT_FIELDS,
 )

@@ -177,7 +177,7 @@ def _searches(
         directions += ["minimize" for _ in goal.costs]
         for arm in arms:
             identity = [
-                _without(trial_config(arm.config, {}).to_dict(), runner.who_does_it),
+                _without(trial_config(arm.config, {}).to_dict(), runner.placement_fields),
                 {path: repr(knob) for path, knob in arm.space.items()},
                 [goal.metric, goal.direction, *goal.costs],
             ]

@@ -188,7 +188,7 @@ def test_data_without_splits_cannot_be_tuned() -> None:
 
 def test_another_number_of_ranks_continues_the_same_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A field that is in no key is in no search: the stand-in has its warm-up for one."""
-    runner = replace(RUNNER, who_does_it=("training.breaks_above",))
+    runner = replace(RUNNER, placement_fields=("training.breaks_above",))
     monkeypatch.setattr("sweeps.tuning.tune.load_runner", lambda _: runner)
     first = go(tmp_path, Budget(trials=4))
     others = [replace(arm, config=arm.config.override({"training.breaks_above": 2.0})) for arm in ARMS]
