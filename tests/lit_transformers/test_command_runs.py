@@ -335,11 +335,12 @@ def test_what_a_command_leaves_behind_in_the_background_ends_with_it(project: Pa
 
 
 def test_a_trial_that_lags_behind_its_bars_is_ended(project: Path) -> None:
-    program(project, """for s in 1 2 3; do echo "{\\"step\\": $s, \\"val_loss\\": 5}"; done; sleep 20""")
+    program(project, """for s in 1 2 3; do echo "{\\"step\\": $s, \\"val_loss\\": 5}"; done; sleep 20; touch late""")
     run = project / "runs" / "a"
     Bars("val_loss", "minimize", {2: 1.0}).write(run)
     record = fit(config("./losses.sh {seed} {steps}", training={"steps": 9}), run)
     assert record["outcome"] == "pruned" and "at step 2 of 9, val_loss 5 lags behind 1" in record["reason"]
+    assert not (run / "work" / "late").exists(), "the command was not ended"
 
 
 def test_gates_run_a_seed_twice_and_another_one(project: Path) -> None:
