@@ -307,7 +307,7 @@ attempt(CommandRunConfig.from_yaml(sys.argv[1]), Path(sys.argv[2]), lambda: Fals
 
 
 def test_no_process_of_a_command_outlives_a_killed_worker(project: Path, tmp_path: Path) -> None:
-    program(project, "echo printed; sleep 600 & echo $! > child; echo $$ > own; wait")
+    program(project, "echo printed; sleep 200 & echo $! > child; echo $$ > own; wait")
     (tmp_path / "run.yaml").write_text(config("./losses.sh {seed}").to_yaml())
     run = tmp_path / "run"
     worker = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path / "run.yaml"), str(run)])
@@ -328,18 +328,19 @@ def is_alive(pid: int) -> bool:
 
 
 def test_what_a_command_leaves_behind_in_the_background_ends_with_it(project: Path) -> None:
-    program(project, """sleep 600 & echo $! > child; echo '{"val_loss": 1}'""")
+    program(project, """sleep 200 & echo $! > child; echo '{"val_loss": 1}'""")
     fit(config("./losses.sh {seed}"), project / "runs" / "a")
     child = int((project / "runs" / "a" / "work" / "child").read_text())
     wait_for(lambda: not is_alive(child))
 
 
 def test_a_trial_that_lags_behind_its_bars_is_ended(project: Path) -> None:
-    program(project, """for s in 1 2 3; do echo "{\\"step\\": $s, \\"val_loss\\": 5}"; done; sleep 600""")
+    program(project, """for s in 1 2 3; do echo "{\\"step\\": $s, \\"val_loss\\": 5}"; done; sleep 20; touch late""")
     run = project / "runs" / "a"
     Bars("val_loss", "minimize", {2: 1.0}).write(run)
     record = fit(config("./losses.sh {seed} {steps}", training={"steps": 9}), run)
     assert record["outcome"] == "pruned" and "at step 2 of 9, val_loss 5 lags behind 1" in record["reason"]
+    assert not (run / "work" / "late").exists(), "the command was not ended"
 
 
 def test_gates_run_a_seed_twice_and_another_one(project: Path) -> None:
