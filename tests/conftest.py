@@ -90,14 +90,15 @@ def python() -> Iterator[Path]:
 @pytest.fixture
 def wandb_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
     """A stand-in of W&B that records what is sent; wandb is logged in to it, here and in processes that tests start."""
+    import wandb
+
+    wandb.teardown()  # or the address of its process, which a variable holds, would come back when that has ended
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     with wandb_api(tmp_path / "wandb_api") as recorded:
         for name, value in (("HOME", str(tmp_path)), ("WANDB_BASE_URL", recorded.address), ("WANDB_API_KEY", KEY)):
             monkeypatch.setenv(name, value)
         yield recorded
-        import wandb
-
         wandb.teardown()
 
 

@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 import typer
 from services.wandb_api import KEY, Recorded
 
+import wandb
 from ablations import wandb_command
 from ablations.dashboard import build_dashboard, winners_plan
 from lit_transformers.config import ConfigError
@@ -43,10 +46,16 @@ def study(tmp_path: Path) -> tuple[Plan, Path]:
     return published.plan, tmp_path / "runs"
 
 
-def logged_out(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("WANDB_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(home))
+@contextmanager
+def logged_out(home: Path) -> Iterator[pytest.MonkeyPatch]:
+    """An environment in which nobody is logged in to W&B, and which may be changed."""
+    wandb.teardown()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("WANDB_")]:
+            patch.delenv(name)
+        patch.setenv("HOME", str(home))
+        yield patch
+        wandb.teardown()
 
 
 def table(server: Recorded, run: str, name: str) -> dict[str, list[object]]:
@@ -87,11 +96,10 @@ def test_an_answer_is_sent_once_and_a_new_one_replaces_it(
 
 @pytest.mark.slow
 def test_without_a_key_the_answer_is_a_run_that_wandb_can_sync(
-    study: tuple[Plan, Path], wandb_server: Recorded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    study: tuple[Plan, Path], wandb_server: Recorded, tmp_path: Path
 ) -> None:
     plan, runs = study
-    with monkeypatch.context() as patch:
-        logged_out(patch, tmp_path)
+    with logged_out(tmp_path):
         assert build_dashboard(plan, FILE, runs, ONLINE, "again") and build_dashboard(plan, FILE, runs, ONLINE, "again")
     assert not wandb_server.operations()
     (folder,) = runs.glob(f"studies/xl_recurrence/wandb/offline-run-*-{answer_id('xl_recurrence')}")
@@ -138,14 +146,14 @@ def test_a_plain_table_holds_the_numbers_of_the_report() -> None:
 
 
 def test_workspace_and_report_are_written_without_a_key_as_wandbs_classes_read_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also before any run has finished."""
     from wandb_workspaces.reports.v2.internal import ReportViewspec
     from wandb_workspaces.workspaces.internal import View
 
-    logged_out(monkeypatch, tmp_path)
-    wandb_command.dashboard("xl_recurrence", tmp_path / "runs")
+    with logged_out(tmp_path):
+        wandb_command.dashboard("xl_recurrence", tmp_path / "runs")
     assert "The answer is pending: none of 16 runs has finished" in capsys.readouterr().out
     folder = tmp_path / "runs" / "studies" / "xl_recurrence" / "wandb"
     for name, kind in (("workspace", View), ("report", ReportViewspec)):
@@ -158,12 +166,11 @@ def test_workspace_and_report_are_written_without_a_key_as_wandbs_classes_read_t
 
 
 def test_a_dashboard_that_cannot_be_built_with_a_key_is_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    logged_out(monkeypatch, tmp_path)
-    monkeypatch.setenv("WANDB_API_KEY", KEY)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    with pytest.raises(typer.Exit) as ended:
+    with logged_out(tmp_path) as patch, pytest.raises(typer.Exit) as ended:
+        patch.setenv("WANDB_API_KEY", KEY)
+        patch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
         wandb_command.dashboard("xl_recurrence", tmp_path / "runs")
     assert ended.value.exit_code == 1
     assert "W&B cannot be reached" in capsys.readouterr().out
