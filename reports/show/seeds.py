@@ -33,7 +33,7 @@ def seed_table(findings: Findings) -> Table:
         values = ", ".join(f"{run.seed}: {_value(findings, run)}" for run in runs[:MOST])
         more = f", and {len(runs) - MOST} more in results.jsonl" if len(runs) > MOST else ""
         rows.append((Cell(arm, label=study.plan.labels.in_column(arm)), Cell(f"{values}{more}")))
-    return Table("seeds", "The value of each seed", columns, tuple(rows), (), findings.metric.title)
+    return Table("seed_values", "The value of each seed", columns, tuple(rows), (), findings.metric.title)
 
 
 def _value(findings: Findings, run: Run) -> str:
