@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 import typer
+import wandb
 from services.wandb_api import KEY, Recorded
 
-import wandb
 from ablations import wandb_command
 from ablations.dashboard import build_dashboard, winners_plan
 from lit_transformers.config import ConfigError
