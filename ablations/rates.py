@@ -34,7 +34,7 @@ def plan_rates(planned: PlannedStudy, rates: PlannedRates) -> PlannedStudy:
                 changes = {path: config.get(path) * factor for path in runner.rate_fields(config)}
                 runs.append(stages.planned(config.override(changes), run.seed, arm.name))
             name = rate_arm(arm.name, factor)
-            arms.append(PlannedArm(name, arm.levels, tuple(runs)))
+            arms.append(PlannedArm(name, {**arm.levels, "rate": f"x{factor:g}"}, tuple(runs)))
             costs[name] = planned.costs[arm.name]
     own = planned.plan.by_key()
     if all(run.key in own for arm in arms for run in arm.runs):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import wraps
@@ -137,6 +138,7 @@ class Ledger:
         self._last_pulses: dict[int, _LastPulse] = {}
         self._first_noticed: dict[int, float] = {}
         self._cached_at, self._attempts_cache = -math.inf, dict[str, list[FrozenTrial]]()
+        self._ended, self._ended_numbers = dict[str, list[FrozenTrial]](), set[int]()
         self._open()
 
     def attend(self, say: Callable[[str], None], wanted: Callable[[], bool]) -> None:
@@ -241,11 +243,19 @@ class Ledger:
         """Returns the attempts at every run, in order, including withdrawn ones; cached for up to ``age`` seconds."""
         if time.monotonic() - self._cached_at >= age:
             start = time.monotonic()
-            attempts_by_run: dict[str, list[FrozenTrial]] = {}
+            running: dict[str, list[FrozenTrial]] = {}
             for trial in self._storage.get_all_trials(self._study, deepcopy=False):
-                if RUN in trial.user_attrs:
-                    attempts_by_run.setdefault(_key(trial), []).append(trial)
-            self._attempts_cache, self._cached_at = attempts_by_run, start
+                if trial.number in self._ended_numbers or RUN not in trial.user_attrs:
+                    continue
+                if trial.state.is_finished():  # and never changes again
+                    self._ended_numbers.add(trial.number)
+                    insort(self._ended.setdefault(_key(trial), []), trial, key=_number)
+                else:
+                    running.setdefault(_key(trial), []).append(trial)
+            of_running = {
+                key: sorted([*self._ended.get(key, ()), *trials], key=_number) for key, trials in running.items()
+            }
+            self._attempts_cache, self._cached_at = self._ended | of_running, start
         return self._attempts_cache
 
     def _attempts_of(self, key: str, age: float = 0.0) -> list[FrozenTrial]:
@@ -367,6 +377,10 @@ def _is_running(trial: FrozenTrial) -> bool:
 def _count(attempts: list[FrozenTrial]) -> int:
     """Returns how many of the attempts began a run."""
     return sum("claimed" in trial.user_attrs[RUN] and _outcome(trial) != "withdrawn" for trial in attempts)
+
+
+def _number(trial: FrozenTrial) -> int:
+    return int(trial.number)
 
 
 def _key(trial: FrozenTrial) -> str:

@@ -11444,4 +11444,12 @@ FAULTS = (
         "not shown.",
         ("tests/reports/test_report_large.py::test_a_large_study_has_a_small_page_with_every_value",),
     ),
+    Fault(
+        "ledger",
+        "an attempt that was read while it ran is never read again",
+        "sweeps/ledger/ledger.py",
+        "if trial.state.is_finished():  # and never changes again",
+        "if True:",
+        ("tests/sweeps/test_ledger.py::test_a_run_given_back_waits_again_and_its_attempts_are_counted",),
+    ),
 )
