@@ -154,7 +154,7 @@ def agent(
 
 def dashboard(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
-    device: Device = None, project: Project = None, entity: Entity = None, tuned: Winners = False,
+    device: Device = None, project: Project = None, entity: Entity = None, tags: Tags = None, tuned: Winners = False,
 ) -> None:  # fmt: skip
     """Show the study on W&B: its answer as a run, a workspace and a report. Without a key, leave them as files.
 
@@ -163,7 +163,7 @@ def dashboard(
     """
     from ablations.dashboard import build_dashboard, winners_plan
 
-    target = wandb_target("online", project, entity)
+    target = wandb_target("online", project, entity, tags)
     request = request_of(scale, changes, seeds, device)
     planned = plan_for(study, runs, request)
     plan = winners_plan(runs, planned.plan) if tuned else planned.plan
@@ -175,7 +175,8 @@ def dashboard(
 
 def _target_words(target: WandbTarget) -> list[str]:
     """Returns the options that name a target again, in a shell without the variables of this one."""
-    return [*(["--project", target.project] if target.project != PROJECT else []), *_entity_words(target)]
+    tags = ["--tags", ",".join(target.tags)] if target.tags else []
+    return [*(["--project", target.project] if target.project != PROJECT else []), *_entity_words(target), *tags]
 
 
 def _entity_words(target: WandbTarget) -> list[str]:

@@ -11452,4 +11452,12 @@ FAULTS = (
         "if True:",
         ("tests/sweeps/test_ledger.py::test_a_run_given_back_waits_again_and_its_attempts_are_counted",),
     ),
+    Fault(
+        "wandb",
+        "a dashboard leaves out the tags that were typed",
+        "ablations/wandb_command.py",
+        'target = wandb_target("online", project, entity, tags)\n    request = request_of',
+        'target = wandb_target("online", project, entity)\n    request = request_of',
+        ("tests/sweeps/test_wandb_connection.py::test_a_dashboard_goes_to_the_target_and_says_how_to_send_it_again",),
+    ),
 )

@@ -184,6 +184,17 @@ def test_sweeps_and_their_agents_go_to_the_target(study: Path, tmp_path: Path) -
     assert agent_words[-3:] == ["--tags", "a,b", "${args}"]
 
 
+def test_a_dashboard_goes_to_the_target_and_says_how_to_send_it_again(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received: list[Any] = []
+    monkeypatch.setattr("ablations.dashboard.build_dashboard", lambda *words: received.extend(words) or True)
+    words = ["dashboard", str(study), "--runs", str(tmp_path / "runs"), "--project", "mine", "--tags", "a,b"]
+    assert CliRunner().invoke(command.app, words).exit_code == 0
+    *_, target, again = received
+    assert (target.project, target.tags) == ("mine", ("a", "b")) and "--project mine --tags a,b" in again
+
+
 def test_an_agent_sends_its_run_to_the_sweeps_project(
     study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
