@@ -134,12 +134,12 @@ def agent(
     limit_threads()
     file = catalog.find(study) if artifacts else None
     target = wandb_target(mode, project, entity, tags, file, system_metrics)
-    if is_first_rank():
-        require_connection(target)
     values = parameters(context.args)
     config, arm, planned, retention = _requested_run(
         study, request_of(scale, changes, seeds, device), dict(values), runs, searching=searching
     )
+    if is_first_rank():
+        require_connection(target)
     group = search_group(planned.folder) if searching else planned.folder
     target = target._replace(metric=planned.metric, goal=planned.plan.goal)
     record = carry_out(config, planned.runner, runs, WandbConfig.at(target, group, arm.name, arm.levels))

@@ -88,18 +88,14 @@ def python() -> Iterator[Path]:
 
 
 @pytest.fixture
-def wandb_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
+def wandb_server(tmp_path: Path) -> Iterator[Recorded]:
     """A stand-in of W&B that records what is sent; wandb is logged in to it, here and in processes that tests start."""
-    import wandb
+    from wandb_logins import logged_out
 
-    wandb.teardown()  # or the address of its process, which a variable holds, would come back when that has ended
-    for name in [name for name in os.environ if name.startswith("WANDB_")]:
-        monkeypatch.delenv(name)
-    with wandb_api(tmp_path / "wandb_api") as recorded:
-        for name, value in (("HOME", str(tmp_path)), ("WANDB_BASE_URL", recorded.address), ("WANDB_API_KEY", KEY)):
-            monkeypatch.setenv(name, value)
+    with wandb_api(tmp_path / "wandb_api") as recorded, logged_out(tmp_path) as patch:
+        patch.setenv("WANDB_BASE_URL", recorded.address)
+        patch.setenv("WANDB_API_KEY", KEY)
         yield recorded
-        wandb.teardown()
 
 
 @pytest.fixture(autouse=True)

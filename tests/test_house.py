@@ -205,11 +205,13 @@ def test_reports_read_records_and_know_no_model_and_no_study() -> None:
     for module, target in crossings("reports"):
         names = (
             "cli.console",
+            "cli.pairs",
             "cli.plugin_option",
             "cli.program",
             "config",
             "lazy_names",
             "machine",
+            "plain_yaml",
             "printing",
             "records",
             "scores",

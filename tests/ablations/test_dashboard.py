@@ -7,15 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import typer
-import wandb
 from services.wandb_api import KEY, Recorded
+from wandb_logins import logged_out
 
 from ablations import wandb_command
 from ablations.dashboard import build_dashboard, winners_plan
@@ -44,18 +42,6 @@ def study(tmp_path: Path) -> tuple[Plan, Path]:
     published = read_results(RESULTS)
     restore(published, tmp_path / "runs", {run.key for run in published.runs})
     return published.plan, tmp_path / "runs"
-
-
-@contextmanager
-def logged_out(home: Path) -> Iterator[pytest.MonkeyPatch]:
-    """An environment in which nobody is logged in to W&B, and which may be changed."""
-    wandb.teardown()
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("WANDB_")]:
-            patch.delenv(name)
-        patch.setenv("HOME", str(home))
-        yield patch
-        wandb.teardown()
 
 
 def table(server: Recorded, run: str, name: str) -> dict[str, list[object]]:

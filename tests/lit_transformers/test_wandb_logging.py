@@ -21,6 +21,7 @@ import pytest
 import wandb
 from waiting import wait_for
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # made when it is imported
+from wandb_logins import logged_out
 
 from lit_transformers.lightning_runs import LightningRunConfig
 from lit_transformers.lightning_runs.fit import fit as fit_module
@@ -43,17 +44,6 @@ KEY = "0123456789" * 4
 def config(small_run: RunConfig) -> RunConfig:
     """With a curve of some points."""
     return small_run.override({"training.steps": 30, "training.validate_every": 10, "training.log_every": 5})
-
-
-@contextmanager
-def logged_out(home: Path) -> Iterator[pytest.MonkeyPatch]:
-    """An environment in which nobody is logged in, and which may be changed."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("WANDB_")]:
-            patch.delenv(name)
-        patch.setenv("HOME", str(home))
-        yield patch
-        wandb.teardown()
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from standin.chains import alone, chain, chained, finishes
 from standin.tuned import RunConfig
 from torch.distributed.distributed_c10d import PrefixStore
 from wandb.sdk.lib.wbauth import write_netrc_auth
+from wandb_logins import logged_out
 
 from lit_transformers.config import ConfigError
 from lit_transformers.runs.wandb_logging import WandbConfig
@@ -112,13 +113,12 @@ def test_two_ranks_do_what_the_first_was_told(first: str, told: str, tmp_path: P
     assert ranks.log.read_text().count(told) == 2, ranks.log.read_text()
 
 
-def test_a_key_is_looked_up_as_wandb_itself_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    assert not has_key()
-    write_netrc_auth(host=wandb.setup().settings.base_url, api_key="0" * 40)
-    assert has_key()
+def test_a_key_is_looked_up_as_wandb_itself_does(tmp_path: Path) -> None:
+    with logged_out(tmp_path) as patch:
+        patch.setenv("NETRC", str(tmp_path / "netrc"))
+        assert not has_key()
+        write_netrc_auth(host=wandb.setup().settings.base_url, api_key="0" * 40)
+        assert has_key()
 
 
 STUDY = """

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import wandb
 import yaml
 from standin import run as standin
 from typer.testing import CliRunner
+from wandb_logins import logged_out
 
 from ablations import __main__ as command
 from ablations import run_study
@@ -47,13 +47,10 @@ ABLATION = Ablation(
 
 
 @pytest.fixture(autouse=True)
-def nobody_is_logged_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("API_KEY", "BASE_URL", "PROJECT", "ENTITY", "TAGS", "IDENTITY_TOKEN_FILE"):
-        monkeypatch.delenv(f"WANDB_{name}", raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    wandb.teardown()
-    yield
-    wandb.teardown()
+def nobody_is_logged_in(tmp_path: Path) -> Iterator[None]:
+    with logged_out(tmp_path) as patch:
+        patch.setenv("NETRC", str(tmp_path / "netrc"))
+        yield
 
 
 @pytest.fixture
