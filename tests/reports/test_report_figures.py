@@ -50,7 +50,7 @@ def test_learning_curves_show_every_point_and_apart_what_follows_a_steep_beginni
     write_product(tmp_path, {"off": 0.1})
     findings = find(load_study(tmp_path, "xl_recurrence"))
     arm, *_ = findings.study.arm_names
-    steep = np.array([[1.0, 9.0], [10.0, 3.0], [50.0, 2.0], [100.0, 1.5]])
+    steep = np.array([[1.0, 9.0], [10.0, 3.0], [50.0, 1.4], [100.0, 1.5]])  # the end is above the least value
     level = np.array([[50.0, 2.5], [100.0, 2.0]])
     figure = learning_curves(findings, {"train/loss": {arm: [steep]}, "val/bpb": {arm: [level]}})
     panels = {(panel.get_title(loc="left"), panel.get_ylabel()): panel for panel in figure.axes}
