@@ -9,6 +9,7 @@ from typing import NamedTuple
 from lit_transformers.config import Config, Plain
 from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.records.plan import Plan, PlannedRun, PlannedStage
+from lit_transformers.records.rate_values import load_rates
 from lit_transformers.runner import Runner
 from sweeps.ledger.run_records import read_record
 
@@ -61,8 +62,8 @@ class Stages:
 
 def spare_checkpoints(plan: Plan, runs: Path) -> list[Path]:
     """Returns the checkpoints that no run of a plan needs any more: of stages whose later runs have all finished,
-    unless the stage is also a run of an arm; and of finished runs that measure retention."""
-    following: dict[str, list[str]] = {key: [key] for key in plan.retention_runs()}
+    unless the stage is also a run of an arm; and of finished runs that measure retention or other learning rates."""
+    following: dict[str, list[str]] = {key: [key] for key in (*plan.retention_runs(), *_rate_runs(plan, runs))}
     planned: list[PlannedRun | PlannedStage] = [*plan.by_key().values(), *plan.stages, *plan.retention_runs().values()]
     for run in planned:
         for source in run.sources:
@@ -73,6 +74,15 @@ def spare_checkpoints(plan: Plan, runs: Path) -> list[Path]:
         if key not in plan.by_key() and all(_has_finished(runs / other) for other in others)
         if (path := runs / key / CHECKPOINT).exists()
     ]
+
+
+def _rate_runs(plan: Plan, runs: Path) -> list[str]:
+    """Returns the keys of a plan's runs at other learning rates."""
+    try:
+        rates = load_rates(runs, plan.folder)
+    except (OSError, ValueError, RecursionError):
+        return []
+    return [run.key for run in rates.runs] if rates else []
 
 
 def _has_finished(directory: Path) -> bool:

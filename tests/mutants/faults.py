@@ -11460,4 +11460,12 @@ FAULTS = (
         'target = wandb_target("online", project, entity)\n    request = request_of',
         ("tests/sweeps/test_wandb_connection.py::test_a_dashboard_goes_to_the_target_and_says_how_to_send_it_again",),
     ),
+    Fault(
+        "rates",
+        "the checkpoints of runs at other rates are never removed",
+        "ablations/stages.py",
+        "(*plan.retention_runs(), *_rate_runs(plan, runs))",
+        "plan.retention_runs()",
+        ("tests/ablations/test_rates.py::test_a_study_trains_them_after_its_runs_and_once",),
+    ),
 )
