@@ -167,7 +167,7 @@ def _write_other_formats(
     latex = "\n".join(to_latex(table.shortened()) for table in tables)
     write_text(directory / "report.csv", to_csv(tables))
     write_text(directory / "report.tex", f"% Needs \\usepackage{{booktabs}}.\n\n{latex}")
-    write_html(findings, directory / PAGE, method(findings), parent)
+    write_html(findings, tables, directory / PAGE, method(findings), parent)
 
 
 def find(study: Study, unmatched: bool = False) -> Findings:

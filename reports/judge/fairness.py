@@ -33,10 +33,15 @@ def cost_of(run: Run, key: str) -> float | None:
     together is that of the run alone where it starts from no other."""
     if run.record is None:
         return None
-    costs = counted_costs(run.record)
-    own = costs.get(key.removeprefix(CHAIN), run.record.measured.get(key))
-    value = costs.get(key, own)
+    own = _counted_cost(run.record, key.removeprefix(CHAIN), run.record.measured.get(key))
+    value = _counted_cost(run.record, key, own)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _counted_cost(record: Record, key: str, otherwise: Any) -> Any:
+    """Returns one of the costs of ``counted_costs``, or ``otherwise`` where it has none of this name."""
+    of_record = {"tokens": "read_tokens", "planned_tokens": "planned_tokens", "planned_flops": "planned_flops"}.get(key)
+    return record.cost.get(key, otherwise) if of_record is None else getattr(record, of_record)
 
 
 def counted_costs(record: Record) -> Mapping[str, float | None]:

@@ -24,7 +24,8 @@ from reports.show.markup import Html, details, element, escape, items, joined, n
 from reports.show.picture import curve_chart, interval_chart
 from reports.show.remarks import TITLE as DISAGREEMENTS
 from reports.show.remarks import disagreements
-from reports.show.sections import ROUNDING, all_tables
+from reports.show.sections import ROUNDING
+from reports.show.tables import Table
 from reports.show.tables import to_html as table_to_html
 
 RESULTS_TITLE = "Results"
@@ -50,17 +51,26 @@ class ParentPage(NamedTuple):
     address: str
 
 
-def write_html(findings: Findings, path: Path, method: Sequence[str] = (), parent: ParentPage | None = None) -> None:
-    """Writes the page atomically. ``method``: paragraphs on how the numbers are made.
+def write_html(
+    findings: Findings,
+    tables: Sequence[Table],
+    path: Path,
+    method: Sequence[str] = (),
+    parent: ParentPage | None = None,
+) -> None:
+    """Writes the page atomically. tables: those of the report. method: paragraphs on how the numbers are made.
 
     Raises OSError where it cannot be written.
     """
-    write_text(path, to_html(findings, method, parent))
+    write_text(path, to_html(findings, tables, method, parent))
 
 
-def to_html(findings: Findings, method: Sequence[str] = (), parent: ParentPage | None = None) -> str:
+def to_html(
+    findings: Findings, tables: Sequence[Table], method: Sequence[str] = (), parent: ParentPage | None = None
+) -> str:
     """Returns the whole page as HTML."""
-    return document(findings.study.plan.question, _top_facts(findings), _sections(findings, method), parent)
+    sections = _sections(findings, tables, method)
+    return document(findings.study.plan.question, _top_facts(findings), sections, parent)
 
 
 def document(title: str, facts: Iterable[str], sections: Iterable[Html], parent: ParentPage | None = None) -> str:
@@ -124,28 +134,34 @@ def _interleave(mark: str, parts: Sequence[Html]) -> Iterator[Html]:
         yield Html(f"{escape(mark) if index else ''}{part}")
 
 
-def _sections(findings: Findings, method: Sequence[str]) -> Iterator[Html]:
-    parts = {title: content for title, inside in _parts(findings, method) if (content := joined(inside))}
+def _sections(findings: Findings, tables: Sequence[Table], method: Sequence[str]) -> Iterator[Html]:
+    parts = {title: content for title, inside in _parts(findings, tables, method) if (content := joined(inside))}
     yield element("p", headline(findings), class_="answer")
     yield element("div", interval_chart(findings), curve_chart(findings), class_="pictures")
     yield contents(parts)
     yield from folded_parts(parts, RESULTS_TITLE)
 
 
-def _parts(findings: Findings, method: Sequence[str]) -> Iterator[tuple[str, Iterable[Html]]]:
+def _parts(
+    findings: Findings, report_tables: Sequence[Table], method: Sequence[str]
+) -> Iterator[tuple[str, Iterable[Html]]]:
     """Yields the title and the content of each part of the page below its picture."""
-    tables = {table.name: table for table in all_tables(findings) if table.name not in _unneeded(findings.study)}
+    tables = {table.name: table for table in report_tables if table.name not in _unneeded(findings.study)}
     drawn = {drawing.name: drawing for drawing in drawings(findings)}
 
     def of(*names: str) -> Iterator[Html]:
         return (table_to_html(tables.pop(name)) for name in names if name in tables)
 
     further = (f"further_{number}" for number, _ in enumerate(findings.further, start=1))
-    yield RESULTS_TITLE, of("ranking", "results", "forgetting", "differences", "effects", *further)
+    yield (
+        RESULTS_TITLE,
+        of("ranking", "results", "forgetting", "differences", "effects", "rates", "arm_rates", *further),
+    )
     yield "Published numbers", [_source(findings), *of("published")]
     yield DISAGREEMENTS, [paragraphs(disagreements(findings))]
     yield "Floors and context", of("known", "floors", "context")
-    yield "Figures", _figures(drawn, "accuracies", "state_accuracy", "distances", "learning_curves", "further_curves")
+    figures = ("accuracies", "state_accuracy", "distances", "seeds", "learning_curves", "further_curves")
+    yield "Figures", _figures(drawn, *figures)
     yield "Cost", [*_figures(drawn, "cost_quality", "cost_length"), *of("costs", "match")]
     yield "Arms", arm_details(findings)
     yield "More tables", [*of(*tables), *_figures(drawn, "auxiliary_losses")]

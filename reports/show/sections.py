@@ -489,10 +489,11 @@ def costs(study: Study) -> Table:
     Columns that no record fills are omitted.
     """
     shown = [*COSTS, *(OF_CHAINS if study.plan.stages else ())]
-    rows = {
-        arm.name: {key: _cost_cell(study.finished(arm.name), key) for key, _, _ in shown} for arm in study.plan.arms
-    }
     filled = filled_costs(study.runs, shown)
+    rows = {}
+    for arm in study.plan.arms:
+        finished = study.finished(arm.name)
+        rows[arm.name] = {key: _cost_cell(finished, key) for key, _, _ in filled}
     columns = (_arm_column(study), *(Column(title, kind, detail=i > 1) for i, (_, title, kind) in enumerate(filled)))
     cells = (
         tuple((_arm_cell(study, arm), *(row[key] for key, _, _ in filled)) for arm, row in rows.items())

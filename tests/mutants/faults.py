@@ -11468,4 +11468,12 @@ FAULTS = (
         "plan.retention_runs()",
         ("tests/ablations/test_rates.py::test_a_study_trains_them_after_its_runs_and_once",),
     ),
+    Fault(
+        "seeds",
+        "a page draws no values of seeds",
+        "reports/show/html.py",
+        '"distances", "seeds", "learning_curves"',
+        '"distances", "learning_curves"',
+        ("tests/reports/test_report_html.py::test_the_values_of_seeds_are_drawn_on_the_page",),
+    ),
 )

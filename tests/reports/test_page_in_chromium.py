@@ -17,6 +17,7 @@ from reports.judge.agreement import GalleryEntry, judge_comparisons
 from reports.read.study import load_study
 from reports.report import find
 from reports.show.html import write_html
+from reports.show.sections import all_tables
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -101,7 +102,8 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write_page(runs: Path) -> Path:
     path = runs / "page with spaces.html"
-    write_html(find(load_study(runs, "xl_recurrence")), path)
+    findings = find(load_study(runs, "xl_recurrence"))
+    write_html(findings, all_tables(findings), path)
     return path
 
 

@@ -79,7 +79,7 @@ def test_a_report_prints_both_with_intervals_and_says_which_one_judges(findings:
         assert "val/accuracy judges. Shown and not judged: " in text and shown in text
     table = next(table for table in tables if table.name == "further_1")
     assert table.rows[0][1].value == pytest.approx(0.02, abs=0.004)
-    assert "Paired differences, not judged" in to_html(findings)
+    assert "Paired differences, not judged" in to_html(findings, all_tables(findings))
     results = next(table for table in tables if table.name == "results")
     assert [column.title for column in results.columns] == ["Arm", "Mean ± standard deviation", "val/nats", "Seeds"]
 

@@ -20,6 +20,8 @@ from reports.show.arm_details import differences
 from reports.show.html import to_html, write_html
 from reports.show.markup import element, escape
 from reports.show.observed import png
+from reports.show.sections import all_tables
+from reports.show.seeds import SEEDS_CAPTION
 from reports.show.style import VARIABLES
 
 VOID = {"meta", "img", "br", "link"}
@@ -64,7 +66,8 @@ class Outline(HTMLParser):
 
 
 def page_of(runs: Path) -> str:
-    return to_html(find(load_study(runs, STUDY)), ("How it is made.",))
+    findings = find(load_study(runs, STUDY))
+    return to_html(findings, all_tables(findings), ("How it is made.",))
 
 
 def test_the_style_sheet_names_the_colours_of_the_figures() -> None:
@@ -134,6 +137,10 @@ def test_no_identifier_stands_twice(product: str) -> None:
     assert identifiers and len(identifiers) == len(set(identifiers))
 
 
+def test_the_values_of_seeds_are_drawn_on_the_page(product: str) -> None:
+    assert SEEDS_CAPTION in product
+
+
 def test_figures_take_their_colours_from_the_page(product: str) -> None:
     figures = "".join(re.findall(r"<svg.*?</svg>", product, flags=re.DOTALL))
     assert "var(--series-1)" in figures
@@ -141,7 +148,8 @@ def test_figures_take_their_colours_from_the_page(product: str) -> None:
 
 
 def test_the_same_records_give_the_same_bytes(runs: Path, product: str, tmp_path: Path) -> None:
-    write_html(find(load_study(runs, STUDY)), tmp_path / "page.html", ("How it is made.",))
+    findings = find(load_study(runs, STUDY))
+    write_html(findings, all_tables(findings), tmp_path / "page.html", ("How it is made.",))
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == product
 
 
