@@ -493,6 +493,9 @@ class WandbApi(BaseHTTPRequestHandler):
     """Answers the requests of W&B's public API that list runs."""
 
     def do_POST(self) -> None:
+        if self.path != "/graphql":  # what wandb counts about its own use
+            self.send_error(404)
+            return
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         query, variables = asked["query"], asked.get("variables") or {}
         if "query Runs" in query:
