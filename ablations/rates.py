@@ -38,7 +38,8 @@ def plan_rates(planned: PlannedStudy, rates: PlannedRates) -> PlannedStudy:
             costs[name] = planned.costs[arm.name]
     own = planned.plan.by_key()
     if all(run.key in own for arm in arms for run in arm.runs):
-        raise ConfigError("no run of this study has a learning rate to vary; give --rates 0", f"study {planned.study}")
+        reason = "no run states a learning rate; name lr or learning_rate in init_args or params, or give --rates 0"
+        raise ConfigError(reason, f"study {planned.study}")
     for stage in stages.stages.values():
         costs[stage.name] = next(planned.costs[one.name] for one in planned.plan.stages if one.key == stage.key)
     plan = replace(

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from lit_transformers.config import Config, ConfigError, Plain
+from lit_transformers.config import Config, ConfigError, Plain, plain_leaves
 from lit_transformers.plugins import load_plugins
 from lit_transformers.records.context_losses import ContextLoss
 from lit_transformers.records.measure import Measure
 from lit_transformers.records.record import Gate
 from lit_transformers.records.reference import Reference
 
-__all__ = ["CachedPass", "Fit", "RetentionConfigs", "Runner", "load_runner", "runner_of"]
+__all__ = ["CachedPass", "Fit", "RetentionConfigs", "Runner", "load_runner", "rates_in", "runner_of"]
 
 
 class Fit(Protocol):
@@ -40,6 +40,19 @@ class Fit(Protocol):
 def no_sources(config: Any) -> Mapping[str, Any]:
     """Returns nothing: these runs start from no other runs."""
     return {}
+
+
+RATE_NAMES = ("lr", "learning_rate", "learning-rate")
+"""What programs and modules of others call a learning rate."""
+
+
+def rates_in(arguments: Mapping[str, Plain], path: str) -> list[str]:
+    """Returns the paths of the arguments below a path that are named as a learning rate is, and are numbers."""
+    return [
+        f"{path}.{name}"
+        for name, value in plain_leaves(arguments)
+        if name.rpartition(".")[2] in RATE_NAMES and isinstance(value, float)
+    ]
 
 
 def no_rate_fields(config: Any) -> Sequence[str]:

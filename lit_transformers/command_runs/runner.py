@@ -18,22 +18,13 @@ from lit_transformers.command_runs.short_run import (
 )
 from lit_transformers.command_runs.source_folder import data_hash
 from lit_transformers.config import Plain
-from lit_transformers.runner import Runner
+from lit_transformers.runner import Runner, rates_in
 from lit_transformers.training.stopping import Interrupted
 
 __all__ = ["RUNNER"]
 
 FREE: dict[str, Plain] = {"search": {}, "short": {}, "budgets": {}, "repeats_within": 0.0}
 """The fields that change no number of a run, as they are by default."""
-
-
-RATES = ("lr", "learning_rate", "learning-rate")
-"""What commands call a learning rate."""
-
-
-def _rate_fields(config: CommandRunConfig) -> list[str]:
-    """Returns the parameters that are called as a learning rate is."""
-    return [f"params.{name}" for name, value in config.params.items() if name in RATES and isinstance(value, float)]
 
 
 def _changes_nothing(config: CommandRunConfig, baseline: CommandRunConfig) -> bool:
@@ -78,6 +69,6 @@ RUNNER = Runner(
     source_files=_source_files,
     rehearse=rehearse,
     protocol_notes=protocol_notes,
-    rate_fields=_rate_fields,
+    rate_fields=lambda config: rates_in(config.params, "params"),
     selects_on_split=lambda config, metric: metric in config.metrics,
 )

@@ -11,7 +11,7 @@ from lit_transformers.lightning_runs.fit import fit
 from lit_transformers.lightning_runs.keys import data_content, run_key, source_files
 from lit_transformers.lightning_runs.probe import probe
 from lit_transformers.records.reference import Reference
-from lit_transformers.runner import Runner
+from lit_transformers.runner import Runner, rates_in
 from lit_transformers.training.stopping import Interrupted
 
 __all__ = ["RUNNER"]
@@ -35,19 +35,6 @@ def _floors(config: LightningRunConfig, metric: str) -> Sequence[Reference]:
     return tuple(Reference(name, float(value)) for name, value in values.items())
 
 
-RATES = ("lr", "learning_rate")
-"""What arguments of modules call a learning rate."""
-
-
-def _rate_fields(config: LightningRunConfig) -> Sequence[str]:
-    """Returns the arguments of the module, and of what it is built from, that are called as a learning rate is."""
-    return [
-        path
-        for path, value in config.leaves()
-        if path.startswith("model.init_args.") and path.rpartition(".")[2] in RATES and isinstance(value, float)
-    ]
-
-
 RUNNER = Runner(
     LightningRunConfig,
     Interrupted,
@@ -61,5 +48,5 @@ RUNNER = Runner(
     floors=_floors,
     measure_of=measure_of_module,
     source_files=source_files,
-    rate_fields=_rate_fields,
+    rate_fields=lambda config: rates_in(config.model.init_args, "model.init_args"),
 )

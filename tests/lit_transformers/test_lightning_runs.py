@@ -67,6 +67,13 @@ def test_a_run_leaves_a_record_of_what_the_module_logs_and_a_value_of_every_exam
     assert steps == ["6", "12"]
 
 
+def test_the_learning_rates_of_a_module_are_the_arguments_that_are_called_so() -> None:
+    assert RUNNER.rate_fields(NET) == []
+    changed = NET.override({"model.init_args.lr": 0.2, "model.init_args.width": 4})
+    assert RUNNER.rate_fields(changed) == ["model.init_args.lr"]
+    assert changed.override({"model.init_args.lr": 0.1}).get("model.init_args.lr") == 0.1
+
+
 @pytest.mark.parametrize("kind", ["plain", "generator", pytest.param("stream", marks=pytest.mark.slow)])
 def test_a_run_that_is_stopped_at_any_step_ends_as_one_that_never_was(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11476,4 +11476,15 @@ FAULTS = (
         '"distances", "learning_curves"',
         ("tests/reports/test_report_html.py::test_the_values_of_seeds_are_drawn_on_the_page",),
     ),
+    Fault(
+        "rates",
+        "a LightningModule has no learning rate",
+        "lit_transformers/lightning_runs/runner.py",
+        'rates_in(config.model.init_args, "model.init_args")',
+        "[]",
+        (
+            "tests/lit_transformers/test_lightning_runs.py::"
+            "test_the_learning_rates_of_a_module_are_the_arguments_that_are_called_so",
+        ),
+    ),
 )
