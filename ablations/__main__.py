@@ -323,11 +323,8 @@ def remark(study: Study, folder: PublishedIn = None, scale: Scale = "demo", chan
     from reports.publish import publish_remarks
 
     path = catalog.find(study)
-    from ablations.ablation import Looks
-
     ablation = catalog.load(path)
-    numbers, seeds = ablation.published, ablation.scale(scale).seeds or ablation.seeds
-    pilot = seeds.pilot if isinstance(seeds, Looks) else ""
+    numbers, pilot = ablation.published, ablation.resolve(scale).pilot
     directory = publication_of(path, folder, scale, changes)
     print_publication(publish_remarks(directory, numbers.remarks if numbers else {}, pilot))
 

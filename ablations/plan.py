@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from ablations.ablation import Ablation, Published, Resolved, Retention
+from ablations.ablation import Ablation, Published, Rates, Resolved, Retention
 from ablations.arms import require_distinct, seed_overrides, select
 from ablations.matching import match_arms
 from ablations.metrics import further_metrics, stated_goal, with_goal
@@ -194,7 +194,7 @@ class PlannedStudy:
         study states; with 0 none are measured. None: as the study states."""
         if seeds is None:
             return self
-        stated = self.plan.rates.factors if self.plan.rates else (0.5, 2.0)
+        stated = self.plan.rates.factors if self.plan.rates else tuple(Rates().factors)
         return replace(self, plan=replace(self.plan, rates=PlannedRates(stated, seeds) if seeds else None))
 
     def require_all_seeds(self, runs: Path) -> None:

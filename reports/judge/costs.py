@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.judge.fairness import CHAIN, cost_of, counted_costs, mean_cost
+from reports.judge.fairness import CHAIN, cost_of, counted_cost, mean_cost
 from reports.judge.statistics import ConfidenceInterval, estimate
 from reports.read.study import Run
 
@@ -43,7 +43,7 @@ class CostRatio:
 def is_measured(runs: Sequence[Run], key: str) -> bool:
     """Returns whether a cost was measured in any of these runs, rather than counted or computed from its config."""
     name = key.removeprefix(CHAIN)
-    return any(run.record is not None and counted_costs(run.record).get(name) is None for run in runs)
+    return any(run.record is not None and counted_cost(run.record, name) is None for run in runs)
 
 
 def cost_ratio(mine: Sequence[Run], theirs: Sequence[Run], key: str) -> CostRatio | None:

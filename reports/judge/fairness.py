@@ -12,7 +12,7 @@ from lit_transformers.records.record import Record
 from lit_transformers.records.reproduction import Reproduction
 from reports.read.study import Run, Study
 
-__all__ = ["CHAIN", "cost_of", "counted_costs", "mean_cost", "mismatch", "provenance", "repetitions", "spent"]
+__all__ = ["CHAIN", "cost_of", "counted_cost", "mean_cost", "mismatch", "provenance", "repetitions", "spent"]
 
 _SPENT: Mapping[str, str] = {
     "tokens": "planned_tokens",
@@ -33,22 +33,16 @@ def cost_of(run: Run, key: str) -> float | None:
     together is that of the run alone where it starts from no other."""
     if run.record is None:
         return None
-    own = _counted_cost(run.record, key.removeprefix(CHAIN), run.record.measured.get(key))
-    value = _counted_cost(run.record, key, own)
+    own = counted_cost(run.record, key.removeprefix(CHAIN), run.record.measured.get(key))
+    value = counted_cost(run.record, key, own)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _counted_cost(record: Record, key: str, otherwise: Any) -> Any:
-    """Returns one of the costs of ``counted_costs``, or ``otherwise`` where it has none of this name."""
+def counted_cost(record: Record, key: str, otherwise: Any = None) -> Any:
+    """Returns a cost of a record that was not measured, or ``otherwise`` where it has none of this name: ``tokens`` are
+    those that were read, ``planned_tokens`` and ``planned_flops`` those that budgets count."""
     of_record = {"tokens": "read_tokens", "planned_tokens": "planned_tokens", "planned_flops": "planned_flops"}.get(key)
     return record.cost.get(key, otherwise) if of_record is None else getattr(record, of_record)
-
-
-def counted_costs(record: Record) -> Mapping[str, float | None]:
-    """Returns the costs of a record that were not measured: ``tokens`` are those that were read, ``planned_tokens`` and
-    ``planned_flops`` those that budgets count."""
-    planned = {"planned_tokens": record.planned_tokens, "planned_flops": record.planned_flops}
-    return {**record.cost, "tokens": record.read_tokens, **planned}
 
 
 def mean_cost(runs: Iterable[Run], key: str) -> float | None:
