@@ -70,17 +70,19 @@ def changes_nothing(arm: ComparedRun, baseline: ComparedRun) -> bool:
 
 def defining_fields(config: ComparedRun) -> tuple[Any, ...]:
     """Returns the fields that differ by definition: data, sizes, the budget, groups of parameters, of which a small
-    network may have none, the weights that training starts from, what compresses them, and how results are measured;
-    where passes are timed, also how they are computed."""
+    network may have none, the weights that training starts from, what compresses them, the precision of products,
+    which passes in float32 do not show, and how results are measured; where passes are timed, also how they are
+    computed."""
     model, training = config.model, config.training
     selection = (training.stop, training.keep, training.stop and training.validate_every, training.callbacks)
     groups = (training.groups, training.unfreezing)
     budget = (training.steps, training.accumulate, training.average, groups, selection)
     widths = {path: model.get(path) for path in model.widths()}
     start = (config.start, config.compression)
-    computed = (training.precision, training.compile, training.attention_kernel, dict(model.leaves_with(Rounding)))
+    precision = (training.precision, training.tf32)
+    computed = (training.compile, training.attention_kernel, dict(model.leaves_with(Rounding)))
     timed = computed if config.timed else None
-    return config.data, widths, model.heads, model.depths(), budget, start, config.task.protocol(), timed
+    return config.data, widths, model.heads, model.depths(), budget, start, precision, config.task.protocol(), timed
 
 
 def equal_schedules(first: TrainingConfig, second: TrainingConfig) -> bool:

@@ -27,8 +27,8 @@ SEEN_ELSEWHERE = {
     "device": "refused where there is none: test_run.py",
     "devices": "test_two_ranks.py",
     "strategy": "who holds the weights, not what they are: tests/sweeps/test_torchrun.py",
-    "precision": "refused without CUDA: test_run.py; its numbers need a device",
-    "tf32": "rounds on CUDA alone: test_arithmetic.py",
+    "precision": "test_precisions_differ_though_the_probe_computes_in_float32",
+    "tf32": "test_precisions_differ_though_the_probe_computes_in_float32",
     "attention_kernel": "which kernel of torch computes attention: test_arithmetic.py",
     "stop": "test_selection.py",
     "keep": "test_selection.py",
@@ -91,6 +91,12 @@ def test_every_field_of_a_schedule_changes_training(kind: str, name: str) -> Non
 def test_schedules_that_part_only_after_a_long_warm_up_differ() -> None:
     base = {"training.steps": 100, "training.schedule": {"kind": "cosine", "warmup": 50}}
     assert changed(base, "training.schedule.floor", 0.5)
+
+
+@pytest.mark.parametrize(("path", "value"), [("training.precision", "bf16"), ("training.tf32", True)])
+def test_precisions_differ_though_the_probe_computes_in_float32(path: str, value: Any) -> None:
+    base = RunConfig(model=MODEL, training=TrainingConfig(steps=8, device="cuda"))
+    assert not changes_nothing(base.override({path: value}), base)
 
 
 @pytest.mark.parametrize("kind", sorted(set(OPTIMIZERS) - {"adamw"}))

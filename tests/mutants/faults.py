@@ -6719,6 +6719,17 @@ FAULTS = (
     *UPDATE_FAULTS,
     Fault(
         "fields",
+        "arms of another precision compute the same",
+        "lit_transformers/gates/inert_fields.py",
+        "    precision = (training.precision, training.tf32)\n",
+        "    precision = ()\n",
+        (
+            "tests/contracts/test_training_fields.py::"
+            "test_precisions_differ_though_the_probe_computes_in_float32[training.precision-bf16]",
+        ),
+    ),
+    Fault(
+        "fields",
         "a schedule is compared by its first updates alone",
         "lit_transformers/gates/inert_fields.py",
         "for step in range(first.steps)",
