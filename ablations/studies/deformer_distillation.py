@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Published, PublishedValue, Scale, Source
-from ablations.fine_tuning import FETCH, READER, READER_F1, THREE_PASSES
+from ablations.fine_tuning import FETCH, READER, READER_F1, SEEDS, THREE_PASSES
 from lit_transformers.config import Plain
 from lit_transformers.tasks.distillation import DistillationConfig
 
@@ -47,7 +47,7 @@ ABLATION = Ablation(
         }
     },
     design="one_factor",
-    seeds=5,
+    seeds=SEEDS,
     metric=READER_F1,
     contrasts=[
         Contrast("distillation in place of none from the teacher's weights", "learning=distilled", "baseline"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Match, Published, Scale, Source
 from ablations.compression import DENSE
-from ablations.fine_tuning import FETCH, SENTIMENT_NATS, WHOLE
+from ablations.fine_tuning import FETCH, SEEDS, SENTIMENT_NATS, WHOLE
 from lit_transformers.config import Plain
 from lit_transformers.tasks.distillation import DistillationConfig
 
@@ -55,7 +55,7 @@ ABLATION = Ablation(
         }
     },
     design="one_factor",
-    seeds=5,
+    seeds=SEEDS,
     metric=SENTIMENT_NATS,
     match=Match("flops", free="training.steps"),
     contrasts=[

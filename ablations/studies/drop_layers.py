@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ablations.ablation import Ablation, Contrast, Published, Source
 from ablations.compression import COMPRESSED, PACKED, SCALES
-from ablations.fine_tuning import FETCH, SENTIMENT_NATS
+from ablations.fine_tuning import FETCH, SEEDS, SENTIMENT_NATS
 from lit_transformers.stacks import SequentialConfig
 
 DEPTH = 6
@@ -34,7 +34,7 @@ ABLATION = Ablation(
         }
     },
     design="one_factor",
-    seeds=5,
+    seeds=SEEDS,
     metric=SENTIMENT_NATS,
     also=[PACKED],
     contrasts=[

@@ -8,7 +8,7 @@ from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Published, Source
 from ablations.compression import COMPRESSED, PACKED, SCALES
-from ablations.fine_tuning import FETCH, SENTIMENT_NATS
+from ablations.fine_tuning import FETCH, SEEDS, SENTIMENT_NATS
 from lit_transformers.compression import QuantiseWeightsConfig
 
 
@@ -24,7 +24,7 @@ ABLATION = Ablation(
     baseline=COMPRESSED,
     factors={"embeddings": {"float32": {}, **{str(bits): quantised(bits) for bits in (8, 4, 3, 2)}}},
     design="one_factor",
-    seeds=5,
+    seeds=SEEDS,
     metric=SENTIMENT_NATS,
     also=[PACKED],
     contrasts=[Contrast(f"{bits} bits", f"embeddings={bits}", "baseline") for bits in (8, 4, 3, 2)],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Contrast, Scale
-from ablations.fine_tuning import FETCH, OTHER_RATES, PROBE, SENTIMENT_NATS, rates
+from ablations.fine_tuning import FETCH, OTHER_RATES, PROBE, SEEDS, SENTIMENT_NATS, rates
 
 NUMBERS = (512, 128, 64, 32, 16)
 
@@ -24,7 +24,7 @@ ABLATION = Ablation(
         "rate": rates(BASELINE),
     },
     design="one_factor",
-    seeds=8,
+    seeds=SEEDS,
     metric=SENTIMENT_NATS,
     contrasts=[
         *(Contrast(f"{number} labels in place of 512", f"labels={number}", "baseline") for number in NUMBERS[1:]),

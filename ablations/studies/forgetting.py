@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ablations.ablation import Ablation, Contrast, Margin, Published, Retention, Scale, Source
 from ablations.baselines import without
-from ablations.fine_tuning import FETCH, RECIPROCAL_RANK, RETRIEVAL, SENTIMENT_NATS, TUNED, WHOLE
+from ablations.fine_tuning import FETCH, RECIPROCAL_RANK, RETRIEVAL, SEEDS, SENTIMENT_NATS, TUNED, WHOLE
 
 RATES = {"2e-5": 2e-5, "5e-5": 5e-5, "4e-4": 4e-4}
 
@@ -17,7 +17,7 @@ ABLATION = Ablation(
         "rate": {"1e-4": {}, **{name: {"training.optimizer.learning_rate": rate} for name, rate in RATES.items()}}
     },
     design="one_factor",
-    seeds=3,
+    seeds=SEEDS,
     metric=SENTIMENT_NATS,
     contrasts=[Contrast(f"a rate of {name} in place of 1e-4", f"rate={name}", "baseline") for name in RATES],
     retention={

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Margin, Metric, Published, Source
-from ablations.fine_tuning import FETCH, TUNED, WHOLE, rates, scales
+from ablations.fine_tuning import FETCH, SEEDS, TUNED, WHOLE, rates, scales
 
 FEW: Mapping[str, Any] = {
     "data.source.corpus": "trec",
@@ -35,7 +35,7 @@ ABLATION = Ablation(
         "rate": rates(BASELINE),
     },
     design="one_factor",
-    seeds=3,
+    seeds=SEEDS,
     metric=Metric(
         "val/nats",
         goal="minimize",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Contrast, Published, PublishedValue, Source
-from ablations.fine_tuning import FETCH, PROBE, RATE, REVIEWS, SENTIMENT_NATS, WHOLE_OF_PROBE, rates, scales
+from ablations.fine_tuning import FETCH, PROBE, RATE, REVIEWS, SEEDS, SENTIMENT_NATS, WHOLE_OF_PROBE, rates, scales
 
 ERRORS = {1: 9.81, 2: 8.66, 3: 6.83, 4: 6.41, 5: 5.70}
 """The error rates of BERT's layers 2, 4, 6, 8 and 10 of 12, by the layer of 6 at the same relative depth."""
@@ -30,7 +30,7 @@ ABLATION = Ablation(
         "rate": rates(BASELINE),
     },
     design="one_factor",
-    seeds=3,
+    seeds=SEEDS,
     metric=SENTIMENT_NATS,
     contrasts=[
         Contrast(f"layer {layer} in place of the last", f"layer={layer}", "baseline") for layer in range(5, 0, -1)

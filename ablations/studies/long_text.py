@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Contrast, Margin, Metric, Published, PublishedValue, Source
-from ablations.fine_tuning import FETCH, PROBE, WHOLE_OF_PROBE, rates, scales
+from ablations.fine_tuning import FETCH, PROBE, SEEDS, WHOLE_OF_PROBE, rates, scales
 
 PIECES = 4
 
@@ -34,7 +34,7 @@ ABLATION = Ablation(
         "rate": rates(BASELINE),
     },
     design="one_factor",
-    seeds=3,
+    seeds=SEEDS,
     metric=Metric(
         "val/nats",
         goal="minimize",

@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Published, PublishedValue, Source
-from ablations.fine_tuning import FETCH, FEW_LABELS, PIECES, REVIEWS, SENTIMENT_NATS, TUNED, WHOLE_OF_FEW, rates, scales
+from ablations.fine_tuning import (
+    FETCH,
+    FEW_LABELS,
+    PIECES,
+    REVIEWS,
+    SEEDS,
+    SENTIMENT_NATS,
+    TUNED,
+    WHOLE_OF_FEW,
+    rates,
+    scales,
+)
 from datamodules import MixedDataConfig, ProportionalConfig, SentencesConfig, SourceSamplingConfig, UniformConfig
 from lit_transformers.tasks import ClassificationConfig, MultiTaskConfig
 
@@ -51,7 +62,7 @@ ABLATION = Ablation(
         "rate": rates(FEW_LABELS),
     },
     design="one_factor",
-    seeds=3,
+    seeds=SEEDS,
     metric=SENTIMENT_NATS,
     contrasts=[
         Contrast("three tasks before one", "first=three_tasks", "baseline"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Contrast, Published, Source
-from ablations.fine_tuning import FETCH, PROBE, REVIEWS, SENTIMENT_NATS, WHOLE_OF_PROBE, rates, scales
+from ablations.fine_tuning import FETCH, PROBE, REVIEWS, SEEDS, SENTIMENT_NATS, WHOLE_OF_PROBE, rates, scales
 
 LAST_FOUR = (-4, -3, -2, -1)
 
@@ -28,7 +28,7 @@ ABLATION = Ablation(
         "rate": rates(BASELINE),
     },
     design="one_factor",
-    seeds=4,
+    seeds=SEEDS,
     metric=SENTIMENT_NATS,
     contrasts=[
         Contrast("the first token in place of the mean", "vector=first", "baseline"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Published, Source
 from ablations.compression import COMPRESSED, PACKED, SCALES
-from ablations.fine_tuning import FETCH, SENTIMENT_NATS
+from ablations.fine_tuning import FETCH, SEEDS, SENTIMENT_NATS
 from lit_transformers.compression import PruneHeadsConfig
 
 
@@ -33,7 +33,7 @@ ABLATION = Ablation(
         }
     },
     design="one_factor",
-    seeds=5,
+    seeds=SEEDS,
     metric=SENTIMENT_NATS,
     also=[PACKED],
     contrasts=[

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Margin, Metric, Scale
-from ablations.fine_tuning import FETCH, READER, READER_F1, THREE_PASSES, after
+from ablations.fine_tuning import FETCH, READER, READER_F1, SEEDS, THREE_PASSES, after
 
 RANKED = "xquad_ranked/minilm.en.json"
 """The file of passages that two towers of the released MiniLM rank for each question, below LIT_DATA."""
@@ -34,7 +34,7 @@ ABLATION = Ablation(
         "passages": {"right": {}, "first": of_retriever(1), "first_five": of_retriever(5), "all": of_retriever(None)},
     },
     design="one_factor",
-    seeds=5,
+    seeds=SEEDS,
     metric=replace(READER_F1, margin=Margin(1.0, "a third of the margin between readers: all arms have one reader")),
     also=[Metric("val/exact_match", goal="maximize", label="answers that match exactly")],
     contrasts=[

@@ -8,7 +8,7 @@ from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Match, Published, Scale, Source
 from ablations.compression import DENSE
-from ablations.fine_tuning import FETCH, SENTIMENT_NATS, WHOLE
+from ablations.fine_tuning import FETCH, SEEDS, SENTIMENT_NATS, WHOLE
 from lit_transformers.stacks import SharedConfig
 
 SIX: Mapping[str, Any] = {"run": DENSE.to_dict()}
@@ -49,7 +49,7 @@ ABLATION = Ablation(
         }
     },
     design="one_factor",
-    seeds=5,
+    seeds=SEEDS,
     metric=SENTIMENT_NATS,
     match=Match("flops", free="training.steps"),
     contrasts=[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Contrast, Published, Scale, Source
-from ablations.fine_tuning import FETCH, OTHER_RATES, SENTIMENT_NATS, TUNED, WHOLE, rates
+from ablations.fine_tuning import FETCH, OTHER_RATES, SEEDS, SENTIMENT_NATS, TUNED, WHOLE, rates
 from lit_transformers.training.config import SlantedTriangularConfig
 from lit_transformers.training.groups import ParameterGroupConfig, UnfreezingConfig
 
@@ -30,7 +30,7 @@ ABLATION = Ablation(
         "rate": rates(TUNED),
     },
     design="one_factor",
-    seeds=4,
+    seeds=SEEDS,
     metric=SENTIMENT_NATS,
     contrasts=[
         Contrast("unfreezing in place of all at once", "layers=unfrozen", "baseline"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Contrast, Margin, Metric, Published, PublishedValue, Source
-from ablations.fine_tuning import FETCH, MINILM_NETWORK, PIECES, rates, scales
+from ablations.fine_tuning import FETCH, MINILM_NETWORK, PIECES, SEEDS, rates, scales
 from datamodules import (
     BooksConfig,
     ConllConfig,
@@ -156,7 +156,7 @@ ABLATION = Ablation(
         "rate": rates(BATTERY),
     },
     design="one_factor",
-    seeds=3,
+    seeds=SEEDS,
     metric=Metric(
         "val/mean_score",
         goal="maximize",
