@@ -142,7 +142,7 @@ def agent(
         require_connection(target)
     group = search_group(planned.folder) if searching else planned.folder
     target = target._replace(metric=planned.metric, goal=planned.plan.goal)
-    record = carry_out(config, planned.runner, runs, WandbConfig.at(target, group, arm.name, arm.levels))
+    record = carry_out(config, planned.runner, runs, WandbConfig(target, group, arm.name, arm.levels))
     records = {record.key: record}
     _print_outcome(record, describe(values))
     if record.outcome == "finished":

@@ -92,7 +92,7 @@ def fit(
     remember(values)
     config = read_run(run).override(values)
     runner = load_runner(runner_of(config))
-    wandb_config = WandbConfig.at(wandb_target(chosen.wandb))
+    wandb_config = WandbConfig(wandb_target(chosen.wandb))
     with shown(SteadyConsole(stderr=True)) as report:
         try:
             progress, logger_config = report if is_first_rank() else None, LoggerConfig(chosen.names)

@@ -30,14 +30,13 @@ from lit_transformers.config import Plain
 from lit_transformers.printing.error_lines import first_line
 from lit_transformers.records.cells import text_of
 from lit_transformers.records.files import CURVES, DOCUMENTS, OUTPUTS, SENT_UPDATES, replace_file
-from lit_transformers.records.measure import Goal
 from lit_transformers.records.record import Record
 from lit_transformers.runs.environment import peak_memory
 from lit_transformers.runs.wandb_artifacts import log_artifacts
 from lit_transformers.training.callbacks import Curves
 from lit_transformers.training.ranks import is_first_rank
 from lit_transformers.training.training_log import values_of_update
-from lit_transformers.wandb_target import PROJECT, TAG_LETTERS, WandbMode, WandbTarget
+from lit_transformers.wandb_target import TAG_LETTERS, WandbTarget
 
 if TYPE_CHECKING:
     import wandb
@@ -67,35 +66,22 @@ SAMPLED: list[str | int] = ["document", "hypothesis", "reference"]
 
 
 class WandbConfig(NamedTuple):
-    """Whether and where a run is sent. It changes no number, so it is no part of a run's config or key.
+    """Whether and where a run is sent, and as which run. It changes no number, so it is no part of a run's config or
+    key.
 
     study: the folder of its plan, shown as the group; arm: as the job type. Both are tags too. levels: the arm's level
-    of every factor, which are keys of the run's config there, below factors. All others as of a target.
+    of every factor, which are keys of the run's config there, below factors.
     """
 
-    mode: WandbMode = "offline"
-    project: str = PROJECT
+    target: WandbTarget
     study: str | None = None
     arm: str | None = None
     levels: Mapping[str, str] = {}
-    entity: str | None = None
-    tags: tuple[str, ...] = ()
-    artifacts: Path | None = None
-    system_metrics: bool = False
-    metric: str | None = None
-    goal: Goal | None = None
-
-    @classmethod
-    def at(
-        cls, target: WandbTarget, study: str | None = None, arm: str | None = None, levels: Mapping[str, str] = {}
-    ) -> WandbConfig:
-        """Returns how a run is sent to a target."""
-        return cls(target.mode, target.project, study, arm, levels, *target[2:])
 
     @property
     def sends(self) -> bool:
         """Whether the run is sent."""
-        return self.mode != "disabled"
+        return self.target.mode != "disabled"
 
 
 class WandbRun:
@@ -128,7 +114,7 @@ class WandbRun:
     def define_goal(self, axis: str | None = None) -> None:
         """Makes W&B show the best value of the metric that judges, until the run has ended: then its summary is that of
         the record. axis: what the metric is drawn over; None for steps."""
-        run, metric, goal = self.run, self._config.metric, self._config.goal
+        run, metric, goal = self.run, self._config.target.metric, self._config.target.goal
         if run is not None and metric is not None and goal is not None:
             best = "min" if goal == "minimize" else "max"
             self._guarded(lambda: run.define_metric(metric, step_metric=axis, summary=best))
@@ -148,8 +134,8 @@ class WandbRun:
             # Commits, or the last step's values would be applied after the summary's.
             self._guarded(lambda: run.log(_tables(self.directory), commit=True))
             self._guarded(lambda: run.summary.update(summary(record)))
-            if self._config.artifacts is not None and record.outcome == "finished":
-                study_file = self._config.artifacts
+            if self._config.target.artifacts is not None and record.outcome == "finished":
+                study_file = self._config.target.artifacts
                 self._guarded(lambda: log_artifacts(run, self.directory, record, study_file))
             self._guarded(lambda: run.finish(exit_code=exit_code))
 
@@ -270,7 +256,7 @@ def _open(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbRu
     import wandb
 
     wandb.setup(wandb.Settings(silent=True))  # otherwise it prompts for a key on a terminal
-    if wandb_config.mode == "online":
+    if wandb_config.target.mode == "online":
         try:
             return _start(wandb_config, directory, record)
         except Exception as error:
@@ -278,7 +264,7 @@ def _open(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbRu
             reason, files = first_line(error).rstrip("."), directory / "wandb" / "offline-run-*"
             _print_message(f"{reason}; the run continues, logged offline: wandb sync {files} uploads it")
     try:
-        return _start(wandb_config._replace(mode="offline"), directory, record)
+        return _start(wandb_config._replace(target=wandb_config.target._replace(mode="offline")), directory, record)
     except Exception as error:
         _print_message(f"the run continues without W&B: {first_line(error)}")
         return None
@@ -311,11 +297,12 @@ def private_settings(system_metrics: bool = False) -> wandb.Settings:
 def _start(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbRun:
     import wandb
 
-    tags = (wandb_config.study, wandb_config.arm, *wandb_config.tags)
+    target = wandb_config.target
+    tags = (wandb_config.study, wandb_config.arm, *target.tags)
     run = wandb.init(
-        project=wandb_config.project,
-        entity=wandb_config.entity,
-        mode=wandb_config.mode,
+        project=target.project,
+        entity=target.entity,
+        mode=target.mode,
         dir=directory,
         id=record.key,
         name=f"{wandb_config.arm or 'run'}-{record.seed}-{record.key[:KEY_LETTERS]}",
@@ -328,9 +315,9 @@ def _start(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbR
             "run_key": record.key,
             "data_fingerprint": record.data["fingerprint"],
         },
-        resume="allow" if wandb_config.mode == "online" else None,
+        resume="allow" if target.mode == "online" else None,
         reinit="create_new",
-        settings=private_settings(system_metrics=wandb_config.system_metrics),
+        settings=private_settings(system_metrics=target.system_metrics),
     )
     wandb_run = WandbRun(run, directory, wandb_config)
     wandb_run.define_goal()

@@ -166,7 +166,7 @@ def _wandb_config(order: RunOrder) -> WandbConfig | None:
         return None
     from lit_transformers.runs.wandb_logging import WandbConfig
 
-    return WandbConfig.at(order.wandb, order.group, order.ticket.arm, order.ticket.levels)
+    return WandbConfig(order.wandb, order.group, order.ticket.arm, order.ticket.levels)
 
 
 def _failure_reason(error: Exception) -> str:

@@ -29,11 +29,12 @@ from lit_transformers.records.record import parse_record
 from lit_transformers.runs import Interrupted, RunConfig, fit, run_key, wandb_logging
 from lit_transformers.runs.wandb_logging import WandbConfig, upload_finished_run
 from lit_transformers.training.reporting import Progress, ProgressReporter
+from lit_transformers.wandb_target import NO_TARGET, WandbTarget
 
 pytestmark = pytest.mark.slow
 
 OFFLINE = WandbConfig(
-    "offline", study="xl_memory", arm="memory 8", levels={"memory": "8"}, entity="team", tags=("mine",)
+    WandbTarget("offline", entity="team", tags=("mine",)), study="xl_memory", arm="memory 8", levels={"memory": "8"}
 )
 MEMORY = wandb_logging.MEMORY
 UPDATES = (*wandb_logging.UPDATES, MEMORY)
@@ -303,7 +304,7 @@ def test_a_run_that_is_not_to_be_sent_has_the_same_key_and_leaves_nothing_of_wan
     config: RunConfig, tmp_path: Path
 ) -> None:
     short = config.override({"training.steps": 2})
-    assert fit(short, tmp_path, wandb_config=WandbConfig("disabled"))["key"] == run_key(short)
+    assert fit(short, tmp_path, wandb_config=WandbConfig(NO_TARGET))["key"] == run_key(short)
     assert not (tmp_path / "wandb").exists()
 
 
@@ -366,7 +367,7 @@ def test_a_run_that_was_stopped_and_killed_shows_all_its_points_under_one_id(
 def test_without_a_key_a_run_says_so_in_one_line_and_goes_on(
     config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = fit(config, tmp_path, wandb_config=OFFLINE._replace(mode="online"))
+    record = fit(config, tmp_path, wandb_config=OFFLINE._replace(target=WandbTarget("online")))
     assert record["outcome"] == "finished"
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "W&B" in line]
     assert "No API key configured" in line and "logged offline" in line
@@ -380,7 +381,7 @@ def test_without_a_network_a_run_says_so_in_one_line_and_goes_on(
     monkeypatch.setattr(wandb_logging, "CONNECT_SECONDS", 0.5)
     with out_of_order() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.address)
-        record = fit(config, tmp_path, wandb_config=OFFLINE._replace(mode="online"))
+        record = fit(config, tmp_path, wandb_config=OFFLINE._replace(target=WandbTarget("online")))
     assert record["outcome"] == "finished"
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "W&B" in line]
     assert "logged offline" in line

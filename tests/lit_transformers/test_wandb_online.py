@@ -14,11 +14,11 @@ from services.wandb_api import KEY, Recorded
 from lit_transformers.config import ConfigError
 from lit_transformers.runs import RunConfig, fit
 from lit_transformers.runs.wandb_logging import WandbConfig, private_settings
-from lit_transformers.wandb_target import wandb_target
+from lit_transformers.wandb_target import WandbTarget, wandb_target
 
 pytestmark = pytest.mark.slow
 
-ONLINE = WandbConfig("online", study="xl_memory", arm="memory 8", levels={"memory": "8"})
+ONLINE = WandbConfig(WandbTarget("online"), study="xl_memory", arm="memory 8", levels={"memory": "8"})
 SCRIPT = Path(__file__).parent.parent / "services" / "wandb_api.py"
 
 
@@ -61,7 +61,7 @@ def test_a_run_is_sent_online_once_with_its_curve_and_its_summary(
 def test_w_and_b_shows_the_best_value_by_the_goal_and_in_the_end_that_of_the_record(
     config: RunConfig, tmp_path: Path, wandb_server: Recorded
 ) -> None:
-    metric = ONLINE._replace(metric="val/bpb", goal="minimize")
+    metric = ONLINE._replace(target=WandbTarget("online", metric="val/bpb", goal="minimize"))
     record = fit(config, tmp_path / "run", wandb_config=metric)
     (run,) = wandb_server.runs.values()
     defined = {entry["1"]: entry for entry in run.metrics if "1" in entry}
@@ -74,8 +74,9 @@ def test_artifacts_have_the_lineage_from_the_study_file_over_the_run_to_its_file
 ) -> None:
     study = tmp_path / "my study.py"
     study.write_text("ABLATION = 1\n")
+    with_artifacts = ONLINE._replace(target=WandbTarget("online", artifacts=study))
     for seed in (0, 1):
-        fit(config.override({"seed": seed}), tmp_path / str(seed), wandb_config=ONLINE._replace(artifacts=study))
+        fit(config.override({"seed": seed}), tmp_path / str(seed), wandb_config=with_artifacts)
     for run in wandb_server.runs.values():
         (used,) = (wandb_server.artifacts[name] for name in run.used_artifacts)
         assert (used.type, used.name, used.files) == ("study", "study-my_study", ["my study.py"])

@@ -23,6 +23,7 @@ from wandb_logins import logged_out
 from lit_transformers.config import ConfigError
 from lit_transformers.runs.wandb_logging import WandbConfig
 from lit_transformers.space import Choice, Interval, searched
+from lit_transformers.wandb_target import NO_TARGET
 from sweeps.wandb import agent
 from sweeps.wandb.agent import FILE, parameters
 from sweeps.wandb.connection import has_key
@@ -148,14 +149,14 @@ ABLATION = Ablation(
 def test_an_agent_does_the_runs_first_that_its_own_starts_from(tmp_path: Path) -> None:
     """It would wait for itself otherwise. Another trial that starts from them does them no more."""
     config, runner = chain(4, 10, 5), "standin.run:RUNNER"
-    record = agent.carry_out(config, runner, tmp_path, WandbConfig("disabled"))
+    record = agent.carry_out(config, runner, tmp_path, WandbConfig(NO_TARGET))
     run_tickets = chained(4, 10, 5)
     assert record.key == run_tickets[-1].key and [finishes(tmp_path / one.key) for one in run_tickets] == [1, 1, 1]
     assert record.metrics == alone(4, 10, 5, runs=tmp_path / "quiet")[-1]
-    agent.carry_out(chain(4, 10, 6), runner, tmp_path, WandbConfig("disabled"))
+    agent.carry_out(chain(4, 10, 6), runner, tmp_path, WandbConfig(NO_TARGET))
     assert [finishes(tmp_path / one.key) for one in run_tickets] == [1, 1, 1]
     with pytest.raises(ConfigError, match=r"start: its source \w+ failed: not-a-number"):
-        agent.carry_out(chain(4, 5, fault="nan"), runner, tmp_path, WandbConfig("disabled"))
+        agent.carry_out(chain(4, 5, fault="nan"), runner, tmp_path, WandbConfig(NO_TARGET))
 
 
 @pytest.mark.slow

@@ -167,9 +167,8 @@ def test_a_runs_process_receives_the_target(study: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr(run_orders, "load_runner", lambda _: replace(standin.RUNNER, fit=fit))
     run_orders.perform(RunOrder(ticket, tmp_path, "", 1, None, False, options.group, options.wandb), None)
     [config] = received
-    assert (config.mode, config.project, config.entity, config.tags) == target[:4]
-    assert (config.metric, config.goal) == (planned.metric, planned.plan.goal)
-    assert (config.study, config.arm) == ("memory", ticket.arm)
+    judged = target._replace(metric=planned.metric, goal=planned.plan.goal)
+    assert config == WandbConfig(judged, "memory", ticket.arm, ticket.levels)
 
 
 def test_sweeps_and_their_agents_go_to_the_target(study: Path, tmp_path: Path) -> None:
@@ -202,4 +201,4 @@ def test_an_agent_sends_its_run_to_the_sweeps_project(
     with pytest.raises(ZeroDivisionError):
         words = ["agent", str(study), "--runs", str(tmp_path / "runs"), "--wandb", "offline", "--arm=memory=on"]
         CliRunner().invoke(command.app, words, catch_exceptions=False)
-    assert received[0].project == "of the sweep"
+    assert received[0].target.project == "of the sweep"
