@@ -50,7 +50,9 @@ def warm_python(*further: str) -> Iterator[Path]:
     with TemporaryDirectory() as name:
         folder, address = Path(name), str(Path(name) / "server")
         ready, writer = os.pipe()
-        server = subprocess.Popen([sys.executable, "-Wignore", __file__, address, str(writer), *further], pass_fds=[writer])
+        server = subprocess.Popen(
+            [sys.executable, "-Wignore", __file__, address, str(writer), *further], pass_fds=[writer]
+        )
         os.close(writer)
         with os.fdopen(ready) as stream:
             assert stream.read() == "ready", "the server of processes has not started"
