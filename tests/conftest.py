@@ -41,6 +41,8 @@ for absent in (backend for backend in (torch.cuda, torch.xpu, torch.mtia) if not
     absent.manual_seed_all = lambda seed: None
 
 
+LONG = (TESTS, *(TESTS / name for name in ("sweeps", "reliability", "benchmarks", "ablations", "serving")))
+"""The folders of tests that take many seconds each, since they start commands."""
 QUICK_CASES = 5
 """The most cases of one test that are quick, unless its own marks say which are."""
 
@@ -59,8 +61,9 @@ def mark_further_cases_slow(items: list[pytest.Item]) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mark_further_cases_slow(items)
-    # Workers take tests from the ends of each other's lists, and those at the beginning remain together.
-    items.sort(key=lambda item: item.get_closest_marker("first") is None)
+    # Workers take tests from the ends of each other's lists: those at the beginning remain together, and short ones at
+    # the end let all workers end together.
+    items.sort(key=lambda item: (item.get_closest_marker("first") is None, item.path.parent not in LONG))
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from warm_python import warm_python
 
 from lit_transformers.records.files import RECORD
 
@@ -20,17 +21,26 @@ EXAMPLES = {
     "trainer_study": ("transformers", "eval_loss", 6),
 }
 """The package that each needs beside the suite, its metric, and the number of its runs."""
+HEAVY = ("sklearn.ensemble", "sklearn.datasets", "transformers.trainer")
+"""What the commands import for seconds each, of which those that are installed are imported once for all of them."""
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Path]:
+    """A ``python`` that has imported what the commands import."""
+    with warm_python(*(name for name in HEAVY if importlib.util.find_spec(name.partition(".")[0]))) as folder:
+        yield folder / "python"
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == "descent_study" else pytest.mark.slow) for name in EXAMPLES]
 )
-def test_a_study_of_a_command_runs_to_its_report(name: str, tmp_path: Path) -> None:
+def test_a_study_of_a_command_runs_to_its_report(name: str, warm: Path, tmp_path: Path) -> None:
     package, metric, count = EXAMPLES[name]
     if package and importlib.util.find_spec(package) is None:
         pytest.skip(f"needs {package}")
     words = ["run", f"examples/commands/{name}.py", "--runs", str(tmp_path), "--workers", "2"]
-    ended = subprocess.run([sys.executable, "-m", "ablations", *words], cwd=ROOT, capture_output=True, text=True)
+    ended = subprocess.run([warm, "-m", "ablations", *words], cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     records = [json.loads(path.read_text()) for path in tmp_path.glob(f"*/{RECORD}")]
     assert len(records) == count and {record["outcome"] for record in records} == {"finished"}

@@ -61,7 +61,6 @@ def test_a_project_of_ones_own_goes_from_init_to_its_publication(installed: Path
         ("lit-transformers", "check-plugin", "my_parts.py"),
         ("lit-ablations", "list"),
         ("lit-ablations", "run", "decay_or_attention", "--seeds", "2", *steps),
-        ("lit-ablations", "report", "decay_or_attention", *steps),
         ("lit-ablations", "new", "another_question"),
         ("lit-reports", "publish", "decay_or_attention", *steps),
     ):

@@ -16,14 +16,14 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import NoReturn
 
-IMPORTED = ("lit_transformers.runs", "lit_transformers.gates", "pandas", "scipy.stats")
+IMPORTED = ("lit_transformers.runs.runner", "lit_transformers.gates", "pandas", "scipy.stats")
 """The modules that take long to import, and nothing that reads its environment while it is imported."""
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
@@ -44,12 +44,15 @@ with socket.socket(socket.AF_UNIX) as server:
 
 
 @contextmanager
-def warm_python() -> Iterator[Path]:
-    """Yields the folder of a program ``python``, which is there until the end of the block."""
+def warm_python(*further: str) -> Iterator[Path]:
+    """Yields the folder of a program ``python``, which is there until the end of the block. further: modules that it
+    has imported too."""
     with TemporaryDirectory() as name:
         folder, address = Path(name), str(Path(name) / "server")
         ready, writer = os.pipe()
-        server = subprocess.Popen([sys.executable, "-Wignore", __file__, address, str(writer)], pass_fds=[writer])
+        server = subprocess.Popen(
+            [sys.executable, "-Wignore", __file__, address, str(writer), *further], pass_fds=[writer]
+        )
         os.close(writer)
         with os.fdopen(ready) as stream:
             assert stream.read() == "ready", "the server of processes has not started"
@@ -63,11 +66,12 @@ def warm_python() -> Iterator[Path]:
             server.wait()
 
 
-def serve(address: str, ready: int) -> None:
+def serve(address: str, ready: int, further: Sequence[str]) -> None:
     """Forks a process for every request that comes to an address, until it is killed."""
     base = [entry for entry in sys.path if Path(entry).is_relative_to(sys.base_prefix) or entry.startswith(sys.prefix)]
-    for name in IMPORTED:
+    for name in (*IMPORTED, *further):
         importlib.import_module(name)
+    sys.modules["lit_transformers.runs.runner"].RUNNER.preload()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()
@@ -144,4 +148,4 @@ def run(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]))
+    serve(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
