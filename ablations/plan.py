@@ -20,6 +20,7 @@ from ablations.stages import Stages, chain_cost
 from lit_transformers.config import Config, ConfigError, MissingFileError, Plain, parse_assignments
 from lit_transformers.plugins import plugin_arguments
 from lit_transformers.printing.amounts import count
+from lit_transformers.read_once import reads_shared
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.floors import Floors, write_floors
 from lit_transformers.records.measure import Goal
@@ -285,7 +286,8 @@ def make_plan(
         resolved = _with_values(ablation.resolve(request.scale, request.changes), tuned or {})
         configs, matched = _match_budgets(ablation, resolved, name, runs)
         _require_effects(configs, runner)
-        stages, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.most_seeds, runner)
+        with reads_shared():
+            stages, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.most_seeds, runner)
         goal = _rehearse(configs, stages.examples, resolved.metric, runner)
         resolved = resolved._replace(metric=with_goal(resolved.metric, goal))
         plan = _plan(study, ablation, request, resolved, matched, runs_by_arm, stages)
