@@ -287,7 +287,7 @@ def status(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
     device: Device = None, storage: Storage = None,
 ) -> None:  # fmt: skip
-    """Show the state of every run, its worker, and the time left."""
+    """Show the state of every run, its worker, and the time left; of over 500 runs, a line for each arm and state."""
     from ablations.show import status_view
     from sweeps.status import bring_up_to_date, standings
 

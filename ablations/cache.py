@@ -89,8 +89,8 @@ def _source_files(runner: str) -> Iterator[Path]:
 def _data_paths(configs: Iterable[dict[str, Plain]]) -> list[Path]:
     """Returns the files and folders that configs name as data or weights, under LIT_DATA and LIT_WEIGHTS too, and the
     standard library if one reads it."""
-    named = ([config.get("data"), config.get("model"), config.get("start")] for config in configs)
-    strings = {string for values in named for string in _strings_in(values)}
+    named = {id(part): part for config in configs for part in map(config.get, ("data", "model", "start"))}  # once each
+    strings = {string for part in named.values() for string in _strings_in(part)}
     bases = ["", *(os.environ.get(folder, "") for folder in FOLDERS)]
     candidates = {Path(base, string) for string in strings for base in bases}
     existing = {path for path in candidates if path.exists()}

@@ -28,6 +28,8 @@ SMALL_MODEL_SHARE = 1 / 3
 """The fraction of a plain matrix product's speed that training small models reaches: attention, norms and loops."""
 SECONDS_BESIDE_TRAINING = 3.0
 """What a run takes beside its training, until one of the same plan has finished."""
+ENOUGH_RUNS = 100
+"""Of an arm, that are looked at for the median of their times."""
 ENOUGH_SECONDS = 20.0
 """Seconds of training that a run needs before its speed is used for others. A start takes a few seconds."""
 ASSUMED_DEVICE = "one A100 of 40 GB"
@@ -63,7 +65,7 @@ def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
     network, the first also takes the time of computing them. Where FLOPs are not known, finished runs alone count."""
     devices = {(config.get("training") or {}).get("device") for config in planned.configs.values()}
     needs_cuda = "cuda" in devices or ("auto" in devices and bool(cuda_devices()))
-    finished = {key: done for key in planned.configs for done in _finished_runs([runs / key / RECORD], needs_cuda)}
+    finished = _finished_by_key(planned, runs, needs_cuda)
     if all(planned.costs[name]["train_flops"] is None for name in planned.keys_by_name()):
         return _by_finished_runs(planned, finished, needs_cuda)
     besides = [done.whole - done.training for done in finished.values()]
@@ -80,6 +82,15 @@ def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
     for key, of_pass in _passes(planned, finished, needs_cuda).items():
         seconds[key] += of_pass
     return TimeEstimate(seconds, basis, needs_cuda)
+
+
+def _finished_by_key(planned: PlannedStudy, runs: Path, needs_cuda: bool) -> dict[str, FinishedRun]:
+    """Returns finished runs of a plan by key: of ENOUGH_RUNS of each arm, and of all that share a cache."""
+    wanted = {key for of_pass in planned.passes.values() for key in of_pass}
+    for keys in planned.keys_by_name().values():
+        wanted.update(keys[:: max(len(keys) // ENOUGH_RUNS, 1)])
+    paths = {key: runs / key / RECORD for key in planned.configs if key in wanted}
+    return {key: done for key, path in paths.items() for done in _finished_runs([path], needs_cuda)}
 
 
 def _by_finished_runs(planned: PlannedStudy, finished: dict[str, FinishedRun], needs_cuda: bool) -> TimeEstimate:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ablations.ablation import Ablation, Published, Rates, Resolved, Retention
 from ablations.arms import require_distinct, seed_overrides, select
@@ -20,6 +20,7 @@ from ablations.stages import Stages, chain_cost
 from lit_transformers.config import Config, ConfigError, MissingFileError, Plain, parse_assignments
 from lit_transformers.plugins import plugin_arguments
 from lit_transformers.printing.amounts import count
+from lit_transformers.read_once import reads_shared
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.floors import Floors, write_floors
 from lit_transformers.records.measure import Goal
@@ -222,13 +223,29 @@ class PlannedStudy:
         return [*self.configs.values(), *([] if own else [{"class_path": self.runner}])]
 
     def to_dict(self) -> dict[str, Plain]:
-        """Returns the planned study as plain data."""
-        return {**vars(self), "plan": plan_to_plain(self.plan)}
+        """Returns the planned study as plain data, in which configs share the parts that are equal."""
+        return {**vars(self), "plan": plan_to_plain(self.plan), "configs": shared_parts(self.configs)}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Plain]) -> Self:
         """Reads what ``to_dict`` wrote."""
-        return cls(**plain | {"plan": parse_plan(plain["plan"])})
+        return cls(**plain | {"plan": parse_plan(plain["plan"]), "configs": joined_parts(plain["configs"])})
+
+
+def shared_parts(configs: Mapping[str, dict[str, Plain]]) -> Plain:
+    """Returns configs by key as plain data in which equal parts are written once: seeds of an arm differ in few."""
+    numbers: dict[str, int] = {}
+    fields = {
+        key: {name: numbers.setdefault(json.dumps(part), len(numbers)) for name, part in config.items()}
+        for key, config in configs.items()
+    }
+    return {"parts": [json.loads(text) for text in numbers], "fields": fields}
+
+
+def joined_parts(plain: Any) -> dict[str, dict[str, Plain]]:
+    """Reads what ``shared_parts`` returned. Configs share the objects of equal parts."""
+    parts = plain["parts"]
+    return {key: {name: parts[part] for name, part in fields.items()} for key, fields in plain["fields"].items()}
 
 
 def existing_plan(runs: Path, folder: str) -> Plan | None:
@@ -285,7 +302,8 @@ def make_plan(
         resolved = _with_values(ablation.resolve(request.scale, request.changes), tuned or {})
         configs, matched = _match_budgets(ablation, resolved, name, runs)
         _require_effects(configs, runner)
-        stages, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.most_seeds, runner)
+        with reads_shared():
+            stages, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.most_seeds, runner)
         goal = _rehearse(configs, stages.examples, resolved.metric, runner)
         resolved = resolved._replace(metric=with_goal(resolved.metric, goal))
         plan = _plan(study, ablation, request, resolved, matched, runs_by_arm, stages)

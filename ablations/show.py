@@ -268,22 +268,40 @@ def preliminary_view(plan: Plan, rows: Sequence[Row]) -> Group:
     return Group(Text(), Text(heading, style="bold"), table, Text())
 
 
+MOST_LINES = 500
+"""Of a table with a line for every run."""
+
+
 def status_view(plan: Plan, rows: Sequence[Row], active_runs: Mapping[str, ActiveRun]) -> Group:
-    """Shows the state of every run by records, checkpoints and locks, and below who is at those that are active."""
+    """Shows the state of every run by records, checkpoints and locks, and below who is at those that are active. Of
+    more runs than MOST_LINES, seeds of an arm in the same state share a line with the mean of their metric."""
     labels = plan.labels
     table = plain_table(labels.heading("arm"), "seed", "run", plan.metric.name, "state")
     for column in table.columns[1:3]:
         column.no_wrap = True
     table.columns[3].header = BreakableName(plan.metric.name)
-    for row in rows:
-        state = row.state.value + (f": {row.reason}" if row.reason else "")
-        value = "" if row.value is None else f"{row.value:.4g}"
-        name = BreakableName(labels.in_column(row.ticket.arm))
-        table.add_row(name, str(row.ticket.seed), row.ticket.key, value, Text(state))
+    for (arm, state), alike in _alike(rows):
+        row, values = alike[0], [row.value for row in alike if row.value is not None]
+        value = f"{statistics.fmean(values):.4g}" if values else ""
+        run = (str(row.ticket.seed), row.ticket.key) if len(alike) == 1 else (f"{len(alike)} seeds", "")
+        table.add_row(BreakableName(labels.in_column(arm)), *run, value, Text(state))
     shown = [active_runs[row.ticket.key] for row in rows if row.ticket.key in active_runs and not row.state.over]
     at_work = work_table(shown, labels.heading("arm"), lambda run: labels.in_column(run.arm))
     work: list[RenderableType] = [Text(), at_work, Text()] if shown else []
     return Group(table, *work, Text(summary_line(rows)))
+
+
+def _alike(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, str], list[Row]]]:
+    """Yields the runs of each line of a table with their arm and state: one run or, where there are more than
+    MOST_LINES, all seeds of an arm that are in the same state."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        place = row.ticket.arm, row.state.value + (f": {row.reason}" if row.reason else "")
+        if len(rows) > MOST_LINES:
+            groups.setdefault(place, []).append(row)
+        else:
+            yield place, [row]
+    yield from groups.items()
 
 
 def summary_line(rows: Sequence[Row]) -> str:

@@ -178,7 +178,7 @@ def test_the_library_imports_no_data_by_name() -> None:
 
 
 def test_data_know_of_the_library_configs_batches_scores_code_and_machine_alone() -> None:
-    names = ("config", "batch", "entities", "scores", "answer_scores", "source_code")
+    names = ("config", "batch", "entities", "scores", "answer_scores", "source_code", "read_once")
     known = {f"lit_transformers.{name}" for name in (*names, "machine.cores", "machine.processor")}
     for module, target in crossings("datamodules"):
         assert target in known, f"{module} imports {target}"

@@ -24,6 +24,7 @@ from datamodules.core.tokenizers import (
 from datamodules.core.trained import TrainedSymbols, require_tokenizer
 from datamodules.text.sources import SourceConfig, StdlibConfig
 from lit_transformers.config import canonical_hash
+from lit_transformers.read_once import read_once
 
 __all__ = ["TextData", "TextDataConfig"]
 
@@ -49,7 +50,8 @@ class TextData(Data):
 
     @cached_property
     def corpus(self) -> Corpus:
-        return self.config.source.build()
+        source = self.config.source
+        return read_once(("corpus", source), source.build)
 
     def reading_messages(self) -> list[str]:
         return [*self.config.source.reading_messages(), *self.corpus.messages, *self._order_messages()]

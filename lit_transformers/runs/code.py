@@ -9,6 +9,7 @@ from typing import Any
 
 from lit_transformers.config import Config, ConfigError
 from lit_transformers.plugins import local_folders
+from lit_transformers.read_once import read_once
 from lit_transformers.source_code import file_below, hashes_of_project, package_of, read, source
 from lit_transformers.training.config import CallbackConfig
 
@@ -17,7 +18,10 @@ PACKAGES = ("lit_transformers", "datamodules")
 
 def code_hash(config: Config, roots: Iterable[str], packages: Sequence[str] = PACKAGES) -> str:
     """Returns a hash of the modules on a path: see ``modules_on_path``."""
-    return hash_of_modules(modules_on_path(config, roots, packages))
+    roots = tuple(roots)
+    classes = (*sorted(modules_of(config)), None, *sorted(modules_of_callbacks(config)))
+    key = ("code", roots, tuple(packages), classes)
+    return read_once(key, lambda: hash_of_modules(modules_on_path(config, roots, packages)))
 
 
 def hash_of_modules(hashes: Mapping[str, str]) -> str:

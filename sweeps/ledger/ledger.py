@@ -1,8 +1,9 @@
 """The ledger: which worker holds which run, by an Optuna study in a database that many machines may share.
 
 One trial is one attempt at one run, created by the worker that claims it. Trials are numbered in the order in which
-they appear, so of two workers that claim one run at the same moment the lower number has it and the other withdraws: a
-storage only has to add and to read, and SQLite, PostgreSQL and the proxy work in the same way. A dead owner is detected
+they appear, so of two workers that claim one run at the same moment the lower number has it and the other withdraws.
+In SQLite and PostgreSQL workers take turns, so that none has to withdraw; behind a proxy they only add and read. A dead
+owner is detected
 by its process id on the same machine and by missing heartbeats elsewhere; its trial ends, and the run is free. The
 records on disk are authoritative: a ledger that is lost or damaged is rebuilt from them.
 """
@@ -13,17 +14,14 @@ import math
 import time
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeGuard, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 from uuid import uuid4
 
-import optuna
-from optuna.exceptions import UpdateFinishedTrialError
-from optuna.trial import FrozenTrial, TrialState, create_trial
-
 from lit_transformers.records.files import set_aside
+from sweeps.ledger.attempts import Attempt, Closing, open_attempts
 from sweeps.ledger.leases import Leases
 from sweeps.ledger.lock import locked
 from sweeps.ledger.owner import Owner, identify, machine, name_folder
@@ -33,23 +31,17 @@ from sweeps.ledger.storage import (
     StorageConnection,
     damage,
     find_address,
-    open_storage,
-    trial_id,
 )
 from sweeps.ledger.ticket import Ticket
 from sweeps.object_store import store_of
 
 __all__ = ["DISK_SECONDS", "ActiveRun", "EndedRun", "Ending", "Ledger", "LedgerError", "Pulse"]
 
-STUDY = "attempts"
-RUN, PULSE, END = "run", "pulse", "end"
-"""The attributes of a trial. They are few, since each costs a statement or two."""
 LOOK_SECONDS = 0.4
 """How old the cached attempts may be where they only serve to skip runs that are claimed already."""
 DISK_SECONDS = 60.0
 """How long a network disk may take to show what another machine has written."""
 
-_STATES = {"finished": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
 _RECORDED = ("finished", "pruned", "invalid")
 """Outcomes after which a run is not done again."""
 
@@ -106,12 +98,31 @@ class _LastPulse(NamedTuple):
     silent_seconds: float
 
 
+@dataclass
+class _Cache:
+    """The attempts that were read: those at each run in order, those in progress by their ids, the last id, and the
+    monotonic time of the last look."""
+
+    known: dict[str, list[Attempt]] = field(default_factory=dict)
+    running: dict[int, Attempt] = field(default_factory=dict)
+    last: int = 0
+    read_at: float = -math.inf
+
+
 def _retrying(method: Callable[Concatenate[Ledger, Given], Answer]) -> Callable[Concatenate[Ledger, Given], Answer]:
-    """Repeats the whole method while the storage is unavailable; each method may safely be repeated."""
+    """Repeats the whole method while the storage is unavailable; each method may safely be repeated. What was read is
+    read again: it may be of a transaction that failed, or of a server that another one has replaced."""
 
     @wraps(method)
     def retried(self: Ledger, /, *args: Given.args, **kwargs: Given.kwargs) -> Answer:
-        return self._connection.ask(lambda: method(self, *args, **kwargs))
+        def attempt() -> Answer:
+            try:
+                return method(self, *args, **kwargs)
+            except Exception:
+                self._cache = _Cache()
+                raise
+
+        return self._connection.ask(attempt)
 
     return retried
 
@@ -137,8 +148,7 @@ class Ledger:
         self._claims: dict[int, str] = {}
         self._last_pulses: dict[int, _LastPulse] = {}
         self._first_noticed: dict[int, float] = {}
-        self._cached_at, self._attempts_cache = -math.inf, dict[str, list[FrozenTrial]]()
-        self._ended, self._ended_numbers = dict[str, list[FrozenTrial]](), set[int]()
+        self._cache = _Cache()
         self._open()
 
     def attend(self, say: Callable[[str], None], wanted: Callable[[], bool]) -> None:
@@ -149,7 +159,7 @@ class Ledger:
         """Closes the connection to the database."""
         if self._leases is not None:
             self._leases.close()
-        self._close_storage()
+        self._storage.close()
 
     @_retrying
     def claim(self, ticket: Ticket, study: str = "") -> int | None:
@@ -159,14 +169,16 @@ class Ledger:
             return None
         if self._leases is not None and not self._leases.take(ticket.key, self._connection.say):
             return None
-        if not any(_is_running(trial) for trial in attempts):  # otherwise one was added before an answer was lost
-            self._storage.create_new_trial(self._study, self._new_trial(ticket, study))
+        with self._storage.turn():
             attempts = self._attempts_of(ticket.key)
-        running = [trial for trial in attempts if _is_running(trial)]
-        winner = None if self._is_taken(attempts) or not running else trial_id(running[0])
-        for trial in running:
-            if self._is_unconfirmed(trial) and trial_id(trial) != winner:
-                self._close_trial(trial_id(trial), "withdrawn", "another was first")
+            if not any(map(_is_running, attempts)) and not self._is_taken(attempts):  # otherwise an answer was lost
+                self._storage.add([(self._labels(ticket, study), None)])
+                attempts = self._attempts_of(ticket.key)
+        running = [attempt for attempt in attempts if _is_running(attempt)]
+        winner = None if self._is_taken(attempts) or not running else running[0].id
+        for attempt in running:
+            if self._is_unconfirmed(attempt) and attempt.id != winner:
+                self._end(attempt.id, "withdrawn", "another was first")
         if winner is not None:
             self._claims[winner] = ticket.key
         elif self._leases is not None:
@@ -176,12 +188,8 @@ class Ledger:
     @_retrying
     def beat(self, pulses: Mapping[int, Pulse]) -> list[int]:
         """Writes the pulses of these trials; returns the trials that it has lost, whose runs are to be stopped."""
-        lost_claims = []
-        for claim, pulse in pulses.items():
-            try:
-                self._storage.set_trial_user_attr(claim, PULSE, {"time": time.time(), **pulse._asdict()})
-            except UpdateFinishedTrialError:
-                lost_claims.append(claim)
+        now = time.time()
+        lost_claims = self._storage.beat({claim: {"time": now, **pulse._asdict()} for claim, pulse in pulses.items()})
         if self._leases is not None:
             lost_claims += [claim for claim in pulses if self._claims.get(claim) in self._leases.lost]
         return lost_claims
@@ -189,7 +197,7 @@ class Ledger:
     @_retrying
     def settle(self, claim: int, outcome: str, reason: str | None = None, value: float | None = None) -> None:
         """Closes a trial with how its run ended; ``value`` is the study's metric."""
-        self._close_trial(claim, outcome, reason, value)
+        self._end(claim, outcome, reason, value)
         key = self._claims.pop(claim, None)
         if self._leases is not None and key is not None:
             self._leases.release(key)
@@ -201,10 +209,10 @@ class Ledger:
     @_retrying
     def reap(self) -> list[str]:
         """Releases the runs of owners that died; returns their keys."""
-        lost_trials = {_key(trial): trial for trial in self._running_trials() if self._is_lost(trial)}
-        for trial in lost_trials.values():
-            self._close_trial(trial_id(trial), "stopped", self._why_lost(_owner(trial)))
-        return [*lost_trials]
+        lost_attempts = {attempt.key: attempt for attempt in self._running_attempts() if self._is_lost(attempt)}
+        for attempt in lost_attempts.values():
+            self._end(attempt.id, "stopped", self._why_lost(_owner(attempt)))
+        return [*lost_attempts]
 
     def enter(self, endings: Iterable[Ending]) -> None:
         """Adds runs that ended without this ledger: another ledger gave them out, or they were run without one."""
@@ -212,10 +220,17 @@ class Ledger:
 
     @_retrying
     def _add_endings(self, endings: list[Ending]) -> None:
-        known_attempts = self._attempts()
-        for ending in endings:
-            if ending.ticket.key not in known_attempts:
-                self._storage.create_new_trial(self._study, _closed_trial(ending, self._identity))
+        if not self._missing(endings):
+            return
+        owner = {"owner": self._identity._asdict()}
+        with self._storage.turn():
+            missing = self._missing(endings)
+            self._storage.add([(one.ticket.labels() | owner, Closing(*one[1:])) for one in missing])
+
+    def _missing(self, endings: Iterable[Ending]) -> list[Ending]:
+        """Returns those of which the ledger has no attempt."""
+        known = self._attempts()
+        return [ending for ending in endings if ending.ticket.key not in known]
 
     @_retrying
     def attempts(self, key: str) -> int:
@@ -225,91 +240,92 @@ class Ledger:
     @_retrying
     def ended_elsewhere(self, key: str) -> EndedRun | None:
         """Returns how a run ended whose record is in a folder of runs that this machine does not share, or None."""
-        for trial in reversed(self._attempts_of(key, LOOK_SECONDS)):
-            if self._is_foreign(trial):
-                owner, reason = _owner(trial), trial.user_attrs[END]["reason"]
+        for attempt in reversed(self._attempts_of(key, LOOK_SECONDS)):
+            if self._is_foreign(attempt):
+                owner, reason = _owner(attempt), attempt.reason
                 location = f"its record is on {owner.host} in {owner.path}"
-                return EndedRun(_outcome(trial), f"{reason}; {location}" if reason else location, trial.value)
+                outcome = str(attempt.outcome)
+                return EndedRun(outcome, f"{reason}; {location}" if reason else location, attempt.value)
         return None
 
     @_retrying
     def standings(self) -> list[ActiveRun]:
         """Returns every run that a worker holds, in the order in which they were claimed."""
-        first_trials = {_key(trial): trial for trial in reversed(self._running_trials())}
-        standings = [_standing(trial, _count(self._attempts_cache[key])) for key, trial in first_trials.items()]
+        first_attempts = {attempt.key: attempt for attempt in reversed(self._running_attempts())}
+        standings = [_standing(attempt, _count(self._cache.known[key])) for key, attempt in first_attempts.items()]
         return sorted(standings, key=lambda standing: standing.since)
 
-    def _attempts(self, age: float = 0.0) -> dict[str, list[FrozenTrial]]:
-        """Returns the attempts at every run, in order, including withdrawn ones; cached for up to ``age`` seconds."""
-        if time.monotonic() - self._cached_at >= age:
-            start = time.monotonic()
-            running: dict[str, list[FrozenTrial]] = {}
-            for trial in self._storage.get_all_trials(self._study, deepcopy=False):
-                if trial.number in self._ended_numbers or RUN not in trial.user_attrs:
-                    continue
-                if trial.state.is_finished():  # and never changes again
-                    self._ended_numbers.add(trial.number)
-                    insort(self._ended.setdefault(_key(trial), []), trial, key=_number)
-                else:
-                    running.setdefault(_key(trial), []).append(trial)
-            of_running = {
-                key: sorted([*self._ended.get(key, ()), *trials], key=_number) for key, trials in running.items()
-            }
-            self._attempts_cache, self._cached_at = self._ended | of_running, start
-        return self._attempts_cache
+    def _attempts(self, age: float = 0.0) -> dict[str, list[Attempt]]:
+        """Returns the attempts at every run, in order, including withdrawn ones; cached for up to ``age`` seconds.
 
-    def _attempts_of(self, key: str, age: float = 0.0) -> list[FrozenTrial]:
+        Those that had ended when they were read never change again, and are not read again.
+        """
+        if time.monotonic() - self._cache.read_at >= age:
+            start = time.monotonic()
+            news = self._storage.news(self._cache.last, self._cache.running)
+            for attempt in self._cache.running.values():
+                self._cache.known[attempt.key].remove(attempt)
+            self._cache.running = {attempt.id: attempt for attempt in news if _is_running(attempt)}
+            for attempt in news:
+                insort(self._cache.known.setdefault(attempt.key, []), attempt, key=_id)
+            self._cache.last = max([self._cache.last, *map(_id, news)])
+            self._cache.read_at = start
+        return self._cache.known
+
+    def _attempts_of(self, key: str, age: float = 0.0) -> list[Attempt]:
         return self._attempts(age).get(key, [])
 
-    def _running_trials(self) -> list[FrozenTrial]:
-        return [trial for attempts in self._attempts().values() for trial in attempts if _is_running(trial)]
+    def _running_attempts(self) -> list[Attempt]:
+        self._attempts()
+        return [*self._cache.running.values()]
 
-    def _is_taken(self, attempts: list[FrozenTrial]) -> bool:
+    def _is_taken(self, attempts: list[Attempt]) -> bool:
         """Whether a worker holds a run, or it ended where its record cannot be read, or cannot be read yet."""
-        running = [trial for trial in attempts if _is_running(trial)]
+        running = [attempt for attempt in attempts if _is_running(attempt)]
         if running and not self._is_unconfirmed(running[0]):
             return True
-        return any(self._is_foreign(trial) or self._is_recent(trial) for trial in attempts)
+        return any(self._is_foreign(attempt) or self._is_recent(attempt) for attempt in attempts)
 
-    def _is_unconfirmed(self, trial: FrozenTrial) -> bool:
-        """Whether this process added a trial and does not know yet that it holds it."""
-        return _owner(trial).token == self._identity.token and trial_id(trial) not in self._claims
+    def _is_unconfirmed(self, attempt: Attempt) -> bool:
+        """Whether this process added an attempt and does not know yet that it holds the run."""
+        return _owner(attempt).token == self._identity.token and attempt.id not in self._claims
 
-    def _is_foreign(self, trial: FrozenTrial) -> bool:
+    def _is_foreign(self, attempt: Attempt) -> bool:
         """Whether a run ended in a folder of runs that is not this one, by whatever path this one is reached."""
-        if not trial.state.is_finished() or _outcome(trial) not in (*_RECORDED, "failed"):
+        if attempt.outcome not in (*_RECORDED, "failed"):
             return False
-        owner = _owner(trial)
+        owner = _owner(attempt)
         return owner.folder != self._identity.folder and (owner.host, owner.path) != (
             self._identity.host,
             self._identity.path,
         )
 
-    def _is_recent(self, trial: FrozenTrial) -> bool:
+    def _is_recent(self, attempt: Attempt) -> bool:
         """Whether another machine ended the run so lately that a network disk may not show its record yet."""
-        if _outcome(trial) not in _RECORDED or _owner(trial).host == self._identity.host or self._leases is not None:
-            return False  # a store shows at once what was put there
-        first_noticed = self._first_noticed.setdefault(trial_id(trial), time.monotonic())
+        if (
+            attempt.outcome not in _RECORDED
+            or _owner(attempt).host == self._identity.host
+            or self._leases is not None  # a store shows at once what was put there
+        ):
+            return False
+        first_noticed = self._first_noticed.setdefault(attempt.id, time.monotonic())
         return time.monotonic() - first_noticed < DISK_SECONDS
 
-    def _new_trial(self, ticket: Ticket, study: str) -> FrozenTrial:
-        claim_labels = {"study": study, "claimed": time.time(), "owner": self._identity._asdict()}
-        return create_trial(state=TrialState.RUNNING, user_attrs={RUN: ticket.labels() | claim_labels})
+    def _labels(self, ticket: Ticket, study: str) -> dict[str, Any]:
+        """Returns what the ledger stores of an attempt that begins now."""
+        return ticket.labels() | {"study": study, "claimed": time.time(), "owner": self._identity._asdict()}
 
-    def _close_trial(self, claim: int, outcome: str, reason: str | None, value: float | None = None) -> None:
-        """Closes a trial. A closed one stays as it is: its owner was taken for dead, or closes it twice."""
-        values = [value] if _is_number(value) else None
-        self._cached_at = -math.inf
-        with suppress(UpdateFinishedTrialError):
-            self._storage.set_trial_user_attr(claim, END, {"outcome": outcome, "reason": reason})
-            self._storage.set_trial_state_values(claim, _STATES.get(outcome, TrialState.FAIL), values)
+    def _end(self, claim: int, outcome: str, reason: str | None, value: float | None = None) -> None:
+        """Closes an attempt. A closed one stays as it is: its owner was taken for dead, or closes it twice."""
+        self._cache.read_at = -math.inf
+        self._storage.end(claim, Closing(outcome, reason, value))
 
-    def _is_lost(self, trial: FrozenTrial) -> bool:
+    def _is_lost(self, attempt: Attempt) -> bool:
         """Whether the owner is dead: its process on this machine is gone, or its pulses have stopped."""
-        owner = _owner(trial)
+        owner = _owner(attempt)
         if owner.token == self._identity.token:
-            return trial_id(trial) not in self._claims
-        return owner.is_dead(machine()) or self._is_silent(trial)
+            return attempt.id not in self._claims
+        return owner.is_dead(machine()) or self._is_silent(attempt)
 
     def _why_lost(self, owner: Owner) -> str:
         here = machine()
@@ -318,18 +334,18 @@ class Ledger:
         silence = f"no sign of life for over {self.grace} s"
         return f"its process is stopped (SIGSTOP): {silence}" if owner.is_halted(here) else f"its process: {silence}"
 
-    def _is_silent(self, trial: FrozenTrial) -> bool:
+    def _is_silent(self, attempt: Attempt) -> bool:
         """Whether no pulse came for longer than the grace, by this machine's clock alone.
 
         Between two checks at most two heartbeats of silence count: no owner can write while the ledger is unavailable.
         """
-        pulse, now = trial.user_attrs.get(PULSE), time.monotonic()
-        last = self._last_pulses.get(trial_id(trial))
+        pulse, now = attempt.pulse, time.monotonic()
+        last = self._last_pulses.get(attempt.id)
         if last is None or last.pulse != pulse:
-            self._last_pulses[trial_id(trial)] = _LastPulse(pulse, now, 0.0)
+            self._last_pulses[attempt.id] = _LastPulse(pulse, now, 0.0)
             return False
         silent_seconds = last.silent_seconds + min(now - last.checked_at, 2.0 * self.heartbeat)
-        self._last_pulses[trial_id(trial)] = _LastPulse(pulse, now, silent_seconds)
+        self._last_pulses[attempt.id] = _LastPulse(pulse, now, silent_seconds)
         return silent_seconds > self.grace
 
     def _open(self) -> None:
@@ -353,66 +369,34 @@ class Ledger:
         self.notes.append(f"{path}: {fault}; moved to {moved_file.name} and built again from the records")
 
     def _connect(self) -> None:
-        def connect() -> None:
-            self._storage, self._close_storage = open_storage(self._address)
-            optuna.create_study(study_name=STUDY, storage=self._storage, load_if_exists=True)
-            self._study = self._storage.get_study_id_from_name(STUDY)
-
         try:
-            self._connection.ask(connect)
+            self._storage = self._connection.ask(lambda: open_attempts(self._address))
         except RuntimeError as error:
             if self._address.path is None:
                 raise LedgerError(f"{self._address.name}: cannot be used: {str(error).splitlines()[0]}") from None
             raise
 
 
-def _is_number(value: float | None) -> TypeGuard[float]:
-    return value is not None and math.isfinite(value)
+def _is_running(attempt: Attempt) -> bool:
+    return attempt.outcome is None
 
 
-def _is_running(trial: FrozenTrial) -> bool:
-    return trial.state == TrialState.RUNNING
-
-
-def _count(attempts: list[FrozenTrial]) -> int:
+def _count(attempts: list[Attempt]) -> int:
     """Returns how many of the attempts began a run."""
-    return sum("claimed" in trial.user_attrs[RUN] and _outcome(trial) != "withdrawn" for trial in attempts)
+    return sum("claimed" in attempt.labels and attempt.outcome != "withdrawn" for attempt in attempts)
 
 
-def _number(trial: FrozenTrial) -> int:
-    return int(trial.number)
+def _id(attempt: Attempt) -> int:
+    return attempt.id
 
 
-def _key(trial: FrozenTrial) -> str:
-    return str(trial.user_attrs[RUN]["key"])
+def _owner(attempt: Attempt) -> Owner:
+    return Owner(**attempt.labels["owner"])
 
 
-def _owner(trial: FrozenTrial) -> Owner:
-    return Owner(**trial.user_attrs[RUN]["owner"])
-
-
-def _outcome(trial: FrozenTrial) -> str:
-    """Returns how the run ended; a trial that was closed by hand counts as stopped."""
-    return str(trial.user_attrs[END]["outcome"]) if END in trial.user_attrs else "stopped"
-
-
-def _closed_trial(ending: Ending, owner: Owner) -> FrozenTrial:
-    """Returns a closed trial. Optuna requires a number of every complete one, so one without counts as failed there."""
-    state = _STATES.get(ending.outcome, TrialState.FAIL)
-    value = ending.value if state == TrialState.COMPLETE and _is_number(ending.value) else None
-    return create_trial(
-        state=TrialState.FAIL if state == TrialState.COMPLETE and value is None else state,
-        value=value,
-        user_attrs={
-            RUN: ending.ticket.labels() | {"owner": owner._asdict()},
-            END: {"outcome": ending.outcome, "reason": ending.reason},
-        },
-    )
-
-
-def _standing(trial: FrozenTrial, attempts: int) -> ActiveRun:
-    labels, owner = trial.user_attrs[RUN], _owner(trial)
-    pulse = dict(trial.user_attrs.get(PULSE) or {"time": labels["claimed"]})
+def _standing(attempt: Attempt, attempts: int) -> ActiveRun:
+    labels, owner = attempt.labels, _owner(attempt)
+    pulse = dict(attempt.pulse or {"time": labels["claimed"]})
     last_pulse = float(pulse.pop("time"))
     return ActiveRun(
         labels["key"],

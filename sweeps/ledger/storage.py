@@ -13,17 +13,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import optuna
-from optuna.exceptions import ExperimentalWarning, StorageInternalError
-from optuna.storages import BaseStorage, GrpcStorageProxy, RDBStorage, get_storage
-from optuna.trial import FrozenTrial
-from sqlalchemy import event
-from sqlalchemy.engine import ExceptionContext, make_url
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import Engine, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from sweeps.addresses import without_secrets
+
+if TYPE_CHECKING:  # Optuna and the migrations of its tables take most of a second, and most ledgers need neither
+    from optuna.storages import BaseStorage, GrpcStorageProxy, RDBStorage
+    from optuna.trial import FrozenTrial
 
 __all__ = [
     "SEARCH",
@@ -74,6 +74,11 @@ class Address(NamedTuple):
     def is_proxy(self) -> bool:
         """Whether the address is that of a proxy in front of the database."""
         return self.url.startswith("grpc://")
+
+    @property
+    def has_statements(self) -> bool:
+        """Whether the ledger has statements of its own for the database."""
+        return self.path is not None or self.url.startswith("postgresql+psycopg:")
 
 
 def find_address(url: str | None, runs: Path) -> Address:
@@ -216,7 +221,7 @@ def _missing_driver(address: Address, error: ImportError) -> str:
 def is_trouble(error: BaseException) -> bool:
     """Whether an error comes from the storage, and not from this program."""
     # ImportError: there is no driver for the database. IntegrityError: another worker made the same row first.
-    return isinstance(error, StorageInternalError | SQLAlchemyError | ImportError) or _is_remote(error)
+    return isinstance(error, SQLAlchemyError | ImportError) or _is_of_optuna(error) or _is_remote(error)
 
 
 def _is_outage(error: Any) -> bool:
@@ -225,6 +230,12 @@ def _is_outage(error: Any) -> bool:
     is_connection_error = type(error).__name__ in ("OperationalError", "InterfaceError")
     is_read_only = getattr(getattr(error, "orig", None), "sqlstate", None) == READ_ONLY
     return isinstance(error, DBAPIError) and (is_connection_error or error.connection_invalidated or is_read_only)
+
+
+def _is_of_optuna(error: Any) -> bool:
+    """Whether an error comes from a storage of Optuna, which is imported only where it is used."""
+    exceptions = sys.modules.get("optuna.exceptions")
+    return exceptions is not None and isinstance(error, exceptions.StorageInternalError)
 
 
 def _is_remote(error: Any) -> bool:
@@ -258,6 +269,9 @@ def open_storage(address: Address) -> Opened:
 
     Raises the storage's own errors; RuntimeError for tables of an incompatible version of Optuna.
     """
+    import optuna
+    from optuna.exceptions import ExperimentalWarning
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
@@ -265,7 +279,7 @@ def open_storage(address: Address) -> Opened:
             proxy = _open_proxy(address)
             return Opened(proxy, proxy.close)
         database = _open_database(address)
-        return Opened(get_storage(database), lambda: _close(database))
+        return Opened(optuna.storages.get_storage(database), lambda: _close(database))
 
 
 def trial_id(trial: FrozenTrial) -> int:
@@ -274,6 +288,8 @@ def trial_id(trial: FrozenTrial) -> int:
 
 
 def _open_proxy(address: Address) -> GrpcStorageProxy:
+    from optuna.storages import GrpcStorageProxy
+
     parts = make_url(address.url)
     assert parts.host and parts.port
     storage = GrpcStorageProxy(host=parts.host, port=parts.port)
@@ -286,9 +302,23 @@ def _open_proxy(address: Address) -> GrpcStorageProxy:
     return storage
 
 
-def _open_database(address: Address) -> RDBStorage:
+def open_engine(address: Address) -> Engine:
+    """Returns the connections to a database, which are opened when they are used and begin no transactions."""
+    engine = create_engine(address.url, isolation_level="AUTOCOMMIT", **_engine_options(address))
+    event.listen(engine, "handle_error", _leave_read_only_server)
+    return engine
+
+
+def _engine_options(address: Address) -> dict[str, Any]:
     path = address.path
-    options: dict[str, Any] = {"pool_pre_ping": True} if path is None else {"creator": lambda: _open_file(path)}
+    return {"pool_pre_ping": True} if path is None else {"creator": lambda: _open_file(path)}
+
+
+def _open_database(address: Address) -> RDBStorage:
+    from optuna.exceptions import StorageInternalError
+    from optuna.storages import RDBStorage
+
+    options = _engine_options(address)
     template = address.url.replace("{", "{{").replace("}", "}}")  # Optuna formats it; a password may have braces
     for attempt in range(TABLE_RACES):
         try:

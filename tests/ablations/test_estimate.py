@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from ablations import estimate as estimates
+from ablations import show
 from ablations.estimate import ASSUMED_RATE, ENOUGH_SECONDS, SECONDS_BESIDE_TRAINING, estimate
-from ablations.plan import PlannedStudy
+from ablations.plan import PlannedStudy, joined_parts, shared_parts
 from ablations.show import plan_view
 from lit_transformers.machine.processor import processor
+from lit_transformers.read_once import read_once, reads_shared
 from lit_transformers.records.plan import Metric, Plan, PlannedArm, PlannedRun
+from lit_transformers.trust import class_paths_in
+from sweeps.ledger.ticket import State
+from sweeps.live import Row
 
 FLOPS = 1e12
 H100 = "NVIDIA H100 80GB HBM3"
@@ -135,3 +142,53 @@ def test_of_two_models_of_a_device_the_one_that_is_here_counts(tmp_path: Path, m
         finish(tmp_path, key, 100.0, rate=1e14, hardware=H100)
     finish(tmp_path, "here", 100.0, rate=1e12, hardware="T4")
     assert estimate(planned("cuda"), tmp_path).basis == "from 1 run of other plans on T4"
+
+
+def test_of_many_runs_of_an_arm_some_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "ENOUGH_RUNS", 1)
+    finish(tmp_path, "a0", 40.0, 1e10)
+    finish(tmp_path, "a1", 80.0, 1e10)
+    assert estimate(planned(), tmp_path).seconds["a1"] == 40.0
+
+
+def test_equal_parts_of_configs_are_written_once_and_looked_through_once() -> None:
+    study = planned()
+    plain = json.loads(json.dumps(study.to_dict()))
+    assert plain["configs"]["parts"] == [{"device": "cpu"}]
+    read = PlannedStudy.from_dict(plain)
+    assert read.configs == study.configs
+    named = [{"model": {"class_path": "a.B"}, "seed": seed} for seed in (0, 1)]
+    shared = joined_parts(shared_parts({str(config["seed"]): config for config in named}))
+    assert [*class_paths_in([*shared.values()])] == ["a.B"]
+    command = {"command": "rm", "metrics": {}}
+    assert len({*class_paths_in([command, {**command, "command": "ls"}])}) == 2
+
+
+def test_of_many_runs_a_line_shows_those_of_an_arm_in_the_same_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = planned()
+    rows = [Row(ticket) for ticket in study.tickets()]
+    rows[0].state, rows[0].value = State.FINISHED, 2.0
+    monkeypatch.setattr(show, "MOST_LINES", 3)
+    console = Console(file=StringIO(), width=80)
+    console.print(show.status_view(study.plan, rows, {}))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [line.split() for line in lines[1:4]] == [
+        ["a", "0", "a0", "2", "finished"],
+        ["b", "2", "seeds", "waiting"],
+        ["a", "1", "a1", "waiting"],
+    ]
+
+
+def test_what_runs_share_is_read_once_while_they_are_planned() -> None:
+    reads: list[str] = []
+
+    def read() -> int:
+        reads.append("read")
+        return len(reads)
+
+    with reads_shared():
+        assert read_once("key", read) == read_once("key", read) == 1
+        assert read_once("other", read) == 2
+    assert read_once("key", read) == 3
+    with reads_shared():
+        assert read_once("key", read) == 4

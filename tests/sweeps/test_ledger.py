@@ -14,12 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import optuna
 import psutil
 import pytest
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
+from sweeps.ledger.attempts import open_attempts
 from sweeps.ledger.ledger import LOOK_SECONDS, Ending, Ledger, LedgerError, Pulse
 from sweeps.ledger.owner import Machine, Owner, machine
 from sweeps.ledger.storage import StorageConnection, find_address
@@ -293,6 +296,74 @@ def test_a_ledger_cut_short_is_moved_aside(tmp_path: Path) -> None:
     assert rebuilt.claim(TICKETS[0]) is not None
     rebuilt.close()
     assert rebuilt.notes and path.with_name("ledger.db.damaged").exists()
+
+
+def test_a_claim_takes_as_many_steps_of_the_database_with_many_ended_runs_as_with_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, steps = sqlite3.connect, [0]
+
+    def counted(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **options)
+        connection.set_progress_handler(lambda: steps.__setitem__(0, steps[0] + 1), 1)
+        return connection
+
+    monkeypatch.setattr("sqlite3.connect", counted)
+    ledger, taken = Ledger(tmp_path), []
+    for number, ticket in enumerate(TICKETS):
+        ledger.settle(ledger.claim(ticket) or 0, "finished", value=1.0)  # reads what was entered last
+        before = steps[0]
+        ledger.settle(ledger.claim(ticket) or 0, "finished", value=1.0)
+        taken.append(steps[0] - before)
+        ledger.enter(Ending(Ticket(f"{number} {n}", "arm", n, {}), "finished", None, 1.0) for n in range(300))
+    ledger.close()
+    assert taken[-1] < 1.2 * taken[0]
+
+
+def test_a_ledger_whose_tables_are_there_is_opened_without_optuna(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the tables of the installed version are those that the statements are written for."""
+    Ledger(tmp_path).close()
+    monkeypatch.setattr("sweeps.ledger.attempts.open_storage", lambda address: pytest.fail("by Optuna"))
+    Ledger(tmp_path).close()
+
+
+def test_tables_of_another_revision_are_left_to_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweeps.ledger.attempts.TABLES", "another")
+    first, second = Ledger(tmp_path), Ledger(tmp_path)
+    claim = first.claim(TICKETS[0])
+    assert claim is not None and second.claim(TICKETS[0]) is None
+    first.settle(claim, "finished", value=1.5)
+    assert first.beat({claim: Pulse()}) == [claim]
+    first.close()
+    second.close()
+    assert [trial.value for trial in trials(tmp_path)] == [1.5]
+
+
+def test_while_one_worker_claims_no_other_does(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweeps.ledger.storage.LOCK_SECONDS", 0.0)
+    attempts = open_attempts(find_address(None, tmp_path))
+    with attempts.turn(), pytest.raises(LedgerError, match="database is locked"):
+        ledger.claim(TICKETS[0])
+    attempts.close()
+
+
+def test_what_was_read_in_a_transaction_that_failed_is_forgotten(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute, failed = Connection.exec_driver_sql, list[str]()
+
+    def once(connection: Connection, statement: str, *arguments: Any) -> Any:
+        if statement == "COMMIT" and not failed:
+            failed.append(statement)
+            raise OperationalError(statement, None, sqlite3.OperationalError("database is locked"))
+        return execute(connection, statement, *arguments)
+
+    monkeypatch.setattr(Connection, "exec_driver_sql", once)
+    monkeypatch.setattr("sweeps.ledger.storage.RETRY_SECONDS", 0.0)
+    assert ledger.claim(TICKETS[0]) is not None and failed
+    assert ledger.attempts("key0") == 1
 
 
 def test_a_database_that_cannot_be_reached_is_one_clear_error(tmp_path: Path) -> None:
