@@ -5218,7 +5218,7 @@ EXCHANGE_FAULTS = (
     Fault(
         "stages",
         "fit does not do the sources of its run",
-        "lit_transformers/__main__.py",
+        "lit_transformers/train_command.py",
         "for stage in runner.earlier(config):",
         "for stage in ():",
         (f"{START}fit_does_the_runs_first_that_a_run_starts_from",),
@@ -7722,7 +7722,7 @@ FAULTS = (
     Fault(
         "reports",
         "a published run is repeated where its own record may lie",
-        "ablations/__main__.py",
+        "ablations/publication_command.py",
         'repetition.planned, runs / "reproduced"',
         "repetition.planned, runs",
         (
@@ -8133,6 +8133,30 @@ FAULTS = (
             "tests/ablations/test_api.py::"
             "test_a_script_that_runs_a_study_at_its_top_level_is_not_run_again_by_its_processes",
         ),
+    ),
+    Fault(
+        "commands",
+        "the list of commands imports every command",
+        "lit_transformers/cli/command_table.py",
+        "        filled(self)\n",
+        "        filled(self)\n        [self.command(name) for name in self.commands]\n",
+        ("tests/test_house.py::test_a_program_shows_its_commands_without_importing_any",),
+    ),
+    Fault(
+        "commands",
+        "the list of commands describes another command",
+        "ablations/__main__.py",
+        '"Show the state of every run, its worker, and the time left."',
+        '"Show the state of every run."',
+        ("tests/test_help.py::test_help_shows_every_default_and_loses_no_word",),
+    ),
+    Fault(
+        "commands",
+        "a command that only reads imports plug-ins of the project file",
+        "lit_transformers/cli/command_table.py",
+        "self._load_plugins, listed.only_reads",
+        "self._load_plugins",
+        ("tests/reliability/test_trust.py::test_a_command_that_only_reads_imports_no_plug_in_of_the_folder",),
     ),
     Fault(
         "commands",
