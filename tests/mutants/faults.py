@@ -2951,6 +2951,14 @@ REPORT_FAULTS = (
     ),
     Fault(
         "judgement",
+        "every arm of a simulation is in memory at once",
+        "reports/judge/normality.py",
+        "    for sample in samples:\n",
+        "    for sample in [*samples]:\n",
+        (f"{JUDGEMENT}a_thousand_arms_are_simulated_in_the_memory_of_one",),
+    ),
+    Fault(
+        "judgement",
         "skewed differences count as near normal",
         "reports/judge/normality.py",
         "return bool(np.all(_statistics([one[None] for one in samples])[:, 0] <= limits))",
@@ -11459,6 +11467,14 @@ FAULTS = (
         "    notes += _units(runs, question.columns.metric)\n",
         "",
         (f"{TABLE}values_that_may_be_in_two_units_are_doubted",),
+    ),
+    Fault(
+        "table",
+        "a page shows no headings of columns on a phone",
+        "reports/show/html.py",
+        'Html(_asset("page.css") + rules)',
+        'Html(_asset("page.css"))',
+        ("tests/reports/test_report_large.py::test_a_large_study_has_a_small_page_with_every_value",),
     ),
     Fault(
         "table",
