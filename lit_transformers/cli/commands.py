@@ -53,7 +53,9 @@ def message_of(error: ValueError | OSError) -> str | None:
         return shortened(f"{name}: holds a name that is no UTF-8; rename the folder or the file")
     if isinstance(error, OSError):
         cause = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
-        return shortened(f"{error.filename or 'output'}: {cause}; nothing that was finished is lost")
+        not_there = isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError)
+        rest = "" if not_there else "; nothing that was finished is lost"
+        return shortened(f"{error.filename or 'output'}: {cause}{rest}")
     return shortened(str(error)) if type(error).__module__.split(".")[0] in OWN else None
 
 

@@ -11462,6 +11462,14 @@ FAULTS = (
     ),
     Fault(
         "table",
+        "a table without a value has a report",
+        "reports/read/table_study.py",
+        "    if reasons.total() == len(records):\n",
+        "    if not records:\n",
+        (f"{TABLE}a_table_that_cannot_be_judged_is_one_line",),
+    ),
+    Fault(
+        "table",
         "two units of one metric are not doubted",
         "reports/read/table_study.py",
         "    notes += _units(runs, question.columns.metric)\n",
