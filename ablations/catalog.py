@@ -10,16 +10,16 @@ from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ablations.ablation import Ablation
-from ablations.command_study import study_of_command
-from ablations.inputs import imported_afresh
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.plugins import include_project, load_plugins
 from lit_transformers.printing.error_lines import IMPORT_ERRORS
 from lit_transformers.project import read_project
 from lit_transformers.startup.quick_imports import quick_imports
+
+if TYPE_CHECKING:
+    from ablations.ablation import Ablation
 
 __all__ = [
     "RUNNER",
@@ -101,6 +101,9 @@ class _SourceLoader(SourceFileLoader):
 
 def load(path: Path) -> Ablation:
     """Loads the spec from a file. Raises ConfigError that names the study and the place of any error in it."""
+    from ablations.ablation import Ablation
+    from ablations.inputs import imported_afresh
+
     place = f"study {path.stem}"
     name = f"ablations.studies.{path.stem}" if path.parent == STUDIES else f"_study_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path, loader=_SourceLoader(name, str(path)))
@@ -177,6 +180,8 @@ def write_new(study: str, command: str | None = None, *, run: bool = False) -> P
         raise ConfigError(f"this suite has a study {name!r}; choose another name", str(path))
     text = (Path(__file__).parent / "skeleton.txt").read_text(encoding="utf-8")
     if command is not None:
+        from ablations.command_study import study_of_command
+
         text = study_of_command(command, run=run)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -29,8 +29,8 @@ def config(
     changes: Set = None,
     allowed: AllowedModules = None,
 ) -> None:
-    """The whole config of an arm with every default, type, range and doc, as YAML that fit takes. --diff OTHER: a table
-    of the paths in which another arm of the study, another study, or a run differs."""
+    """Print the whole config of an arm with every default, type, range and doc, as YAML that fit takes. --diff OTHER: a
+    table of the paths in which another arm of the study, another study, or a run differs."""
     path, first = _config_of(target, scale, arm, changes)
     if other is None:
         name = f"{target}, scale {scale}, {arm or 'the baseline'}" if _is_study(target) else target

@@ -6,23 +6,21 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ablations import catalog
-from ablations.cache import cached_plan
-from ablations.inputs import recorded_inputs
-from ablations.looks import at_present_look
-from ablations.plan import PlannedStudy, Request, make_plan
-from ablations.training import Stopped, err
 from lit_transformers.cli.completion import completed_from
 from lit_transformers.cli.console import SteadyConsole
 from lit_transformers.wandb_target import PROJECT, WandbMode
 from sweeps.ledger.ticket import State
-from sweeps.live import Row
 
-out = SteadyConsole()
+if TYPE_CHECKING:
+    from ablations.plan import PlannedStudy, Request
+    from sweeps.live import Row
+
+out, err = SteadyConsole(), SteadyConsole(stderr=True)
 SCALES = ("demo", "hour", "gpu", "paper")
 """The scales that a study usually has."""
 
@@ -150,11 +148,15 @@ TRIALS = 12
 
 def request_of(scale: str, changes: list[str] | None, seeds: int | None, device: str | None) -> Request:
     """Builds the request from the options that select a study's runs."""
+    from ablations.plan import Request
+
     return Request(scale, (*(changes or ()), *([f"training.device={device}"] if device else ())), seeds)
 
 
 def plan_for(study: str, runs: Path, request: Request, *, in_server: bool = False) -> PlannedStudy:
     """Returns the plan of a study at its present look. in_server: as of ``whole_plan_for``."""
+    from ablations.looks import at_present_look
+
     return at_present_look(whole_plan_for(study, runs, request, in_server=in_server), runs, request.seeds)
 
 
@@ -164,6 +166,8 @@ def whole_plan_for(study: str, runs: Path, request: Request, *, in_server: bool 
     in_server: runs or measurements will follow, so a study of models of this package is planned in a process forked
     from the server, and torch is imported once for all of them.
     """
+    from ablations.cache import cached_plan
+
     path = catalog.find(study)
 
     def make() -> PlannedStudy:
@@ -179,6 +183,9 @@ def whole_plan_for(study: str, runs: Path, request: Request, *, in_server: bool 
 
 def load_and_plan(path: Path, request: Request, runs: Path, typed: str) -> PlannedStudy:
     """Plans the study of a file, and notes what that reads. typed: the study as the command line names it."""
+    from ablations.inputs import recorded_inputs
+    from ablations.plan import make_plan
+
     with recorded_inputs() as inputs:
         planned = make_plan(path.stem, catalog.load(path), request, runs=runs, typed=typed)
     return replace(planned, inputs=inputs.to_dict() if inputs.certain else {})
@@ -187,6 +194,8 @@ def load_and_plan(path: Path, request: Request, runs: Path, typed: str) -> Plann
 @contextmanager
 def ends_when_stopped() -> Iterator[None]:
     """Ends a command whose runs a signal stopped, with 128 plus the number of the signal."""
+    from ablations.training import Stopped
+
     try:
         yield
     except Stopped as stop:

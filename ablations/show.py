@@ -13,25 +13,26 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ablations.ablation import Ablation, Looks, SeedPlan
-from ablations.catalog import Headline
-from ablations.estimate import TimeEstimate
-from ablations.plan import PlannedStudy
 from lit_transformers.config import Config
 from lit_transformers.printing.amounts import assignments, count
 from lit_transformers.printing.arm_names import BreakableName
 from lit_transformers.records.labels import label_arms
-from lit_transformers.records.plan import Plan
 from sweeps.ledger.ticket import State
-from sweeps.live import Row, clock
+from sweeps.live import clock
 from sweeps.status import plain_table, work_table
 
 if TYPE_CHECKING:
+    from ablations.ablation import Ablation, SeedPlan
+    from ablations.catalog import Headline
+    from ablations.estimate import TimeEstimate
+    from ablations.plan import PlannedStudy
     from lit_transformers.records.labels import ArmLabels
+    from lit_transformers.records.plan import Plan
     from lit_transformers.records.record import Gate
     from lit_transformers.records.reproduction import Reproduction
     from reports.read.study import Study
     from sweeps.ledger.ledger import ActiveRun
+    from sweeps.live import Row
     from sweeps.tuning.tune import TuningResult
 
 __all__ = [
@@ -119,7 +120,7 @@ def _scales(ablation: Ablation) -> Table:
 
 def _seeds_text(seeds: SeedPlan) -> str:
     """Returns a number of seeds, or those of a plan of looks, as text."""
-    if not isinstance(seeds, Looks):
+    if isinstance(seeds, int):
         return str(seeds)
     return ", ".join(map(str, seeds.seeds)) + (f" from seed {seeds.first_seed} on" if seeds.first_seed else "")
 

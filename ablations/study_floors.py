@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -17,8 +18,10 @@ from lit_transformers.records.plan import Plan
 from lit_transformers.records.reference import Reference
 from lit_transformers.records.schema import first_fault
 from lit_transformers.runner import load_runner
-from reports.read.study import Study
 from sweeps.process.call import call_forked
+
+if TYPE_CHECKING:
+    from reports.read.study import Study
 
 __all__ = ["floors_of_published", "missing_floors"]
 

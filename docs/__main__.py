@@ -3,83 +3,32 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Annotated
+from collections.abc import Sequence
 
-import typer
-from rich.console import Console
-
-from docs.blocks import blocks_of, run_page, with_output
+import lit_transformers.startup.search_path  # noqa: F401  # isort: split
+from lit_transformers.cli.command_table import ListedCommand, Program
 from lit_transformers.cli.commands import run_command
-from lit_transformers.records.files import write_text
 
-ROOT = Path(__file__).parents[1]
-app = typer.Typer(
-    help="Build the documentation, run the code blocks of its pages, and check the project's English.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+HELP = "Build the documentation, run the code blocks of its pages, and check the project's English."
+
+TABLE = (
+    ListedCommand("build", "site_command:build", "Build the site. Open index.html; no server needed."),
+    ListedCommand(
+        "picture", "site_command:picture", "Draw the terminal picture of the README from the published demo."
+    ),
+    ListedCommand(
+        "outputs",
+        "site_command:outputs",
+        "Run the code blocks of pages, and write their output below those that show it.",
+    ),
+    ListedCommand("lint", "site_command:lint", "Check the English of pages, help and messages."),
 )
-out, err = Console(), Console(stderr=True)
+PROGRAM = Program("docs", TABLE, help=HELP)
 
 
-@app.command()
-def build(
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Folder to write into.")] = Path("site"),
-    gallery: Annotated[bool, typer.Option(help="Include the page of every published study (takes a minute).")] = True,
-) -> None:
-    """Build the site. Open index.html; no server needed."""
-    from docs.site import GALLERY
-    from docs.site import build as build_site
-    from reports.gallery import write_site
-    from reports.show.html import ParentPage
-
-    if gallery:
-        with err.status("") as status:
-            parent = ParentPage("Documentation", "../index.html")
-            write_site(ROOT / "published", to / GALLERY, lambda name: status.update(f"rendering {name}"), parent)
-    out.print(str(build_site(to, ROOT)), markup=False, highlight=False, soft_wrap=True)
-
-
-@app.command()
-def picture() -> None:
-    """Draw the terminal picture of the README from the published demo."""
-    from docs.pictures import write_terminal
-
-    out.print(str(write_terminal(ROOT)), markup=False, highlight=False, soft_wrap=True)
-
-
-@app.command()
-def outputs(
-    pages: Annotated[list[Path], typer.Argument(help="Pages to run.")],
-    folder: Annotated[
-        Path | None, typer.Option("--in", metavar="DIR", help="Folder to run them in. Default: a temporary one.")
-    ] = None,
-) -> None:
-    """Run the code blocks of pages, and write their output below those that show it."""
-    for page in pages:
-        text = page.read_text(encoding="utf-8")
-        with TemporaryDirectory(prefix="docs-") as temporary:
-            printed = list(run_page(blocks_of(text, str(page)), folder or Path(temporary)))
-        write_text(page, with_output(text, printed))
-
-
-@app.command()
-def lint() -> None:
-    """Check the English of pages, help and messages."""
-    from docs.prose import faults
-
-    found = list(faults(ROOT))
-    for line in found:
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
-    if found:
-        raise typer.Exit(1)
-
-
-def main() -> int:
-    """Runs the command and returns its exit status. Bad input ends in one line on standard error."""
-    return run_command(app, "python -m docs", None)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit status. Bad input ends in one line on standard error."""
+    return run_command(PROGRAM, arguments)
 
 
 if __name__ == "__main__":

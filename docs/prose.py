@@ -107,7 +107,7 @@ def _of_page(file: Path, text: str) -> Iterator[Passage]:
 def _of_module(file: Path, source: str) -> Iterator[Passage]:
     """Yields the strings of a module that hold several words, and the docstrings that a command prints."""
     tree = ast.parse(source)
-    docstrings = {id(node): is_printed for node, is_printed in _docstrings(tree)}
+    docstrings = {id(node): is_printed for node, is_printed in _docstrings(tree, file.stem.endswith("_command"))}
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
     for node in ast.walk(tree):
         match node:
@@ -123,9 +123,11 @@ def _of_string(file: Path, line: int, text: str) -> Iterator[Passage]:
         yield Passage(file, line, _MARKUP.sub(" ", text))
 
 
-def _docstrings(tree: ast.Module) -> Iterator[tuple[ast.Constant, bool]]:
+def _docstrings(tree: ast.Module, of_commands: bool) -> Iterator[tuple[ast.Constant, bool]]:
     """Yields the docstrings, those below assignments included, and whether a command prints them: the help of commands,
-    and the documentation of configs, which are classes with a ``kind`` or a name in Config."""
+    and the documentation of configs, which are classes with a name in Config. of_commands: whether the module's
+    functions are commands without a decorator that says so."""
+    commands = {id(node) for node in tree.body if of_commands and isinstance(node, ast.FunctionDef)}
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if not isinstance(body, list):
@@ -133,13 +135,13 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[ast.Constant, bool]]:
         for place, statement in enumerate(body):
             match statement:
                 case ast.Expr(value=ast.Constant(value=str()) as constant):
-                    yield constant, place == 0 and _is_printed(node)
+                    yield constant, place == 0 and (id(node) in commands or _is_printed(node))
 
 
 def _is_printed(node: ast.AST) -> bool:
     match node:
         case ast.FunctionDef(decorator_list=decorators):
-            return any("command" in ast.unparse(one) or "callback" in ast.unparse(one) for one in decorators)
+            return any("command" in ast.unparse(one) for one in decorators)
         case ast.ClassDef(name=name):
             return name.endswith("Config")
     return False

@@ -15,15 +15,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
 from typer.core import TyperArgument
 
 import ablations
 from ablations import catalog
 from ablations.ablation import Source
 from lit_transformers.cli.commented_config import scalar, type_text
-from lit_transformers.cli.help_text import filled
-from lit_transformers.cli.plugin_option import with_plugins
 from lit_transformers.command_runs import CommandRunConfig
 from lit_transformers.config import Config, field_types, plain_of
 from lit_transformers.json_schema import REQUIRED, default_of, docs_of, leaf_schema, summary_of
@@ -134,11 +131,11 @@ def _field(field: dataclasses.Field[Any], hint: Any, doc: str) -> str:
 
 def command_page(program: str) -> str:
     """Returns the page of a command: its help, its examples, and the arguments and options of all that it does."""
-    app = importlib.import_module(f"{program}.__main__").app
-    group = filled(with_plugins(typer.main.get_command(app)))
+    group = importlib.import_module(f"{program}.__main__").PROGRAM
     blocks = [f"# `python -m {program}`", *_help(group.help), *_help(group.epilog)]
     with group.context_class(group, info_name=f"python -m {program}") as parent:
-        for name, command in group.commands.items():
+        for name in group.commands:
+            command = group.command(name)
             with command.context_class(command, info_name=name, parent=parent) as context:
                 arguments = [_head(one, context) for one in command.params if isinstance(one, TyperArgument)]
                 usage = " ".join([context.command_path, "[OPTIONS]", *arguments])

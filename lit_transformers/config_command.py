@@ -1,4 +1,5 @@
-"""``config`` and ``schema``: a whole config with its docs, two configs side by side, and the schema for editors."""
+"""``python -m lit_transformers config | schema | kinds``: a whole config with its docs, two configs side by side, the
+schema for editors, and the kinds of parts."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from lit_transformers.cli.allow_option import AllowedModules
 from lit_transformers.cli.printed_config import Other, print_config, print_differences, read_target, with_values
 from lit_transformers.config import parse_assignments
 
-__all__ = ["config", "schema"]
+__all__ = ["config", "kinds", "schema"]
 
 Changes = Annotated[
     list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Override a path of it. Repeatable.")
@@ -28,7 +29,7 @@ def config(
     changes: Changes = None,
     allowed: AllowedModules = None,
 ) -> None:
-    """Prints a whole config with every default, type, range and doc, as YAML that fit takes.
+    """Print a whole config with every default, type, range and doc, as YAML that fit takes.
 
     Of a KIND only the part is printed, at its path, and of a STUDY its baseline at the scale demo; other arms and
     scales, and a study that has the name of a kind, are printed by: python -m ablations config STUDY. With --diff
@@ -49,7 +50,7 @@ def config(
 
 
 def schema() -> None:
-    """Prints the JSON schema of a run's config, by which editors complete fields and kinds and mark what is wrong.
+    """Print the JSON schema of a run's config, by which editors complete fields and kinds and mark what is wrong.
 
     Example: python -m lit_transformers schema > run.schema.json
     """
@@ -60,3 +61,20 @@ def schema() -> None:
     if hint := without_plugins():
         print(hint, file=sys.stderr)
     print(json.dumps(config_schema(RunConfig), indent=1, ensure_ascii=False))
+
+
+def kinds(
+    path: Annotated[str | None, typer.Argument(help="A path of a run's config, such as data.generator.")] = None,
+) -> None:
+    """List the kinds of model, mixer, task, data and other parts, by their path in the config.
+
+    Example: python -m lit_transformers kinds model.mixer
+    """
+    from lit_transformers.cli.plugin_option import without_plugins
+    from lit_transformers.kinds import described
+    from lit_transformers.runs import RunConfig
+
+    if hint := without_plugins():
+        print(hint, file=sys.stderr)
+    for line in described(RunConfig, path):
+        print(line)

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from docs.blocks import LANGUAGES, Block, BlockError, blocks_of, differs, run_page, with_output
-from lit_transformers.cli.plugin_option import with_plugins
 from lit_transformers.config import ConfigError, parse_assignments
 from lit_transformers.runs import RunConfig
 
@@ -53,17 +51,15 @@ def test_every_block_says_what_it_is() -> None:
 
 
 @cache
-def command_of(package: str) -> Any:
-    return with_plugins(typer.main.get_command(importlib.import_module(f"{package}.__main__").app))
+def command_of(package: str, name: str) -> Any:
+    return importlib.import_module(f"{package}.__main__").PROGRAM.command(name)
 
 
 def test_every_command_that_is_shown_exists_with_its_options() -> None:
     """Also of blocks that are not run."""
     assert len(COMMANDS) > 50
     for place, package, (name, *arguments) in COMMANDS:
-        commands = command_of(package).commands
-        assert name in commands, f"{place}: python -m {package} {name}"
-        options = {option for parameter in commands[name].params for option in parameter.opts}
+        options = {option for parameter in command_of(package, name).params for option in parameter.opts}
         unknown = {word.partition("=")[0] for word in arguments if word.startswith("-")} - options
         assert not unknown, f"{place}: python -m {package} {name} has no {', '.join(unknown)}"
 

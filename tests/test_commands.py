@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import subprocess
@@ -42,6 +43,13 @@ def test_a_name_that_is_no_utf_8_is_one_line() -> None:
     with pytest.raises(UnicodeEncodeError) as raised:
         "caf\u00e9".encode("ascii")
     assert message_of(raised.value) is None, "a fault of the program"
+
+
+def test_a_file_that_is_not_there_is_one_line_and_a_full_disk_says_what_stays() -> None:
+    line = message_of(FileNotFoundError(errno.ENOENT, "No such file or directory", "a.csv"))
+    assert line == "a.csv: No such file or directory"
+    line = message_of(OSError(errno.ENOSPC, "No space left on device", "a.csv"))
+    assert line == "a.csv: the disk is full; nothing that was finished is lost"
 
 
 @pytest.mark.parametrize("reason", ["not-a-number: the loss is nan", "RuntimeError: something broke"])

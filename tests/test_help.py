@@ -7,16 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-import typer
 from rich.text import Text
-from typer.testing import CliRunner
 
-PACKAGES = ("ablations", "sweeps", "reports", "lit_transformers")
-COMMANDS = [
-    (package, name)
-    for package in PACKAGES
-    for name in typer.main.get_command(importlib.import_module(f"{package}.__main__").app).commands  # type: ignore[attr-defined]
-]
+from lit_transformers.cli.commands import run_command
+
+PACKAGES = ("ablations", "claims", "docs", "lit_transformers", "reports", "sweeps")
+PROGRAMS = {package: importlib.import_module(f"{package}.__main__").PROGRAM for package in PACKAGES}
 
 
 def default_of(option: Any) -> str | None:
@@ -29,19 +25,25 @@ def default_of(option: Any) -> str | None:
     return str(option.default) if is_value else None
 
 
-@pytest.mark.parametrize(("package", "name"), COMMANDS)
-def test_help_shows_every_default_and_loses_no_word(package: str, name: str) -> None:
-    app = importlib.import_module(f"{package}.__main__").app
-    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
-    result = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"})
-    words = "".join(result.output.replace("│", "").split())
+@pytest.mark.parametrize(
+    ("package", "name"), [(package, name) for package, program in PROGRAMS.items() for name in program.commands]
+)
+def test_help_shows_every_default_and_loses_no_word(
+    package: str, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first paragraph is the line of the command in the help of the program."""
+    monkeypatch.setenv("COLUMNS", "80")
+    command = PROGRAMS[package].command(name)
+    assert run_command(PROGRAMS[package], [name, "--help"]) == 0
+    words = "".join(capsys.readouterr().out.replace("│", "").split())
     for option in command.params:
         text, default = getattr(option, "help", None) or "", default_of(option)
         assert Text.from_markup(text).plain == text, f"--{option.name}: a part is taken for markup"
         if default is not None:
             assert f"[default:{''.join(default.split())}]" in words, f"--{option.name}"
-    for text in (command.help or "", command.epilog or ""):
-        assert Text.from_markup(text).plain == text
+    text = command.help or ""
+    assert Text.from_markup(text).plain == text
+    assert text.partition("\n\n")[0] == PROGRAMS[package].commands[name].help
 
 
 def test_paragraphs_fill_the_lines_of_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:

@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from docs import __main__ as command
+from docs import site_command
+from docs.__main__ import main
 from docs.prose import WHAT_CLAUSES, Passage, findings, passages, rate_of_what
 
 ROOT = Path(__file__).parents[1]
@@ -19,7 +19,6 @@ PLANTED = '''
 app = Typer(help="A command, of its own.")
 
 
-@app.command()
 def run(steps: int = 3) -> None:
     """Train what is beside."""
     raise ValueError(f"{steps} steps, and a run that went on")
@@ -72,17 +71,17 @@ def test_banned_forms_are_found_in_pages_and_printed_strings_alone(checkout: Pat
     page = "A run\ngoes on.\n\n`beside` [them](beside.md) <!-- told -->\n\n```sh\nbeside\n```\n\nPages: three in all.\n"
     (checkout / "docs" / "page.md").write_text(page, encoding="utf-8")
     (checkout / "sweeps").mkdir()
-    (checkout / "sweeps" / "planted.py").write_text(PLANTED, encoding="utf-8")
+    (checkout / "sweeps" / "planted_command.py").write_text(PLANTED, encoding="utf-8")
     (checkout / "docs" / "prose.py").write_text(PLANTED, encoding="utf-8")
     found = [(finding.file.name, finding.line, finding.form) for finding in findings(list(passages(checkout)))]
     assert sorted(found) == [
         ("page.md", 2, "goes on"),
         ("page.md", 10, "in all"),
-        ("planted.py", 4, "of its own"),
-        ("planted.py", 9, "beside"),
-        ("planted.py", 10, "went on"),
-        ("planted.py", 14, "at hand"),
-        ("planted.py", 14, "so many"),
+        ("planted_command.py", 4, "of its own"),
+        ("planted_command.py", 8, "beside"),
+        ("planted_command.py", 9, "went on"),
+        ("planted_command.py", 13, "at hand"),
+        ("planted_command.py", 13, "so many"),
     ]
 
 
@@ -93,18 +92,19 @@ def test_clauses_with_what_are_counted_and_questions_are_not(checkout: Path) -> 
     assert rate_of_what(read) == pytest.approx(1000 * 2 / 9)
 
 
-def test_the_command_prints_findings_and_fails(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "ROOT", checkout)
+def test_the_command_prints_findings_and_fails(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(site_command, "ROOT", checkout)
     (checkout / "README.md").write_text("What.\n", encoding="utf-8")
     (checkout / "docs" / "page.md").write_text("A run goes on.\n", encoding="utf-8")
-    result = CliRunner().invoke(command.app, ["lint"])
-    assert result.exit_code == 1
-    first, second = result.output.splitlines()
+    assert main(["lint"]) == 1
+    first, second = capsys.readouterr().out.splitlines()
     assert first == "docs/page.md:1: 'goes on': write resume, or continue"
     assert second.startswith("pages: ") and second.endswith(
         f'clauses with "what" in a thousand words; at most {WHAT_CLAUSES}'
     )
     for page in ("README.md", "docs/page.md"):
         (checkout / page).write_text("A run resumes.\n", encoding="utf-8")
-    clean = CliRunner().invoke(command.app, ["lint"])
-    assert (clean.exit_code, clean.output) == (0, "")
+    assert main(["lint"]) == 0
+    assert capsys.readouterr().out == ""

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.hardware import describe
 from lit_transformers.records.files import write_json
 
-NEEDED = ("ablations.__main__", "lit_transformers.runs")
+NEEDED = ("ablations.run_command", "lit_transformers.runs")
 """A machine on which these cannot be imported is no use."""
 
 if __name__ == "__main__":

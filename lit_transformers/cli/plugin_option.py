@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import typer
@@ -14,14 +13,10 @@ __all__ = ["with_plugins", "without_plugins"]
 HELP = "A file or module with your mixers, data or tasks. Repeatable."
 
 
-def with_plugins(command: Any, load: bool = False, reading: Collection[str] = ()) -> Any:
-    """Returns a command whose inner commands take ``--plugin``. load: whether plug-ins are imported before any of them
-    runs; else that is done where a study or a runner is loaded. reading: the names of those that only read."""
-    inner_commands = getattr(command, "commands", None)
-    if inner_commands is None:
-        command.params.append(_plugin_option(load, command.name in reading))
-    for inner in (inner_commands or {}).values():
-        with_plugins(inner, load, reading)
+def with_plugins(command: Any, load: bool = False, only_reads: bool = False) -> Any:
+    """Returns a command that takes ``--plugin``. load: whether plug-ins are imported before it runs; else that is done
+    where a study or a runner is loaded. only_reads: whether it imports none of the project file."""
+    command.params.append(_plugin_option(load, only_reads))
     return command
 
 

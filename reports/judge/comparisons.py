@@ -477,7 +477,7 @@ def _frequency(planned: Comparison, seeds: _Seeds) -> Frequency | None:
 
 def _why_no_interval(pairs: Sequence[float], is_median: bool) -> str:
     if len(pairs) == 1:
-        return "one seed: no interval, no verdict"
+        return "one seed cannot be judged; add seeds"
     if is_median and len(set(pairs)) > 1:
         return f"{len(pairs)} seeds do not bound a median; six do"
     return "every seed gives the same difference"

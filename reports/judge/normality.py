@@ -55,15 +55,16 @@ def seeds_to_show(arms: int) -> int:
 
 
 def _statistics(samples: Iterable[Array]) -> Array:
-    """Returns the three statistics [3, draws] of samples, each [draws, seeds]."""
-    skewness, largest = [], []
+    """Returns the three statistics [3, draws] of samples, each [draws, seeds], of which one is in memory at a time."""
+    count, squares, skews, largest = 0, np.zeros(1), np.zeros(1), np.zeros(1)
     for sample in samples:
         deviations = sample - sample.mean(axis=1, keepdims=True)
         scores = deviations / sample.std(axis=1, keepdims=True)
-        skewness.append((scores * scores * scores).mean(axis=1))
-        largest.append(np.abs(scores).max(axis=1) / np.sqrt(sample.shape[1] - 1))
-    skews = np.array(skewness)
-    return np.array([(skews**2).mean(axis=0), np.abs(skews.mean(axis=0)), np.max(largest, axis=0)])
+        skewness = (scores * scores * scores).mean(axis=1)
+        squares, skews = squares + skewness**2, skews + skewness
+        count += 1
+        largest = np.maximum(largest, np.abs(scores).max(axis=1) / np.sqrt(sample.shape[1] - 1))
+    return np.array([squares / count, np.abs(skews) / count, largest])
 
 
 @lru_cache(maxsize=64)

@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,8 +53,10 @@ def number(cell: Cell, place: str, column: str) -> float:
 def _remedy(cell: str) -> str:
     if "±" in cell or "+-" in cell:
         return "give a row for each run in place of a mean with its deviation"
-    if "%" in cell:
-        return "write all values in one unit, without signs"
+    if re.fullmatch(r"[-+]?\d+,\d+", cell.strip()):
+        return "write decimals with a point"
+    if re.match(r"\s*[-+]?\.?\d", cell):
+        return "write all values in one unit, as numbers alone"
     return "leave the cell empty where a run has no value"
 
 

@@ -54,15 +54,15 @@ class TableRun:
             self.lacks_value = columns.step is None or columns.example is not None
         elif columns.example is not None:
             name = text(row.cells.get(columns.example))
-            _require_new(name in self.examples, row, columns.example, name)
+            _require_new(name in self.examples, row, columns, f"{columns.example} {name}")
             self.examples[name] = value, text(row.cells.get(columns.cluster)) if columns.cluster else name
         elif columns.step is not None:
             step = number(row.cells.get(columns.step), row.place, columns.step)
-            _require_new(step in self.curve, row, columns.step, f"{step:g}")
+            _require_new(step in self.curve, row, columns, f"{columns.step} {step:g}")
             self.curve[step] = value
             self.value = self.curve[max(self.curve)]
         else:
-            _require_new(math.isfinite(self.value), row, "the run", "")
+            _require_new(math.isfinite(self.value), row, columns, columns.metric)
             self.value = value
             if columns.total is not None:
                 self.counted = number(row.cells[columns.total], row.place, columns.total)
@@ -139,10 +139,12 @@ class TableRun:
         )
 
 
-def _require_new(is_there: bool, row: TableRow, column: str, value: str) -> None:
+def _require_new(is_there: bool, row: TableRow, columns: ColumnRoles, part: str) -> None:
+    """Raises ReportError where a row repeats a part of its run: a step, an example, or the value."""
     if is_there:
-        what = f"{column} {value}" if value else "it"
+        levels = [text(row.cells.get(column)) for column in columns.arm]
+        seed = f", seed {text(row.cells.get(columns.seed))}" if columns.seed else ""
         raise ReportError(
-            f"{row.place}: the run has {what} twice; name the columns that tell runs apart: --arm, --seed, --step or "
-            "--example COLUMN"
+            f"{row.place}: {' '.join(levels)}{seed} has {part} twice; drop a row, or name the columns that tell runs "
+            "apart: --arm, --seed, --step or --example COLUMN"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,6 +11,7 @@ from typing import Literal
 from lit_transformers.config import nearest
 from lit_transformers.records.measure import Goal
 from lit_transformers.records.plan import Contrast, LookPlan, Margin, Metric, Plan, PlannedArm, PlannedRun
+from lit_transformers.records.record import Record
 from reports.read.study import FROM_TABLE, ReportError, Study, assemble
 from reports.read.table_columns import ColumnRoles, goal_of, resolve
 from reports.read.table_rows import Cell as TableCell
@@ -70,7 +72,7 @@ def study_of(rows: Sequence[TableRow], question: TableQuestion) -> Study:
     """Returns a table of results as a study, whose notes state every guess.
 
     Raises ReportError for a table that cannot be judged: one arm without a target, a text in place of a number, a run
-    that occurs twice.
+    that occurs twice, no value at all.
     """
     rows, columns = resolve(rows, question.columns)
     notes: list[str] = []
@@ -138,7 +140,27 @@ def study_of_runs(
         key: runs[cell][seed].data(key, seed, question.columns.metric, metric, question.to_target, less)
         for (cell, seed), key in keys.items()
     }
+    own = (data[key].record for ((arm, _), _), key in keys.items() if arm in names)
+    _require_values([record for record in own if isinstance(record, Record)], metric)
     return assemble(plan, data, (*columns.guesses, *notes))
+
+
+def _require_values(records: Sequence[Record], metric: Metric) -> None:
+    """Raises ReportError where no run has a value; where the metric is when an event comes, it may never come."""
+    reasons = Counter(filter(None, (_why_no_value(record, metric) for record in records)))
+    if reasons.total() == len(records):
+        counts = ", ".join(f"{reason}: {count}" for reason, count in reasons.items())
+        raise ReportError(
+            f"no run has a value of {metric.name}, so that nothing can be judged ({counts}); name the column of the "
+            "values: --metric COLUMN"
+        )
+
+
+def _why_no_value(record: Record, metric: Metric) -> str | None:
+    if record.outcome != "finished":
+        return record.reason
+    value = record.metrics.get(metric.name)
+    return None if metric.event or (value is not None and math.isfinite(value)) else "NaN or infinite"
 
 
 def arms_of(rows: Sequence[TableRow], columns: ColumnRoles) -> list[str]:
@@ -217,9 +239,8 @@ def _renumbered(
         numbers = {seed: rank if question.looks else seed for rank, seed in enumerate(union)}
         ranks = dict.fromkeys(seeds, numbers)
         if has_seeds and not is_alone:
-            notes.append(
-                f"pairing: the {len(shared)} seeds that all arms share; --unpaired if they have nothing in common"
-            )
+            seeds_text = f"{len(shared)} {'seed' if len(shared) == 1 else 'seeds'}"
+            notes.append(f"pairing: the {seeds_text} that all arms share; --unpaired if they have nothing in common")
         if partial := [seed for seed in union if seed not in shared]:
             names = ", ".join(map(str, partial[:8])) + (f" and {len(partial) - 8} more" if len(partial) > 8 else "")
             notes.append(f"Not every arm has a run of the seeds {names}; a comparison uses the seeds of all its arms.")

@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any
 
 from lit_transformers.config import plain_leaves
-from lit_transformers.records.plan import PlannedArm
 from lit_transformers.records.record import Record
 from reports.judge.fairness import cost_of
 from reports.judge.findings import Findings
@@ -31,8 +30,11 @@ def arm_details(findings: Findings) -> Iterator[Html]:
         progress = f"{len(study.finished(arm.name))} of {len(runs)} seeds finished"
         if arm.name == study.plan.baseline:
             progress = f"baseline, {progress}"
-        summary = Html(name_of(study.plan.labels.alone(arm.name)) + element("span", f" · {progress}", class_="facts"))
-        yield details(summary, *_arm_facts(arm, record, base), *_runs_table(findings, runs), *observed(runs))
+        name = study.plan.labels.alone(arm.name)
+        summary = Html(name_of(name) + element("span", f" · {progress}", class_="facts"))
+        levels = Html() if [*arm.levels.values()] == [name] else pairs(arm.levels.items())
+        facts = _facts_of_configs(record, base) if study.knows_configs else ()
+        yield details(summary, levels, *facts, *_runs_table(findings, runs), *observed(runs))
 
 
 def _first_record(runs: tuple[Run, ...]) -> Record | None:
@@ -41,9 +43,7 @@ def _first_record(runs: tuple[Run, ...]) -> Record | None:
     return runs_with_record[0].record if runs_with_record else None
 
 
-def _arm_facts(arm: PlannedArm, record: Record | None, base: Record | None) -> Iterator[Html]:
-    if arm.levels:
-        yield pairs((factor, level) for factor, level in arm.levels.items())
+def _facts_of_configs(record: Record | None, base: Record | None) -> Iterator[Html]:
     if record is None:
         return
     if base is not None and base is not record:

@@ -25,7 +25,7 @@ from reports.show.picture import curve_chart, interval_chart
 from reports.show.remarks import TITLE as DISAGREEMENTS
 from reports.show.remarks import disagreements
 from reports.show.sections import ROUNDING
-from reports.show.tables import Table
+from reports.show.tables import Table, label_rules
 from reports.show.tables import to_html as table_to_html
 
 RESULTS_TITLE = "Results"
@@ -83,10 +83,10 @@ def document(title: str, facts: Iterable[str], sections: Iterable[Html], parent:
             element("script", Html(_asset("page.js"))),
         ]
     )
-    return f'<!DOCTYPE html>\n<html lang="en">\n{_head(title)}\n<body>\n{body}\n</body>\n</html>\n'
+    return f'<!DOCTYPE html>\n<html lang="en">\n{_head(title, label_rules(body))}\n<body>\n{body}\n</body>\n</html>\n'
 
 
-def _head(title: str) -> Html:
+def _head(title: str, rules: str) -> Html:
     script = base64.b64encode(hashlib.sha256(_asset("page.js").encode()).digest()).decode()
     policy = (
         f"default-src 'none'; script-src 'sha256-{script}'; style-src 'unsafe-inline'; img-src data:; "
@@ -98,7 +98,7 @@ def _head(title: str) -> Html:
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", title),
-        element("style", Html(_asset("page.css"))),
+        element("style", Html(_asset("page.css") + rules)),
     )
 
 

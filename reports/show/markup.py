@@ -27,6 +27,12 @@ def escape(text: str) -> Html:
     return text if isinstance(text, Html) else Html(html.escape(printable(text), quote=True))
 
 
+def css_string(text: str) -> str:
+    """Returns text as a string of CSS."""
+    escaped = re.sub(r'[\\"\n\r\f]', lambda match: f"\\{ord(match[0]):x} ", printable(text))
+    return f'"{escaped}"'
+
+
 def element(name: str, /, *inside: str, **attributes: str | bool | None) -> Html:
     """Returns an element.
 

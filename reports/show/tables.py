@@ -21,7 +21,7 @@ from rich.text import Text
 from lit_transformers.printing.amounts import count, scaled
 from lit_transformers.printing.arm_names import BreakableName
 from lit_transformers.records.cells import cell_of
-from reports.show.markup import Html, element, name_of, paragraphs
+from reports.show.markup import Html, css_string, element, name_of, paragraphs
 
 _TEXT_WIDTH, _GAP = 24, 3
 _NAME_SHARE = 3 / 8
@@ -367,11 +367,12 @@ def to_html(table: Table) -> Html:
     rows = (
         element(
             "tr",
-            *(_html_cell(*cell, first=i == 0) for i, cell in enumerate(zip(row, table.columns, headings, strict=True))),
+            *(_html_cell(*cell, first=i == 0) for i, cell in enumerate(zip(row, table.columns, strict=True))),
         )
         for row in table.rows
     )
-    table_element = element("table", element("thead", element("tr", *heads)), element("tbody", *rows))
+    head, body = element("thead", element("tr", *heads)), element("tbody", *rows)
+    table_element = element("table", head, body, style=_labels(headings))
     box = element("div", table_element, class_="scroll", tabindex="0", role="region", aria_label=table.heading)
     return Html(element("h3", table.heading) + box + paragraphs(table.notes, class_="note"))
 
@@ -380,18 +381,31 @@ def _kind_class(column: Column) -> str | None:
     return None if column.kind == "text" else "number"
 
 
-def _html_cell(cell: Cell, column: Column, heading: str, *, first: bool) -> Html:
-    """Returns a cell with the heading of its column, which a narrow page shows next to it."""
-    text = plain(cell, column)
+def _labels(headings: Sequence[str]) -> str:
+    """Returns the headings of the columns behind the first as variables of CSS, which ``label_rules`` uses."""
+    return ";".join(
+        f"--column-{number}:{css_string(heading)}" for number, heading in enumerate(headings, 1) if number > 1
+    )
+
+
+def label_rules(page: str) -> str:
+    """Returns the rules of CSS by which a narrow page shows the heading of its column next to each cell, for as many
+    columns as the widest table of the page has."""
+    widest = max(map(int, re.findall(r"--column-(\d+):", page)), default=0)
+    return "".join(f"td:nth-child({number}){{--label:var(--column-{number})}}" for number in range(2, widest + 1))
+
+
+def _html_cell(cell: Cell, column: Column, *, first: bool) -> Html:
+    text, sort_value = plain(cell, column), _sort_value(cell)
     classes = [
-        _kind_class(column),
+        None if sort_value is not None and not first else _kind_class(column),
         "gap" if cell.missing is not None else text if text in VERDICT_STYLES else None,
         "long" if not first and len(text) > _LONG and " " in text else None,
     ]
     content: str = name_of(text) if column.kind == "text" or cell.missing is not None else text
     if cell.spread is not None and cell.missing is None:
         value, _, spread = text.partition(" ± ")
-        content = Html(element("span", value) + element("span", f" ± {spread}", class_="spread"))
+        content = element("span", value, element("span", f" ± {spread}", class_="spread"))
     if cell.link is not None:
         content = element("a", content, href=cell.link)
     return element(
@@ -399,8 +413,7 @@ def _html_cell(cell: Cell, column: Column, heading: str, *, first: bool) -> Html
         content,
         scope="row" if first else None,
         class_=" ".join(filter(None, classes)) or None,
-        data_label=None if first else heading,
-        data_value=_sort_value(cell),
+        data_value=sort_value,
     )
 
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 from starting import start_from_file
 from torch import Tensor
-from typer.testing import CliRunner
 
-from lit_transformers import __main__ as command
+from lit_transformers.__main__ import main
 from lit_transformers.batch import RowDescription, Vocabulary
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings.positions import LearnedConfig
@@ -201,13 +200,14 @@ def masked_words(length: int, steps: int, learning_rate: float, **fields: Any) -
     return RunConfig.from_dict(plain | fields)
 
 
-def test_a_run_goes_on_in_longer_rows_from_the_checkpoint_of_another_run(tmp_path: Path) -> None:
+def test_a_run_goes_on_in_longer_rows_from_the_checkpoint_of_another_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It starts, without any training, from what was learned in short rows."""
     learned = fit(masked_words(16, 60, 1e-2), tmp_path / "short")["metrics"]["val/nats"]
     arguments = ["convert", str(tmp_path / "short" / "checkpoint.ckpt"), str(tmp_path / "long"), "--length", "48"]
-    result = CliRunner().invoke(command.app, [*arguments, "--set", "model.mixer={kind: window, window: 8}"])
-    assert result.exit_code == 0, result.output
-    assert "network.stack.entry.positions: 16 rows, repeated up to 48" in result.output
+    assert main([*arguments, "--set", "model.mixer={kind: window, window: 8}"]) == 0
+    assert "network.stack.entry.positions: 16 rows, repeated up to 48" in capsys.readouterr().out
     written = read_yaml((tmp_path / "long" / "config.yaml").read_text())
     converted = masked_words(48, 1, 1e-30, model=written["model"], start=written["start"])
     started_with = fit(converted, tmp_path / "on")["metrics"]["val/nats"]

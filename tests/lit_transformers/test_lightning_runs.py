@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 import torch
 from foreign_module import DIE
-from typer.testing import CliRunner
 
 from ablations.ablation import Ablation, Match, Metric
 from ablations.catalog import load
 from ablations.plan import Request, make_plan
 from ablations.tuning import prepare
-from lit_transformers.__main__ import app
+from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
 from lit_transformers.lightning_runs import LightningRunConfig
 from lit_transformers.lightning_runs.first_batch import check, describe
@@ -193,7 +192,7 @@ def test_a_callback_and_a_class_written_with_a_colon_reach_a_run_by_the_command(
     records = []
     for name, words in (("plain", []), ("halved", ["--callback", "halving_points.Halve{step: 3}"])):
         words = ["fit", str(path), "--to", str(tmp_path / name), "--allow-module", "foreign_module", *words]
-        assert CliRunner().invoke(app, words).exit_code == 0
+        assert main(words) == 0
         records.append(json.loads((tmp_path / name / "record.json").read_text()))
     assert records[0]["metrics"] == fit(short, tmp_path / "same")["metrics"] != records[1]["metrics"]
     assert records[0]["key"] != records[1]["key"]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from lit_transformers.__main__ import fit
 from lit_transformers.cli.progress import PlainLines
 from lit_transformers.runs import RunConfig
+from lit_transformers.train_command import fit
 from lit_transformers.training.callbacks import DivergenceCheck
 from lit_transformers.training.reporting import Progress, ProgressReporter
 

@@ -9,10 +9,9 @@ from typing import Annotated, Any
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 from datamodules import DataError
-from lit_transformers import __main__ as command
+from lit_transformers.__main__ import main
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import Added, ConfigError, Positive
 from lit_transformers.gates import gates
@@ -150,8 +149,7 @@ def test_fit_does_the_runs_first_that_a_run_starts_from(trained: Path, tmp_path:
     middle = rows(str(trained / "text.jsonl"), start=after(trained))
     config = rows(str(trained / "text.jsonl"), start={"network": {"run": middle.to_dict()}, "heads": "network"})
     (tmp_path / "run.yaml").write_text(config.to_yaml())
-    result = CliRunner().invoke(command.app, ["fit", str(tmp_path / "run.yaml"), "--to", str(tmp_path / "run")])
-    assert result.exit_code == 0, result.output
+    assert main(["fit", str(tmp_path / "run.yaml"), "--to", str(tmp_path / "run")]) == 0
     keys = [run_key(source(trained)), run_key(middle)]
     assert sorted(path.parent.name for path in tmp_path.glob("*/record.json")) == sorted([*keys, "run"])
     record = json.loads((tmp_path / "run" / "record.json").read_text())

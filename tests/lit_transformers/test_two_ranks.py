@@ -13,9 +13,9 @@ import torch
 from forked import Forked, training
 from shared_device import train_alone
 
-from lit_transformers.__main__ import fit as fit_command
 from lit_transformers.records.files import CHECKPOINT, DOCUMENTS, OUTPUTS, RECORD
 from lit_transformers.runs import RunConfig, evaluate, fit, load
+from lit_transformers.train_command import fit as fit_command
 
 pytestmark = pytest.mark.slow
 

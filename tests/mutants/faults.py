@@ -2951,6 +2951,14 @@ REPORT_FAULTS = (
     ),
     Fault(
         "judgement",
+        "every arm of a simulation is in memory at once",
+        "reports/judge/normality.py",
+        "    for sample in samples:\n",
+        "    for sample in [*samples]:\n",
+        (f"{JUDGEMENT}a_thousand_arms_are_simulated_in_the_memory_of_one",),
+    ),
+    Fault(
+        "judgement",
         "skewed differences count as near normal",
         "reports/judge/normality.py",
         "return bool(np.all(_statistics([one[None] for one in samples])[:, 0] <= limits))",
@@ -5282,7 +5290,7 @@ EXCHANGE_FAULTS = (
     Fault(
         "stages",
         "fit does not do the sources of its run",
-        "lit_transformers/__main__.py",
+        "lit_transformers/train_command.py",
         "for stage in runner.earlier(config):",
         "for stage in ():",
         (f"{START}fit_does_the_runs_first_that_a_run_starts_from",),
@@ -7797,7 +7805,7 @@ FAULTS = (
     Fault(
         "reports",
         "a published run is repeated where its own record may lie",
-        "ablations/__main__.py",
+        "ablations/publication_command.py",
         'repetition.planned, runs / "reproduced"',
         "repetition.planned, runs",
         (
@@ -8208,6 +8216,30 @@ FAULTS = (
             "tests/ablations/test_api.py::"
             "test_a_script_that_runs_a_study_at_its_top_level_is_not_run_again_by_its_processes",
         ),
+    ),
+    Fault(
+        "commands",
+        "the list of commands imports every command",
+        "lit_transformers/cli/command_table.py",
+        "        filled(self)\n",
+        "        filled(self)\n        [self.command(name) for name in self.commands]\n",
+        ("tests/test_house.py::test_a_program_shows_its_commands_without_importing_any",),
+    ),
+    Fault(
+        "commands",
+        "the list of commands describes another command",
+        "ablations/__main__.py",
+        '"Show the state of every run, its worker, and the time left."',
+        '"Show the state of every run."',
+        ("tests/test_help.py::test_help_shows_every_default_and_loses_no_word",),
+    ),
+    Fault(
+        "commands",
+        "a command that only reads imports plug-ins of the project file",
+        "lit_transformers/cli/command_table.py",
+        "self._load_plugins, listed.only_reads",
+        "self._load_plugins",
+        ("tests/reliability/test_trust.py::test_a_command_that_only_reads_imports_no_plug_in_of_the_folder",),
     ),
     Fault(
         "commands",
@@ -11505,11 +11537,27 @@ FAULTS = (
     ),
     Fault(
         "table",
+        "a table without a value has a report",
+        "reports/read/table_study.py",
+        "    if reasons.total() == len(records):\n",
+        "    if not records:\n",
+        (f"{TABLE}a_table_that_cannot_be_judged_is_one_line",),
+    ),
+    Fault(
+        "table",
         "two units of one metric are not doubted",
         "reports/read/table_study.py",
         "    notes += _units(runs, question.columns.metric)\n",
         "",
         (f"{TABLE}values_that_may_be_in_two_units_are_doubted",),
+    ),
+    Fault(
+        "table",
+        "a page shows no headings of columns on a phone",
+        "reports/show/html.py",
+        'Html(_asset("page.css") + rules)',
+        'Html(_asset("page.css"))',
+        ("tests/reports/test_report_large.py::test_a_large_study_has_a_small_page_with_every_value",),
     ),
     Fault(
         "table",

@@ -17,13 +17,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from starting import start_from_file
 from torch import Tensor
-from typer.testing import CliRunner
 
-from lit_transformers import __main__ as command
+from lit_transformers.__main__ import main
 from lit_transformers.batch import RowDescription, Vocabulary
 from lit_transformers.config import ConfigError
 from lit_transformers.exchange.architectures import ARCHITECTURES
 from lit_transformers.exchange.transfer import export_weights, import_weights
+from lit_transformers.exchange_command import Architecture
 from lit_transformers.models import ModelConfig
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.plain_yaml import read_yaml
@@ -470,16 +470,16 @@ def test_weights_of_another_network_are_refused_by_what_differs(case: Callable[[
 
 
 def test_the_commands_print_what_was_mapped_and_name_every_architecture(
-    case: Callable[[str], Case], tmp_path: Path
+    case: Callable[[str], Case], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert set(get_args(command.Architecture)) == ARCHITECTURES.keys()
+    assert set(get_args(Architecture)) == ARCHITECTURES.keys()
     folder = copied(case("electra").folder, tmp_path / "source")
     (folder / "vocab.txt").write_text("[PAD]\n")
-    result = CliRunner().invoke(command.app, ["import", str(folder), str(tmp_path / "in")])
-    assert result.exit_code == 0, result.output
-    assert result.output.startswith("electra: ") and "pooler: starts anew" in result.output
+    assert main(["import", str(folder), str(tmp_path / "in")]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("electra: ") and "pooler: starts anew" in printed
     plain = read_yaml((tmp_path / "in" / "config.yaml").read_text())
     assert ModelConfig.from_dict(plain["model"]) == read_weights(Path(plain["start"])).model
-    result = CliRunner().invoke(command.app, ["export", str(tmp_path / "in"), str(tmp_path / "out")])
-    assert result.output.startswith("electra (ElectraForMaskedLM): ")
+    assert main(["export", str(tmp_path / "in"), str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.startswith("electra (ElectraForMaskedLM): ")
     assert (tmp_path / "out" / "vocab.txt").read_text() == "[PAD]\n"

@@ -148,7 +148,7 @@ def test_where_the_answer_is_open_the_headline_says_how_many_seeds_it_would_take
 def test_one_seed_gives_no_verdict_and_the_reason(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.5}, seeds=1, contrasts=SEVERAL)
     assert headline(load_findings(tmp_path)) == (
-        "No verdict: off vs on (one seed: no interval, no verdict). Of 2 other comparisons 2 without a verdict."
+        "No verdict: off vs on (one seed cannot be judged; add seeds). Of 2 other comparisons 2 without a verdict."
     )
 
 

@@ -18,11 +18,12 @@ from reports.read.study import load_study
 from reports.report import find
 from reports.show.arm_details import differences
 from reports.show.html import to_html, write_html
-from reports.show.markup import element, escape
+from reports.show.markup import css_string, element, escape
 from reports.show.observed import png
 from reports.show.sections import all_tables
 from reports.show.seeds import SEEDS_CAPTION
 from reports.show.style import VARIABLES
+from reports.show.tables import label_rules
 
 VOID = {"meta", "img", "br", "link"}
 STUDY = "xl_recurrence"
@@ -97,6 +98,13 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Outline:
     runs = tmp_path_factory.mktemp("hostile")
     write_hostile(runs)
     return Outline(page_of(runs))
+
+
+def test_the_heading_of_a_column_is_a_string_of_css_whatever_it_holds() -> None:
+    assert css_string('p "x\\y"\nz') == r'"p \22 x\5c y\22 \a z"'
+    page = '<table style="--column-2:&quot;p&quot;;--column-3:&quot;q&quot;">'
+    assert label_rules(page) == "".join(f"td:nth-child({one}){{--label:var(--column-{one})}}" for one in (2, 3))
+    assert label_rules("") == ""
 
 
 def test_the_page_opens_with_the_question_and_its_answer(product: str) -> None:

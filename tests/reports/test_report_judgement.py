@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +104,15 @@ def test_enough_near_normal_seeds_have_the_interval_of_student() -> None:
     assert not is_near_normal(late)
     assert not is_near_normal([one[: FEWEST - 1] for one in samples] * 9)
     assert seeds_to_show(5) == 11 and seeds_to_show(1) == ENOUGH + 1 and seeds_to_show(100) == FEWEST
+
+
+def test_a_thousand_arms_are_simulated_in_the_memory_of_one() -> None:
+    tracemalloc.start()
+    try:
+        is_near_normal(np.random.default_rng(0).normal(size=(150, FEWEST)))
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_arm_that_learns_in_some_seeds_has_two_answers() -> None:

@@ -21,6 +21,9 @@ def test_a_large_study_has_a_small_page_with_every_value(tmp_path: Path, monkeyp
     monkeypatch.setattr("reports.show.figures.MOST_DRAWN", 3)
     page = findings.to(tmp_path / "large").read_text()
     assert len(page) < 0.7 * len(whole)
+    assert page.count("Mean ± standard deviation") == 2, "the column's heading, and its label on a narrow page"
+    assert "td:nth-child(2){--label:var(--column-2)}" in page
+    assert "Differences from the baseline" not in page, "a table says nothing of configs"
     for arm in range(9):
         assert f"val_loss by seed: 0: {3 + arm}.0000, 1: {3 + arm}.00{arm + 1}0, " in page
     report = (tmp_path / "large" / "report.md").read_text()

@@ -134,8 +134,8 @@ def test_beside_a_source_that_has_more_levels_arms_have_their_whole_names(tmp_pa
 def test_one_seed_has_no_interval_and_says_so(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.1}, seeds=1, contrasts=CONTRASTS)
     page, _ = report(tmp_path)
-    assert "(1 seed): no verdict (one seed: no interval, no verdict)" in page
-    assert row(page, "recurrence on vs off")[2:4] == ["-", "*none: one seed: no interval, no verdict*"]
+    assert "(1 seed): no verdict (one seed cannot be judged; add seeds)" in page
+    assert row(page, "recurrence on vs off")[2:4] == ["-", "*none: one seed cannot be judged; add seeds*"]
     assert "differences.png" not in page
 
 

@@ -19,9 +19,9 @@ from ablations.catalog import load
 from ablations.options import out as ablations_out
 from ablations.plan import Request, make_plan
 from sweeps.__main__ import main as sweeps
-from sweeps.__main__ import out as sweeps_out
 from sweeps.ledger.ledger import Ledger, Pulse
 from sweeps.ledger.ticket import Ticket
+from sweeps.ledger_command import out as sweeps_out
 
 STUDY = """
 from ablations.ablation import Ablation, Metric, Scale
