@@ -100,7 +100,7 @@ TABLE = (
     ListedCommand(
         "status",
         "run_command:status",
-        "Show the state of every run, its worker, and the time left; of over 500 runs, a line for each arm and state.",
+        "Show the state of every run, its worker, and the time left. Beyond 500 runs, count them by arm and state.",
         only_reads=True,
     ),
     ListedCommand(

@@ -152,7 +152,7 @@ def status(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
     device: Device = None, storage: Storage = None,
 ) -> None:  # fmt: skip
-    """Show the state of every run, its worker, and the time left; of over 500 runs, a line for each arm and state."""
+    """Show the state of every run, its worker, and the time left. Beyond 500 runs, count them by arm and state."""
     from ablations.show import status_view
     from sweeps.status import bring_up_to_date, standings
 

@@ -8229,7 +8229,7 @@ FAULTS = (
         "commands",
         "the list of commands describes another command",
         "ablations/__main__.py",
-        '"Show the state of every run, its worker, and the time left."',
+        '"Show the state of every run, its worker, and the time left. Beyond 500 runs, count them by arm and state."',
         '"Show the state of every run."',
         ("tests/test_help.py::test_help_shows_every_default_and_loses_no_word",),
     ),
