@@ -10854,8 +10854,8 @@ FAULTS = (
         "wandb",
         "the process of a run sends it to the default project",
         "sweeps/process/order.py",
-        "WandbConfig.at(order.wandb, ",
-        "WandbConfig.at(order.wandb._replace(project=WandbTarget().project), ",
+        "WandbConfig(order.wandb, ",
+        "WandbConfig(order.wandb._replace(project=WandbTarget().project), ",
         (f"{CONNECTION}a_runs_process_receives_the_target",),
     ),
     Fault(
