@@ -4019,12 +4019,12 @@ RUN_FAULTS = (
         "store",
         "a record is in the store before the files of its run",
         "sweeps/object_store.py",
-        """        for name in FILES:
+        """        for name in (*FILES, COMMAND_OUTPUT, COMMAND_ERRORS):
             if self.place(directory + name).exists():
 """,
         """        if (self.folder / record).exists():
             self.create(record, (self.folder / record).read_bytes())
-        for name in FILES:
+        for name in (*FILES, COMMAND_OUTPUT, COMMAND_ERRORS):
             if self.place(directory + name).exists():
 """,
         (f"{STORE}no_record_is_in_the_store_without_the_files_of_its_run",),
@@ -11110,6 +11110,49 @@ FAULTS = (
         "read -r _; kill -s KILL",
         "read -r _; kill -s CONT",
         (f"{COMMAND_RUNS}no_process_of_a_command_outlives_a_killed_worker",),
+    ),
+    Fault(
+        "any command",
+        "memory of a process whose parent is gone does not count",
+        "lit_transformers/machine/memory.py",
+        "if other not in processes and os.getpgid(other) in groups:",
+        "if False:",
+        (f"{COMMAND_RUNS}memory_counts_what_a_command_has_started_also_where_its_parent_is_gone",),
+    ),
+    Fault(
+        "any command",
+        "a command that is ended together with its worker has failed",
+        "lit_transformers/command_runs/process.py",
+        "NOTICE_SECONDS if process.returncode in TERMINATED else 0.0",
+        "-1.0",
+        (f"{COMMAND_RUNS}a_command_that_is_ended_together_with_its_worker_was_stopped_and_has_not_failed",),
+    ),
+    Fault(
+        "any command",
+        "a command that the system has killed has failed",
+        "lit_transformers/command_runs/fit.py",
+        "    if was_killed:\n        raise",
+        "    if False:\n        raise",
+        (f"{COMMAND_RUNS}a_command_that_the_system_has_killed_is_done_again[kill -9 $$]",),
+    ),
+    Fault(
+        "any command",
+        "a job is put back for ever though its run begins anew",
+        "sweeps/launchers/slurm.py",
+        "if time.monotonic() - started >= self.seconds and not self.run.resumes:",
+        "if False:",
+        (
+            "tests/sweeps/test_slurm.py::test_a_job_whose_time_was_up_is_put_back_only_if_its_run_goes_on_where_it_was"
+            "[anew-0.0-False]",
+        ),
+    ),
+    Fault(
+        "any command",
+        "what a command has printed is not in the store",
+        "sweeps/object_store.py",
+        "(*FILES, COMMAND_OUTPUT, COMMAND_ERRORS)",
+        "FILES",
+        ("tests/sweeps/test_store.py::test_no_record_is_in_the_store_without_the_files_of_its_run",),
     ),
     Fault(
         "any command",
