@@ -24,7 +24,7 @@ from lit_transformers.records.cells import cell_of
 from lit_transformers.records.files import CURVES, replace_file, write_json
 from lit_transformers.records.measure import Measure
 from lit_transformers.records.measurement import Measurement
-from lit_transformers.records.record import VERSION, Record
+from lit_transformers.records.record import REPEATS_WITHIN, VERSION, Record
 from lit_transformers.runs.environment import environment
 from lit_transformers.runs.fit import require_machine
 from lit_transformers.runs.folder import Identity
@@ -177,7 +177,7 @@ def _results(
 def _protocol(config: CommandRunConfig) -> dict[str, Plain]:
     """Returns how the results of a run are read, and how far they repeat, for the record."""
     chosen = {name: str(config.choose.get(name, "last")) for name in config.metrics}
-    within = {"a seed repeats within": config.repeats_within} if config.repeats_within else {}
+    within = {REPEATS_WITHIN: config.repeats_within} if config.repeats_within else {}
     return {"value over steps": chosen, **within}
 
 

@@ -23,6 +23,7 @@ from lit_transformers.command_runs.runner import RUNNER
 from lit_transformers.command_runs.short_run import ShortRun, check, short_run
 from lit_transformers.config import ConfigError
 from lit_transformers.machine.memory import memory_of_tree
+from lit_transformers.records.record import REPEATS_WITHIN
 from lit_transformers.run_file import read_run
 from lit_transformers.training.search_pruning import Bars
 from lit_transformers.training.stopping import Interrupted, ProcessKilled
@@ -60,7 +61,8 @@ def config(command: str = "./losses.sh {rate} {seed}", **fields: Any) -> Command
 
 def test_a_run_leaves_its_result_its_curves_and_what_its_command_printed(project: Path) -> None:
     run = project / "runs" / "a"
-    record = fit(config(seed=2), run)
+    record = fit(config(seed=2, repeats_within=0.5), run)
+    assert record["protocol"][REPEATS_WITHIN] == 0.5
     assert record["outcome"] == "finished" and record["metrics"] == {"val_loss": pytest.approx(2 / 3 + 0.02, abs=1e-5)}
     curve = (run / "metrics.csv").read_text().splitlines()
     assert curve[0] == "step,tokens,name,value" and [row.split(",")[0] for row in curve[1:]] == ["1", "2", "3"]

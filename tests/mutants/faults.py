@@ -11358,6 +11358,25 @@ FAULTS = (
         (f"{ADOPT}arms_with_other_names_are_matched_or_refused",),
     ),
     Fault(
+        "any command",
+        "arms whose runs do not repeat their values are identical",
+        "reports/judge/comparisons.py",
+        "reason = why_not_identical(study, arms) if is_same else",
+        "reason = None if is_same else",
+        (
+            "tests/reports/test_report_judgement.py::"
+            "test_arms_whose_runs_do_not_repeat_their_values_are_not_identical_where_these_are_equal",
+        ),
+    ),
+    Fault(
+        "any command",
+        "a report does not say that runs do not repeat their values",
+        "lit_transformers/command_runs/fit.py",
+        "{REPEATS_WITHIN: config.repeats_within}",
+        "{}",
+        (f"{COMMAND_RUNS}a_run_leaves_its_result_its_curves_and_what_its_command_printed",),
+    ),
+    Fault(
         "table",
         "seeds that have nothing in common are paired",
         "reports/judge/comparisons.py",
