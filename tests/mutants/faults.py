@@ -11418,6 +11418,28 @@ FAULTS = (
     ),
     Fault(
         "table",
+        "the action installs less than judging needs",
+        "action.yml",
+        "numpy scipy rich",
+        "numpy rich",
+        (
+            "tests/reports/test_report_action.py::"
+            "test_the_steps_of_the_workflow_fail_where_a_claimed_gain_does_not_hold[0.0-1]",
+        ),
+    ),
+    Fault(
+        "table",
+        "the action passes where the check fails",
+        "action.yml",
+        "          exit $status\n",
+        "",
+        (
+            "tests/reports/test_report_action.py::"
+            "test_the_steps_of_the_workflow_fail_where_a_claimed_gain_does_not_hold[0.0-1]",
+        ),
+    ),
+    Fault(
+        "table",
         "seeds that have nothing in common are paired",
         "reports/judge/comparisons.py",
         "difference = estimate_unpaired(samples, resampled, level, shape.widening, counted)",
@@ -11487,16 +11509,6 @@ FAULTS = (
         "rank if question.looks else seed for rank",
         "seed for rank",
         (f"{TABLE_QUESTIONS}looks_take_seeds_in_order_whatever_their_numbers",),
-    ),
-    Fault(
-        "table",
-        "the check of a workflow succeeds whatever the verdict",
-        "action.yml",
-        "        set -o pipefail\n",
-        "",
-        (
-            "tests/reports/test_report_action.py::test_the_steps_of_the_workflow_fail_where_a_claimed_gain_does_not_hold",
-        ),
     ),
     Fault(
         "table",
