@@ -209,7 +209,8 @@ def _tuning(study: Study) -> str:
 def _selection(study: Study) -> str:
     """Returns the splits that hyperparameters and weights were selected on, and the one that is reported."""
     tuning, split = study.plan.tuning, study.plan.metric.name.partition("/")[0]
-    trained = [record.config.get("training") or {} for record in _records(study)]
+    configs = [record.config for record in _records(study) if origin_of(record) is None]
+    trained = [config.get("training") or {} for config in configs]
     by = sorted({training["stop"]["metric"] for training in trained if training.get("keep") == "best"})
     weights = f"weights by {' or '.join(by)} on the validation split" if by else ""
     if tuning is not None and tuning.selected_on:
@@ -219,7 +220,7 @@ def _selection(study: Study) -> str:
         return weights
     measured = {"val": "validation"}.get(split, split)
     if weights and split == "val":
-        evaluations = [(record.config.get("data") or {}).get("evaluation") or {} for record in _records(study)]
+        evaluations = [(config.get("data") or {}).get("evaluation") or {} for config in configs]
         measured = " or ".join(sorted({str(evaluation.get("split", "validation")) for evaluation in evaluations}))
     return f"{f'{weights},' if weights else 'none, the last weights are'} measured on the {measured} split"
 

@@ -17,6 +17,7 @@ from ablations.plan import Request, make_plan
 from lit_transformers.records.files import RECORD
 from reports.judge.comparability import incomparable
 from reports.judge.costs import cost_ratio
+from reports.judge.fairness import provenance
 from reports.read.study import load_study
 from reports.show.curves import curves_of
 from reports.show.sections import costs
@@ -118,7 +119,7 @@ def trainer(tmp_path: Path) -> Path:
     """Both seeds of two arms, in the layout of the Trainer of transformers, which keeps how long a run took."""
     for rate, seconds in ((1, 10.0), (2, 40.0)):
         for seed in range(2):
-            folder = tmp_path / "trainer" / f"rate={rate}" / f"seed_{seed}"
+            folder = tmp_path / "trainer" / f"training=fast,rate={rate}" / f"seed_{seed}"
             folder.mkdir(parents=True)
             history = [{"step": step, "loss": 4.0 / step + rate / 8 + seed / 64} for step in (1, 2)]
             state = {"log_history": [*history, {"step": 2, "train_runtime": seconds + seed}]}
@@ -138,6 +139,7 @@ def test_runs_of_commands_in_a_store_have_the_curves_and_times_of_elsewhere_apar
     assert len([*tmp_path.glob(f"bucket/*/{RECORD}")]) == len([*tmp_path.glob("bucket/*/metrics.csv")]) == 4
     (runs,) = (tmp_path / "machine" / "stores").iterdir()
     judged = load_study(runs, "rates", make_plan("rates", load(study), Request()).plan)
+    assert "Selection" not in provenance(judged), "the config of elsewhere was read as one of here"
     curves = curves_of(judged, ["loss"])["loss"]
     assert curves["rate=2"][1].tolist() == [[1.0, 4.265625], [2.0, 2.265625]]
     baseline, other = judged.finished("rate=1"), judged.finished("rate=2")

@@ -11383,6 +11383,25 @@ FAULTS = (
     ),
     Fault(
         "adopt",
+        "the config of a run of elsewhere is read as one of here",
+        "reports/judge/fairness.py",
+        "for record in _records(study) if origin_of(record) is None]",
+        "for record in _records(study)]",
+        (f"{ADOPT}runs_of_commands_in_a_store_have_the_curves_and_times_of_elsewhere_apart_from_those_of_here",),
+    ),
+    Fault(
+        "adopt",
+        "a run of W&B has the last value that was drawn",
+        "reports/read/trackers/wandb_project.py",
+        "points if 0 < len(points) < _SAMPLES else",
+        "points if points else",
+        (
+            "tests/reports/test_trackers.py::"
+            "test_the_last_value_of_a_run_of_wandb_is_that_of_its_summary_where_its_curve_is_drawn_or_missing",
+        ),
+    ),
+    Fault(
+        "adopt",
         "a report does not say which runs were brought in",
         "reports/read/study.py",
         "notes=(*whole.notes, *origins)",
