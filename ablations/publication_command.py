@@ -111,6 +111,9 @@ def adopt(
         list[str] | None,
         typer.Option("--match", metavar="ARM=LEVEL", help="Name the level there of an arm of the study. Repeatable."),
     ] = None,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Adopt missing runs, and leave those as they are that were done here.")
+    ] = False,
     where: Annotated[
         list[str] | None, typer.Option("--where", metavar="KEY=VALUE", help="Keep runs with this config. Repeatable.")
     ] = None,
@@ -132,7 +135,7 @@ def adopt(
 
     whole = whole_plan_for(study, runs, request_of(scale, changes, seeds, None))
     of_tracker = TrackerQuestion(tracker, pairs_of("--where", where), values=values)
-    question = AdoptQuestion(metric, tuple(arm or ()), seed, pairs_of("--match", match), of_tracker)
+    question = AdoptQuestion(metric, tuple(arm or ()), seed, pairs_of("--match", match), missing, of_tracker)
     adopted = adopt_runs(source, whole.plan, runs, question)
     for note in adopted.notes:
         out.print(note, markup=False, highlight=False)

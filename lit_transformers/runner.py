@@ -134,6 +134,11 @@ def selects_val_metrics(config: Any, metric: str) -> bool:
     return metric.startswith("val/")
 
 
+def always_resumes(config: Any) -> bool:
+    """Returns True: a run that was stopped goes on from its checkpoint."""
+    return True
+
+
 def no_preload() -> None:
     """Does nothing: a run begins with what its module has imported."""
 
@@ -192,6 +197,7 @@ class Runner:
     preload: computes once what every run would compute again, for the process from which runs are forked.
     protocol_notes: returns how runs are done, in a few words each, which a plan says.
     selects_on_split: whether a metric is one of the split that a search selects on.
+    resumes: whether a run that was stopped goes on with what it has done, and does not begin anew.
     """
 
     config: type[Config]
@@ -221,6 +227,7 @@ class Runner:
     placement_fields: Sequence[str] = ()
     protocol_notes: Callable[[Any], Sequence[str]] = no_protocol_notes
     selects_on_split: Callable[[Any, str], bool] = selects_val_metrics
+    resumes: Callable[[Any], bool] = always_resumes
 
     def earlier(self, config: Any) -> list[Any]:
         """Returns the configs of all runs that have to be done before a run, each once and after those that it starts

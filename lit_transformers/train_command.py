@@ -48,8 +48,9 @@ def fit(
     from lit_transformers.machine.cores import limit_threads
     from lit_transformers.records.files import LOG
     from lit_transformers.runner import load_runner, runner_of
-    from lit_transformers.training.loader_processes import LoaderDied, set_loaders_apart
+    from lit_transformers.training.loader_processes import set_loaders_apart
     from lit_transformers.training.ranks import is_first_rank
+    from lit_transformers.training.stopping import ProcessKilled
     from lit_transformers.trust import remember
     from lit_transformers.wandb_target import wandb_target
 
@@ -73,8 +74,8 @@ def fit(
         except runner.interrupted as stop:
             print(stop, file=sys.stderr)
             raise SystemExit(143) from None
-        except LoaderDied as death:
-            print(f"{death}; run again to resume from the last checkpoint", file=sys.stderr)
+        except ProcessKilled as death:
+            print(f"{death}; run again to resume", file=sys.stderr)
             raise SystemExit(1) from None
     if not is_first_rank():
         raise SystemExit(record["outcome"] != "finished")

@@ -29,6 +29,8 @@ from lit_transformers.config import ConfigError, canonical_hash
 from lit_transformers.printing.error_lines import first_line
 from lit_transformers.records.files import (
     CHECKPOINT,
+    COMMAND_ERRORS,
+    COMMAND_OUTPUT,
     CURVES,
     DOCUMENTS,
     OUTPUTS,
@@ -250,7 +252,7 @@ class Store:
         if self._is_over(record):
             self._pull_results(key, self.listing(key))
             return
-        for name in FILES:
+        for name in (*FILES, COMMAND_OUTPUT, COMMAND_ERRORS):
             if self.place(directory + name).exists():
                 self.put(directory + name)
         if (log := self.place(f"{directory}log.txt")).exists():

@@ -15,12 +15,13 @@ from lit_transformers.records.files import RECORD
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = {
-    "descent_study": ("", "loss", 8),
-    "forest_study": ("sklearn", "accuracy", 8),
-    "nano_gpt_study": ("torch", "val_loss", 6),
-    "trainer_study": ("transformers", "eval_loss", 6),
+    "descent_study": ("", "loss", 8, ("--until", "decided")),
+    "forest_study": ("sklearn", "accuracy", 8, ()),
+    "nano_gpt_study": ("torch", "val_loss", 6, ()),
+    "trainer_study": ("transformers", "eval_loss", 6, ()),
 }
-"""The package that each needs beside the suite, its metric, and the number of its runs."""
+"""The package that each needs beside the suite, its metric, the number of its runs, and further options. The first one
+adds seeds after a look."""
 HEAVY = ("sklearn.ensemble", "sklearn.datasets", "transformers.trainer")
 """What the commands import for seconds each, of which those that are installed are imported once for all of them."""
 
@@ -36,10 +37,10 @@ def warm() -> Iterator[Path]:
     "name", [pytest.param(name, marks=[] if name == "descent_study" else pytest.mark.slow) for name in EXAMPLES]
 )
 def test_a_study_of_a_command_runs_to_its_report(name: str, warm: Path, tmp_path: Path) -> None:
-    package, metric, count = EXAMPLES[name]
+    package, metric, count, options = EXAMPLES[name]
     if package and importlib.util.find_spec(package) is None:
         pytest.skip(f"needs {package}")
-    words = ["run", f"examples/commands/{name}.py", "--runs", str(tmp_path), "--workers", "2"]
+    words = ["run", f"examples/commands/{name}.py", "--runs", str(tmp_path), "--workers", "2", *options]
     ended = subprocess.run([warm, "-m", "ablations", *words], cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     records = [json.loads(path.read_text()) for path in tmp_path.glob(f"*/{RECORD}")]

@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import Logger
 from lit_transformers.command_runs.attempt import NumberPoint, Numbers, attempt, require_success, result_of
 from lit_transformers.command_runs.config import CommandRunConfig
 from lit_transformers.command_runs.keys import code_of_reading, run_key
-from lit_transformers.command_runs.process import CommandEnd
+from lit_transformers.command_runs.process import KILLED, CommandEnd
 from lit_transformers.command_runs.short_run import UNKNOWN, rehearse
 from lit_transformers.command_runs.source_folder import data_hash
 from lit_transformers.config import Plain
@@ -24,7 +24,7 @@ from lit_transformers.records.cells import cell_of
 from lit_transformers.records.files import CURVES, replace_file, write_json
 from lit_transformers.records.measure import Measure
 from lit_transformers.records.measurement import Measurement
-from lit_transformers.records.record import VERSION, Record
+from lit_transformers.records.record import REPEATS_WITHIN, VERSION, Record
 from lit_transformers.runs.environment import environment
 from lit_transformers.runs.fit import require_machine
 from lit_transformers.runs.folder import Identity
@@ -33,7 +33,7 @@ from lit_transformers.runs.recording import Results, recorded
 from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun
 from lit_transformers.training.reporting import Progress, Report
 from lit_transformers.training.search_pruning import Bars, Pruned
-from lit_transformers.training.stopping import Interrupted, Stop
+from lit_transformers.training.stopping import Interrupted, ProcessKilled, Stop
 
 __all__ = ["fit"]
 
@@ -55,7 +55,7 @@ def fit(
     """Runs the command, and writes the record, and returns it as its file holds it. That of a finished run is read.
 
     An exit status other than 0 and a metric that never appeared are outcomes, not exceptions: "failed" with the reason.
-    Raises ConfigError before anything starts, and Interrupted after SIGTERM, once the command has ended.
+    Raises ConfigError before anything starts, Interrupted after SIGTERM, once the command has ended, and ProcessKilled.
     """
     require_machine(config.training.device, 1, "")
     rehearse(config)
@@ -142,11 +142,15 @@ class _Follower:
 def _results(
     config: CommandRunConfig, directory: Path, end: CommandEnd, numbers: Numbers, follower: _Follower
 ) -> Results:
-    """Returns what a run has measured. Raises Interrupted, Pruned, Diverged and CommandFailedError."""
+    """Returns what a run has measured. Raises Interrupted, Pruned, Diverged, ProcessKilled and CommandFailedError."""
     earlier = _spent(directory) if config.resume == "folder" else 0.0
     seconds = earlier + end.seconds
-    if end.stopped_by == "signal":
+    was_killed = end.status in KILLED and end.stopped_by is None
+    if end.stopped_by == "signal" or was_killed:
         write_json(directory / SPENT, {"seconds": seconds})
+    if was_killed:
+        raise ProcessKilled("its command was killed (signal 9)")
+    if end.stopped_by == "signal":
         way_on = "in its old folder" if config.resume == "folder" else "anew"
         raise Interrupted(f"the command was stopped after {end.seconds:.0f} s; run again to begin {way_on}")
     _write_curves(directory / CURVES, numbers)
@@ -173,7 +177,7 @@ def _results(
 def _protocol(config: CommandRunConfig) -> dict[str, Plain]:
     """Returns how the results of a run are read, and how far they repeat, for the record."""
     chosen = {name: str(config.choose.get(name, "last")) for name in config.metrics}
-    within = {"a seed repeats within": config.repeats_within} if config.repeats_within else {}
+    within = {REPEATS_WITHIN: config.repeats_within} if config.repeats_within else {}
     return {"value over steps": chosen, **within}
 
 

@@ -14,16 +14,20 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
+from lit_transformers.machine.memory import memory_of_tree
 
-__all__ = ["CommandEnd", "CommandFailedError", "run_command_line", "tail_of"]
+__all__ = ["KILLED", "CommandEnd", "CommandFailedError", "run_command_line", "tail_of"]
 
 GUARD = 'trap "" TERM INT HUP; read -r _; kill -s KILL -- "-$$"'
 """What the guard does: it waits for the end of its input, and kills its group and thus itself."""
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""The statuses of a command that the system has killed, most likely out of memory, and of a shell whose command was."""
+TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+NOTICE_SECONDS = 1.0
+"""How long after such an end this process may learn that it was to stop, too."""
 STOP_SECONDS = 30.0
 """How long a command may take to end that is asked to by SIGTERM, before it is killed."""
 LOOK_SECONDS = 0.1
@@ -78,7 +82,7 @@ def run_command_line(
                 )  # fmt: skip
             except OSError as error:
                 raise CommandFailedError(f"{words[0]} cannot be started: {error.strerror}") from None
-            memory = _Memory(process.pid)
+            memory = _Memory(process.pid, guard.pid)
             stopped_by = _attend(process, guard.pid, memory, output_file.write, receive, stopping)
         return CommandEnd(process.returncode, stopped_by, time.monotonic() - started, memory.peak_bytes)
     finally:
@@ -89,10 +93,10 @@ def run_command_line(
 
 
 class _Memory:
-    """Looks now and then at how much memory a process and those below it hold together."""
+    """Looks now and then at how much memory the processes of a command hold together."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid, self.peak_bytes, self.looked_at = pid, 0, -math.inf
+    def __init__(self, pid: int, group: int) -> None:
+        self.pid, self.group, self.peak_bytes, self.looked_at = pid, group, 0, -math.inf
 
     def look(self) -> None:
         """Takes the memory of the processes in bytes, unless that was done a moment ago."""
@@ -100,10 +104,7 @@ class _Memory:
         if now - self.looked_at < MEMORY_SECONDS:
             return
         self.looked_at = now
-        with suppress(psutil.Error):
-            process = psutil.Process(self.pid)
-            processes = [process, *process.children(recursive=True)]
-            self.peak_bytes = max(self.peak_bytes, sum(one.memory_info().rss for one in processes))
+        self.peak_bytes = max(self.peak_bytes, memory_of_tree(self.pid, self.group))
 
 
 def _attend(
@@ -145,7 +146,17 @@ def _attend(
             if stopped_by is not None and time.monotonic() > deadline:
                 process.kill()
     receive(rest.decode("utf-8", "replace"))
-    return stopped_by
+    return "signal" if stopped_by is None and process.returncode and _was_to_stop(process, stopping) else stopped_by
+
+
+def _was_to_stop(process: subprocess.Popen[bytes], stopping: Callable[[], bool]) -> bool:
+    """Whether a command that failed was ended with this process, as a batch system does, which signals all at once."""
+    deadline = time.monotonic() + (NOTICE_SECONDS if process.returncode in TERMINATED else 0.0)
+    while not stopping():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(LOOK_SECONDS / 10)
+    return True
 
 
 def _ask_to_stop(group: int, by: str) -> tuple[str, float]:

@@ -71,4 +71,5 @@ RUNNER = Runner(
     protocol_notes=protocol_notes,
     rate_fields=lambda config: rates_in(config.params, "params"),
     selects_on_split=lambda config, metric: metric in config.metrics,
+    resumes=lambda config: config.resume == "folder",
 )

@@ -16,6 +16,7 @@ from lit_transformers.records.schema import LEFT_OUT, Number, parse, to_plain
 
 __all__ = [
     "NOT_A_NUMBER",
+    "REPEATS_WITHIN",
     "VERSION",
     "Gate",
     "Outcome",
@@ -33,6 +34,8 @@ Outcome = Literal["finished", "pruned", "failed", "invalid"]
 
 NOT_A_NUMBER = "not-a-number"
 """How the reason of a run begins whose loss became infinite or no number."""
+REPEATS_WITHIN = "a seed repeats within"
+"""The entry of a protocol with how far the metrics of two runs of one seed may differ."""
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from lit_transformers.runs.folder import Identity, claim
 from lit_transformers.runs.loggers import LoggerConfig, open_loggers
 from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun, open_wandb_run, upload_finished_run
 from lit_transformers.training.disk_space import checkpoint_bytes, lack_of_space, what_is_full
-from lit_transformers.training.loader_processes import LoaderDied, loader_death
+from lit_transformers.training.loader_processes import loader_death
 from lit_transformers.training.ranks import is_first_rank
 from lit_transformers.training.search_pruning import Pruned
-from lit_transformers.training.stopping import Interrupted, Stop, stop_requests
+from lit_transformers.training.stopping import Interrupted, ProcessKilled, Stop, stop_requests
 
 __all__ = ["Results", "recorded"]
 
@@ -63,7 +63,7 @@ def recorded(
     blank: returns the record of a run that has only begun. check: returns its gates. work: trains and measures.
     An error during the run is an outcome, not an exception: "failed" with the reason, or "invalid" where a gate fails.
     Raises ConfigError and ``faults``, which are of what was typed, also where the directory holds another run or its
-    disk has no room for a checkpoint, Interrupted after SIGTERM, with a checkpoint written, and LoaderDied.
+    disk has no room for a checkpoint, Interrupted after SIGTERM, with a checkpoint written, and ProcessKilled.
     """
     finished = claim(directory, identity)
     if finished is not None:
@@ -74,7 +74,7 @@ def recorded(
         raise ConfigError(lack)
     directory.mkdir(parents=True, exist_ok=True)
     replace_file(directory / RUN, lambda fresh: fresh.write_text(identity.config.to_yaml(), encoding="utf-8"))
-    raised: tuple[type[BaseException], ...] = (Interrupted, LoaderDied, KeyboardInterrupt, ConfigError, *faults)
+    raised: tuple[type[BaseException], ...] = (Interrupted, ProcessKilled, KeyboardInterrupt, ConfigError, *faults)
     started, start_time = datetime.now(UTC), time.monotonic()
     record.measured = {"started": started.isoformat(timespec="seconds")}
     loggers = open_loggers(logger_config, directory, record)

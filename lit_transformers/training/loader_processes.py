@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from lit_transformers.training.stopping import ProcessKilled
+
 __all__ = ["LoaderDied", "loader_death", "set_loaders_apart"]
 
 SERVER = "lit_transformers.training.loader_server"
@@ -25,8 +27,8 @@ OUT_OF_RESOURCES = (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errn
 """Errors of connections and processes that no other process has caused."""
 
 
-class LoaderDied(RuntimeError):
-    """A process that loads data has died. Run again, the run resumes from its last checkpoint, if it has one."""
+class LoaderDied(ProcessKilled):
+    """A process that loads data has died."""
 
 
 def loader_death(error: BaseException) -> LoaderDied | None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["Diverged", "Interrupted", "Stop", "stop_requests"]
+__all__ = ["Diverged", "Interrupted", "ProcessKilled", "Stop", "stop_requests"]
 
 
 class Diverged(RuntimeError):
@@ -16,6 +16,11 @@ class Diverged(RuntimeError):
 
 class Interrupted(RuntimeError):
     """The run was asked to stop. It has written a checkpoint from which it can be resumed, if it has any."""
+
+
+class ProcessKilled(RuntimeError):
+    """A process that the run needs was killed from outside. Run again, the run resumes, from its checkpoint if it has
+    one."""
 
 
 class Stop:

@@ -15,6 +15,7 @@ from typing import Any
 
 from lit_transformers.records.measurement import Measurement
 from lit_transformers.records.record import Record
+from reports.read.brought_in import origin_of
 from reports.read.study import Run, Study
 
 __all__ = ["incomparable"]
@@ -34,8 +35,10 @@ Facts = Mapping[str, Any]
 
 def incomparable(study: Study, weights: Mapping[str, float], seeds: Sequence[int]) -> str | None:
     """Returns why the value of the study's metric means another thing in some of these arms, in a line that names the
-    way out; None where it means the same in all, or nothing else is known."""
+    way out; None where it means the same in all, or nothing else is known, as of seeds that were brought in."""
     runs = [run for run in study.runs if run.arm in weights and run.missing is None and run.seed in seeds]
+    brought_in = {run.seed for run in runs if origin_of(run.record) is not None}
+    runs = [run for run in runs if run.seed not in brought_in]
     facts = [(run, _facts(run.record, study.plan.metric.name)) for run in runs if run.record]
     for name, reason in _REASONS.items():
         if not all(name in known for _, known in facts) or (name == "documents" and _have_one_data_module(runs)):

@@ -41,6 +41,7 @@ from reports.judge.multiplicity import (
     step_down,
 )
 from reports.judge.normality import WIDENING, is_near_normal, seeds_to_show
+from reports.judge.repeatability import repeatability_notes, why_not_identical
 from reports.judge.retention import beyond_limit
 from reports.judge.statistics import (
     LEVEL,
@@ -182,6 +183,7 @@ def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Co
     measured = [_measured(planned, study, evidence, learned, look, unmatched) for look in looks]
     goal = study.plan.metric.goal
     all_seeds = _Seeds(study, evidence, learned, WHOLE)
+    notes += repeatability_notes(study, {one.name: [*one.weights] for one in planned if one.kind == "contrast"})
     judged = [_reconsidered(one, all_seeds) for one in _judge(measured, looks, goal, margin)]
     if any(one.widening > 1 for one in judged):
         normal = [
@@ -450,8 +452,9 @@ def _measure(planned: Comparison, seeds_of_look: _Seeds, shape: _Shape, unmatche
     reason = other or (None if unmatched else mismatch(study, arms)) or _why_unknown(study, arms)
     reason = reason or beyond_limit(study, arms, seeds, level)
     reason = reason or _why_seeds_are_missing(study, arms, seeds_of_look) or _why_no_mechanism(study, arms, seeds)
-    if reason is None and difference.p is None and any(pairs):
-        reason = _why_no_interval(pairs, is_median)
+    if reason is None and difference.p is None:
+        is_same = len(pairs) > 1 and not any(pairs)
+        reason = why_not_identical(study, arms) if is_same else _why_no_interval(pairs, is_median)
     return replace(
         planned,
         estimate=difference,

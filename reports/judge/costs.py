@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.judge.fairness import CHAIN, cost_of, counted_cost, mean_cost
+from reports.judge.fairness import CHAIN, at_one_place, cost_of, counted_cost, mean_cost
 from reports.judge.statistics import ConfidenceInterval, estimate
 from reports.read.study import Run
 
@@ -49,12 +49,16 @@ def is_measured(runs: Sequence[Run], key: str) -> bool:
 def cost_ratio(mine: Sequence[Run], theirs: Sequence[Run], key: str) -> CostRatio | None:
     """Returns the cost of the first runs as a multiple of that of the second; None where either does not record it.
 
-    Measured costs are compared by the logarithms of runs of the same seed, with Student's t over the seeds.
+    Measured costs are compared by the logarithms of runs of the same seed, with Student's t over the seeds, and only of
+    runs that were done in one place.
     """
+    measured = is_measured([*mine, *theirs], key)
+    if measured:
+        mine, theirs = at_one_place({"mine": mine, "theirs": theirs}).values()
     first_mean, second_mean = mean_cost(mine, key), mean_cost(theirs, key)
     if first_mean is None or not second_mean:
         return None
-    if not is_measured([*mine, *theirs], key):
+    if not measured:
         return CostRatio(first_mean / second_mean, measured=False)
     logarithms = _paired_logarithms(mine, theirs, key)
     if len(logarithms) < 2:

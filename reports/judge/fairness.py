@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,21 @@ import numpy as np
 
 from lit_transformers.records.record import Record
 from lit_transformers.records.reproduction import Reproduction
+from reports.read.brought_in import origin_of
 from reports.read.study import Run, Study
 
-__all__ = ["CHAIN", "cost_of", "counted_cost", "mean_cost", "mismatch", "provenance", "repetitions", "spent"]
+__all__ = [
+    "CHAIN",
+    "at_one_place",
+    "cost_of",
+    "counted_cost",
+    "mean_cost",
+    "mismatch",
+    "place_of",
+    "provenance",
+    "repetitions",
+    "spent",
+]
 
 _SPENT: Mapping[str, str] = {
     "tokens": "planned_tokens",
@@ -51,13 +64,33 @@ def mean_cost(runs: Iterable[Run], key: str) -> float | None:
     return float(np.mean(values)) if values else None
 
 
+def place_of(run: Run) -> str:
+    """Returns where a run was done: the source that it was brought in from, empty of one that was done here."""
+    origin = origin_of(run.record)
+    return "" if origin is None else origin.source
+
+
+def at_one_place(arms: Mapping[str, Sequence[Run]]) -> dict[str, list[Run]]:
+    """Returns of the runs of each arm those of one place, the one where all arms that have runs have the most: times
+    that were measured in different places are of different machines. No runs where the arms share no place."""
+    counts = [Counter(map(place_of, runs)) for runs in arms.values() if runs]
+    fewest = {place: min(count[place] for count in counts) for count in counts for place in sorted(count)}
+    place = max(fewest, key=lambda place: fewest[place], default="")
+    shared = bool(fewest.get(place))
+    return {arm: [run for run in runs if shared and place_of(run) == place] for arm, runs in arms.items()}
+
+
 def spent(study: Study, arm: str) -> float | None:
-    """Returns the mean of the matched quantity that an arm's finished runs spent, or None where none records it."""
+    """Returns the mean of the matched quantity that an arm's finished runs spent, or None where none records it. The
+    time of a run that was done elsewhere says nothing of a budget that was planned here."""
     match = study.plan.match
     key = _SPENT.get(match.on) if match else None
     if key is None or match is None:
         return None
-    return mean_cost(study.finished(arm), f"{CHAIN}{key}" if match.chain else key)
+    runs = study.finished(arm)
+    if match.on in ("seconds", "memory"):
+        runs = tuple(run for run in runs if not place_of(run))
+    return mean_cost(runs, f"{CHAIN}{key}" if match.chain else key)
 
 
 def mismatch(study: Study, arms: Sequence[str]) -> str | None:
@@ -176,7 +209,8 @@ def _tuning(study: Study) -> str:
 def _selection(study: Study) -> str:
     """Returns the splits that hyperparameters and weights were selected on, and the one that is reported."""
     tuning, split = study.plan.tuning, study.plan.metric.name.partition("/")[0]
-    trained = [record.config.get("training") or {} for record in _records(study)]
+    configs = [record.config for record in _records(study) if origin_of(record) is None]
+    trained = [config.get("training") or {} for config in configs]
     by = sorted({training["stop"]["metric"] for training in trained if training.get("keep") == "best"})
     weights = f"weights by {' or '.join(by)} on the validation split" if by else ""
     if tuning is not None and tuning.selected_on:
@@ -186,7 +220,7 @@ def _selection(study: Study) -> str:
         return weights
     measured = {"val": "validation"}.get(split, split)
     if weights and split == "val":
-        evaluations = [(record.config.get("data") or {}).get("evaluation") or {} for record in _records(study)]
+        evaluations = [(config.get("data") or {}).get("evaluation") or {} for config in configs]
         measured = " or ".join(sorted({str(evaluation.get("split", "validation")) for evaluation in evaluations}))
     return f"{f'{weights},' if weights else 'none, the last weights are'} measured on the {measured} split"
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from reports.judge.comparisons import Comparison
-from reports.judge.fairness import cost_of
+from reports.judge.costs import is_measured
+from reports.judge.fairness import at_one_place, mean_cost
 from reports.judge.findings import NOT_ALONE, Findings
 from reports.judge.matrix import Matrix
-from reports.read.study import Study
+from reports.read.study import Run
 from reports.show.names import ComparisonNames, name_comparisons
 from reports.show.observed import read
 from reports.show.style import (
@@ -64,31 +65,31 @@ def cost_points(findings: Findings) -> dict[str, list[Point]]:
     """Returns the points of all finished arms, or of the rows of a battery that have a mean, for the first two costs in
     which they differ, by title of the cost."""
     points_by_cost: dict[str, list[Point]] = {}
+    finished = {arm: findings.study.finished(arm) for arm in findings.study.arm_names}
     for key, title in _COSTS:
+        is_timed = is_measured([run for runs in finished.values() for run in runs], key)
+        costly = at_one_place(finished) if is_timed else finished
+        mean_costs = {arm: cost for arm, runs in costly.items() if (cost := mean_cost(runs, key)) is not None}
         if findings.battery:
-            points = _battery_points(findings.study, findings.battery, key)
+            points = _battery_points(findings.battery, mean_costs)
         else:
-            points = [point for name in findings.study.arm_names if (point := _point(findings.study, name, key))]
+            points = [_point(arm, cost, finished[arm]) for arm, cost in mean_costs.items()]
         if len(points_by_cost) < _PANELS and _differ([point.cost for point in points]):
             points_by_cost[title] = points
     return points_by_cost
 
 
-def _point(study: Study, arm: str, key: str) -> Point | None:
-    runs = study.finished(arm)
-    costs = [cost for run in runs if (cost := cost_of(run, key)) is not None]
-    if not costs:
-        return None
+def _point(arm: str, cost: float, runs: Sequence[Run]) -> Point:
     values = [run.value for run in runs]
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return Point(arm, float(np.mean(costs)), float(np.mean(values)), deviation)
+    return Point(arm, cost, float(np.mean(values)), deviation)
 
 
-def _battery_points(study: Study, battery: Matrix, key: str) -> list[Point]:
+def _battery_points(battery: Matrix, mean_costs: Mapping[str, float]) -> list[Point]:
     points = []
     for level in battery.means:
         arms = [arm for task in battery.tasks if (arm := battery.arms.get((level, task)))]
-        costs = [point.cost for arm in arms if (point := _point(study, arm, key))]
+        costs = [mean_costs[arm] for arm in arms if arm in mean_costs]
         if len(costs) == len(arms):
             points.append(_mean_point(battery, level, float(np.mean(costs))))
     return points

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports.judge.fairness import cost_of
+from reports.judge.fairness import cost_of, place_of
 from reports.judge.findings import Findings
 from reports.judge.matrix import Matrix
 from reports.read.measurements import Array, thinned
@@ -51,10 +51,11 @@ def load_further(study: Study) -> Curves:
 
 
 def curves_of(study: Study, names: Iterable[str]) -> Curves:
-    """Returns the curves of finished runs that have these names and at least two points, in the order of the names."""
+    """Returns the curves of finished runs that have these names and at least two points, in the order of the names.
+    Those of runs that were brought in are over steps, and are omitted where others are over tokens."""
     requested, curves = tuple(names), Curves()
     for run in study.runs:
-        if run.missing is not None:
+        if run.missing is not None or (place_of(run) and _counts_tokens(study)):
             continue
         for name, curve in run.curves(requested).items():
             if len(curve) > 1:

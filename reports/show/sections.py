@@ -13,7 +13,7 @@ from lit_transformers.records.reference import Reference
 from reports.judge.agreement import matching_arms
 from reports.judge.comparisons import Comparison
 from reports.judge.costs import is_measured
-from reports.judge.fairness import cost_of, environments, mean_cost, provenance, spent
+from reports.judge.fairness import cost_of, environments, mean_cost, place_of, provenance, spent
 from reports.judge.findings import Findings
 from reports.judge.known import KnownShare, share
 from reports.judge.matrix import DECODING_STATE
@@ -136,8 +136,10 @@ def _arm_column(study: Study) -> Column:
     return Column(study.plan.labels.heading("Arm"))
 
 
-def _arm_cell(study: Study, arm: str) -> Cell:
-    return Cell(arm, label=study.plan.labels.in_column(arm))
+def _arm_cell(study: Study, arm: str, place: str = "") -> Cell:
+    """Returns the cell of an arm. place: where its runs were done, of some that were brought in."""
+    from_place = f", from {place}" if place else ""
+    return Cell(f"{arm}{from_place}", label=f"{study.plan.labels.in_column(arm)}{from_place}")
 
 
 def known(findings: Findings) -> Table:
@@ -486,23 +488,22 @@ def _interval_cell(findings: Findings, interval: ConfidenceInterval | None) -> C
 def costs(study: Study) -> Table:
     """Returns a table of the costs of each arm as means over its runs, with the standard deviation of measured ones.
 
-    Columns that no record fills are omitted.
+    Columns that no record fills are omitted. Runs that were brought in from elsewhere have separate rows, for their
+    times are of other machines.
     """
     shown = [*COSTS, *(OF_CHAINS if study.plan.stages else ())]
     filled = filled_costs(study.runs, shown)
-    rows = {}
+    rows: list[tuple[Cell, list[Cell]]] = []
     for arm in study.plan.arms:
         finished = study.finished(arm.name)
-        rows[arm.name] = {key: _cost_cell(finished, key) for key, _, _ in filled}
+        for place in sorted({place_of(run) for run in finished}) or [""]:
+            runs = [run for run in finished if place_of(run) == place]
+            rows.append((_arm_cell(study, arm.name, place), [_cost_cell(runs, key) for key, _, _ in filled]))
     columns = (_arm_column(study), *(Column(title, kind, detail=i > 1) for i, (_, title, kind) in enumerate(filled)))
-    cells = (
-        tuple((_arm_cell(study, arm), *(row[key] for key, _, _ in filled)) for arm, row in rows.items())
-        if filled
-        else ()
-    )
+    cells = tuple((arm_cell, *row) for arm_cell, row in rows)
     hardware = environments(study, "hardware")
     notes = [f"Measured on {'; '.join(hardware)}."] if hardware else []
-    if any(cell.spread is not None for row in rows.values() for cell in row.values()):
+    if any(cell.spread is not None for _, row in rows for cell in row):
         notes.insert(0, "Means over runs; ± is the standard deviation of measured costs.")
     return Table("costs", "Cost", columns, cells if filled else (), tuple(notes))
 

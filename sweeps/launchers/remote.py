@@ -13,11 +13,12 @@ from rich.console import Console
 
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.records.files import RECORD
+from lit_transformers.runner import load_runner
 from sweeps.launchers.local import Options, Summary, launch
 from sweeps.launchers.share import Share, share_machine
 from sweeps.launchers.sources import fail, readiness
 from sweeps.ledger.ledger import DISK_SECONDS, Ledger
-from sweeps.ledger.run_records import read_record
+from sweeps.ledger.run_records import read_record, write_failure
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row
 from sweeps.object_store import address_of, prepared, store_of
@@ -67,6 +68,19 @@ class RemoteRun(NamedTuple):
             return self._perform(store.folder, share, storage, spread)
         finally:
             store.push_run(self.ticket.key)  # what has failed without a process of its own
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the run goes on with what it has done where it was stopped."""
+        runner = load_runner(self.options.runner)
+        return runner.resumes(runner.config.from_dict(self.ticket.config))
+
+    def fail(self, reason: str) -> None:
+        """Ends the run as failed, so that another command does it again."""
+        store = None if self.address is None else prepared(self.address)
+        write_failure(store.folder if store else self.runs, self.ticket, reason, resumable=True)
+        if store is not None:
+            store.push_run(self.ticket.key)
 
     def _sources_have_ended(self, runs: Path) -> bool:
         """Whether all runs that it starts from have left a record, which a network disk shows after a while. Otherwise

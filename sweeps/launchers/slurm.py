@@ -56,11 +56,17 @@ __all__ = ["Cluster", "launch_on_slurm", "parse_parameters", "require_slurm"]
 LOOK_SECONDS = 2.0
 WARNING_SECONDS = 120
 """How long before its time limit a job receives the signal: enough to write a checkpoint."""
+EARLY_SECONDS = 60
+"""How much earlier than that the signal may come."""
 DEFAULT_MINUTES = 60
 MAX_WARNINGS = 1000
 """How often a job may use up its time and be requeued."""
 JOBS = "jobs.json"
 OPTION = "--slurm"
+NO_TIME = (
+    "the time of its job was up, and a stopped run of its command begins anew; give jobs more time, such as "
+    "--slurm time=8h, or set resume='folder'"
+)
 NO_SLURM = "there is no SLURM here: srun is not found; use --launcher local"
 
 
@@ -76,20 +82,38 @@ class Cluster(NamedTuple):
         """The nodes of a job, over which the ranks of its run are spread."""
         return int(self.parameters.get("nodes", 1))
 
+    @property
+    def limits(self) -> dict[str, int]:
+        """The time of a job in minutes, and how many seconds before its end it receives the signal."""
+        limits = {"time": DEFAULT_MINUTES, "signal_delay_s": WARNING_SECONDS}
+        return {name: int(self.parameters.get(name, value)) for name, value in limits.items()}
+
+    @property
+    def seconds(self) -> float:
+        """The seconds after which a signal says that the time of a job is up."""
+        return 60.0 * self.limits["time"] - self.limits["signal_delay_s"] - EARLY_SECONDS
+
 
 class Job:
     """One run as a job. It is pickled when it is submitted, and called on the first of its nodes, again each time it is
-    requeued."""
+    requeued.
 
-    def __init__(self, run: RemoteRun, nodes: int) -> None:
-        self.run, self.nodes = run, nodes
+    seconds: from which on a warning means that the time of the job is up, and not that another one takes its place.
+    """
+
+    def __init__(self, run: RemoteRun, nodes: int, seconds: float) -> None:
+        self.run, self.nodes, self.seconds = run, nodes, seconds
 
     def __call__(self) -> str:
         """Does the run, or what is left of it, and returns its state."""
+        started = time.monotonic()
         share = _share(self.run.ticket, self.nodes)
         summary = self.run.perform(share, os.environ.get(STORAGE), _spread(self.nodes))
-        if summary.stopped_by == signal.SIGUSR2:  # now submitit receives it too, and requeues the job
-            signal.raise_signal(signal.SIGUSR2)
+        if summary.stopped_by == signal.SIGUSR2:
+            if time.monotonic() - started >= self.seconds and not self.run.resumes:
+                self.run.fail(NO_TIME)
+                return State.FAILED
+            signal.raise_signal(signal.SIGUSR2)  # now submitit receives it too, and requeues the job
         if summary.stopped_by is not None:
             sys.exit(128 + summary.stopped_by)
         return summary.rows[0].state
@@ -273,7 +297,7 @@ def _submit_array(watch: _Watch, rows: Sequence[Row], all_rows: Sequence[Row]) -
     with executor.batch():
         timing, address = (watch.ledger.heartbeat, watch.ledger.grace), address_of(watch.runs)
         remote_runs = [RemoteRun(watch.runs, row.ticket, watch.options, *timing, address) for row in rows]
-        jobs = [executor.submit(Job(run, watch.cluster.nodes)) for run in remote_runs]
+        jobs = [executor.submit(Job(run, watch.cluster.nodes, watch.cluster.seconds)) for run in remote_runs]
     for row, job in zip(rows, jobs, strict=True):
         watch.jobs[row.ticket.key] = job.job_id
         watch.submitted[row.ticket.key] += 1
@@ -288,7 +312,7 @@ def _executor(watch: _Watch) -> submitit.SlurmExecutor:
         executor = submitit.SlurmExecutor(watch.folder, max_num_timeout=MAX_WARNINGS)
     except RuntimeError:
         raise ConfigError(NO_SLURM, "--launcher") from None
-    parameters = {"time": DEFAULT_MINUTES, "signal_delay_s": WARNING_SECONDS, **watch.cluster.parameters}
+    parameters = {**watch.cluster.parameters, **watch.cluster.limits}
     if watch.cluster.nodes > 1:  # the run's process is on the first node, and starts its ranks on all of them
         parameters |= {"ntasks_per_node": 1, "srun_args": ["--nodes=1", "--ntasks=1"]}
     executor.update_parameters(

@@ -20,6 +20,7 @@ from types import ModuleType
 
 import psutil
 
+from lit_transformers.machine.memory import memory_of_tree
 from sweeps.process.order import KILLED, News, RunOrder
 from sweeps.process.preload import RUNNER
 from sweeps.process.temporary import temporary_files
@@ -140,7 +141,7 @@ class Attempt:
         if self.status == -signal.SIGKILL:
             return "its process was killed (signal 9)"
         if self.status == KILLED:
-            return "one of its ranks or data loaders was killed"
+            return "one of its ranks or data loaders, or its command, was killed"
         if self.status == _SERVER_DIED and _dies(self._server):
             return "the process that it was forked from was killed"
         return None
@@ -176,14 +177,9 @@ class Attempt:
         self._receiver.close()
 
     def memory(self) -> int:
-        """Returns the bytes of resident memory of the process and all its descendants."""
-        total_bytes = 0
-        with suppress(psutil.NoSuchProcess):
-            parent = psutil.Process(self._process.pid)
-            for process in (parent, *parent.children(recursive=True)):
-                with suppress(psutil.NoSuchProcess):
-                    total_bytes += process.memory_info().rss
-        return total_bytes
+        """Returns the bytes of resident memory of the process and of all that it has started."""
+        assert self._process.pid is not None
+        return memory_of_tree(self._process.pid)
 
 
 def _dies(process: psutil.Process | None) -> bool:

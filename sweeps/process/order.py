@@ -18,6 +18,7 @@ from lit_transformers.records.record import Record, parse_record
 from lit_transformers.runner import load_runner
 from lit_transformers.training.disk_space import what_is_full
 from lit_transformers.training.loader_processes import loader_death, set_loaders_apart
+from lit_transformers.training.stopping import ProcessKilled
 from lit_transformers.wandb_target import WandbTarget
 from sweeps.ledger.ticket import Ticket
 
@@ -134,7 +135,8 @@ def perform(order: RunOrder, report: Callable[[Any], None] | None) -> Record | F
         except runner.interrupted:
             return None
     except Exception as error:
-        if (death := loader_death(error)) is not None:
+        death = error if isinstance(error, ProcessKilled) else loader_death(error)
+        if death is not None:
             return Fault(str(death), resumable=True, killed=True)
         with suppress(OSError):  # of a disk without room
             traceback.print_exc()

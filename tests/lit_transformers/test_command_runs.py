@@ -22,9 +22,11 @@ from lit_transformers.command_runs.keys import run_key
 from lit_transformers.command_runs.runner import RUNNER
 from lit_transformers.command_runs.short_run import ShortRun, check, short_run
 from lit_transformers.config import ConfigError
+from lit_transformers.machine.memory import memory_of_tree
+from lit_transformers.records.record import REPEATS_WITHIN
 from lit_transformers.run_file import read_run
 from lit_transformers.training.search_pruning import Bars
-from lit_transformers.training.stopping import Interrupted
+from lit_transformers.training.stopping import Interrupted, ProcessKilled
 
 LOSSES = """#!/bin/sh
 for step in 1 2 3; do
@@ -59,7 +61,8 @@ def config(command: str = "./losses.sh {rate} {seed}", **fields: Any) -> Command
 
 def test_a_run_leaves_its_result_its_curves_and_what_its_command_printed(project: Path) -> None:
     run = project / "runs" / "a"
-    record = fit(config(seed=2), run)
+    record = fit(config(seed=2, repeats_within=0.5), run)
+    assert record["protocol"][REPEATS_WITHIN] == 0.5
     assert record["outcome"] == "finished" and record["metrics"] == {"val_loss": pytest.approx(2 / 3 + 0.02, abs=1e-5)}
     curve = (run / "metrics.csv").read_text().splitlines()
     assert curve[0] == "step,tokens,name,value" and [row.split(",")[0] for row in curve[1:]] == ["1", "2", "3"]
@@ -128,7 +131,7 @@ FAILURES: dict[str, tuple[str, dict[str, Any], str]] = {
         {},
         "exit status 3: ValueError: no such layer",
     ),
-    "signal": ("kill -9 $$", {}, "killed by signal 9, and it printed nothing"),
+    "signal": ("kill -11 $$", {}, "killed by signal 11, and it printed nothing"),
     "nan": ("""echo '{"val_loss": NaN}'""", {}, "not-a-number: val_loss is nan at step 1"),
     "other numbers": ("""echo '{"loss": 1}'""", {}, "val_loss never appeared; the numbers that did are loss"),
     "no numbers": (
@@ -318,6 +321,38 @@ def test_no_process_of_a_command_outlives_a_killed_worker(project: Path, tmp_pat
     worker.wait()
     wait_for(lambda: not any(is_alive(pid) for pid in pids))
     assert (run / "output.txt").read_text() == "printed\n", "what was printed before is lost"
+
+
+@pytest.mark.parametrize("status", ["kill -9 $$", "sh -c 'kill -9 $$'; exit $?"])
+def test_a_command_that_the_system_has_killed_is_done_again(project: Path, status: str) -> None:
+    """Its reason is not in the command: the launcher does it again, and says what is likely if that happens often."""
+    program(project, status)
+    with pytest.raises(ProcessKilled, match=r"its command was killed \(signal 9\)"):
+        fit(config("./losses.sh {seed}"), project / "runs" / "a")
+    assert not (project / "runs" / "a" / "record.json").exists()
+
+
+def test_a_command_that_is_ended_together_with_its_worker_was_stopped_and_has_not_failed(project: Path) -> None:
+    """A batch system signals all processes of a job, and the command ends before the worker asks it to."""
+    program(project, f"kill -TERM {os.getpid()} $$; sleep 20")
+    with pytest.raises(Interrupted, match="begin anew"):
+        fit(config("./losses.sh {seed}"), project / "runs" / "a")
+    program(project, "kill -TERM $$; sleep 20")
+    record = fit(config("./losses.sh {seed}"), project / "runs" / "b")
+    assert record["reason"] is not None and "killed by signal 15" in record["reason"]
+
+
+def test_memory_counts_what_a_command_has_started_also_where_its_parent_is_gone(tmp_path: Path) -> None:
+    held = "import pathlib, time; held = bytearray(64 << 20); pathlib.Path('held').touch(); time.sleep(30)"
+    lost = f'({sys.executable} -S -c "{held}" &); read -r end'
+    own = subprocess.Popen(["sh", "-c", f"({lost})"], cwd=tmp_path, stdin=subprocess.PIPE, process_group=0)
+    try:
+        wait_for((tmp_path / "held").exists)
+        assert memory_of_tree(own.pid) > 64 << 20
+    finally:
+        os.killpg(own.pid, signal.SIGKILL)
+        own.communicate()
+    assert memory_of_tree(own.pid) == 0
 
 
 def is_alive(pid: int) -> bool:

@@ -4027,12 +4027,12 @@ RUN_FAULTS = (
         "store",
         "a record is in the store before the files of its run",
         "sweeps/object_store.py",
-        """        for name in FILES:
+        """        for name in (*FILES, COMMAND_OUTPUT, COMMAND_ERRORS):
             if self.place(directory + name).exists():
 """,
         """        if (self.folder / record).exists():
             self.create(record, (self.folder / record).read_bytes())
-        for name in FILES:
+        for name in (*FILES, COMMAND_OUTPUT, COMMAND_ERRORS):
             if self.place(directory + name).exists():
 """,
         (f"{STORE}no_record_is_in_the_store_without_the_files_of_its_run",),
@@ -11220,6 +11220,49 @@ FAULTS = (
     ),
     Fault(
         "any command",
+        "memory of a process whose parent is gone does not count",
+        "lit_transformers/machine/memory.py",
+        "if other not in processes and os.getpgid(other) in groups:",
+        "if False:",
+        (f"{COMMAND_RUNS}memory_counts_what_a_command_has_started_also_where_its_parent_is_gone",),
+    ),
+    Fault(
+        "any command",
+        "a command that is ended together with its worker has failed",
+        "lit_transformers/command_runs/process.py",
+        "NOTICE_SECONDS if process.returncode in TERMINATED else 0.0",
+        "-1.0",
+        (f"{COMMAND_RUNS}a_command_that_is_ended_together_with_its_worker_was_stopped_and_has_not_failed",),
+    ),
+    Fault(
+        "any command",
+        "a command that the system has killed has failed",
+        "lit_transformers/command_runs/fit.py",
+        "    if was_killed:\n        raise",
+        "    if False:\n        raise",
+        (f"{COMMAND_RUNS}a_command_that_the_system_has_killed_is_done_again[kill -9 $$]",),
+    ),
+    Fault(
+        "any command",
+        "a job is put back for ever though its run begins anew",
+        "sweeps/launchers/slurm.py",
+        "if time.monotonic() - started >= self.seconds and not self.run.resumes:",
+        "if False:",
+        (
+            "tests/sweeps/test_slurm.py::test_a_job_whose_time_was_up_is_put_back_only_if_its_run_goes_on_where_it_was"
+            "[anew-0.0-False]",
+        ),
+    ),
+    Fault(
+        "any command",
+        "what a command has printed is not in the store",
+        "sweeps/object_store.py",
+        "(*FILES, COMMAND_OUTPUT, COMMAND_ERRORS)",
+        "FILES",
+        ("tests/sweeps/test_store.py::test_no_record_is_in_the_store_without_the_files_of_its_run",),
+    ),
+    Fault(
+        "any command",
         "what a command starts outlives it",
         "lit_transformers/command_runs/process.py",
         "        os.killpg(guard.pid, signal.SIGKILL)\n",
@@ -11407,6 +11450,65 @@ FAULTS = (
     ),
     Fault(
         "adopt",
+        "the curve of a run is left behind",
+        "reports/adopt.py",
+        "{metric: points} if len(points) > 1 else {}",
+        "{}",
+        (f"{ADOPT}runs_of_commands_in_a_store_have_the_curves_and_times_of_elsewhere_apart_from_those_of_here",),
+    ),
+    Fault(
+        "adopt",
+        "a time of here is compared with one of elsewhere",
+        "reports/judge/costs.py",
+        '        mine, theirs = at_one_place({"mine": mine, "theirs": theirs}).values()\n',
+        "        pass\n",
+        (f"{ADOPT}runs_of_commands_in_a_store_have_the_curves_and_times_of_elsewhere_apart_from_those_of_here",),
+    ),
+    Fault(
+        "adopt",
+        "a run that was done here is no error",
+        "reports/adopt.py",
+        "    if done and not question.missing:\n",
+        "    if False:\n",
+        (f"{ADOPT}a_run_that_was_done_here_or_brought_in_from_another_place_is_not_replaced",),
+    ),
+    Fault(
+        "adopt",
+        "curves over steps are drawn over tokens",
+        "reports/show/curves.py",
+        " or (place_of(run) and _counts_tokens(study))",
+        "",
+        (f"{ADOPT}runs_of_elsewhere_are_runs_of_the_study_and_the_missing_ones_are_done_here",),
+    ),
+    Fault(
+        "adopt",
+        "runs of elsewhere have to have the data of here",
+        "reports/judge/comparability.py",
+        "    runs = [run for run in runs if run.seed not in brought_in]\n",
+        "",
+        (f"{ADOPT}runs_of_elsewhere_are_runs_of_the_study_and_the_missing_ones_are_done_here",),
+    ),
+    Fault(
+        "adopt",
+        "the config of a run of elsewhere is read as one of here",
+        "reports/judge/fairness.py",
+        "for record in _records(study) if origin_of(record) is None]",
+        "for record in _records(study)]",
+        (f"{ADOPT}runs_of_commands_in_a_store_have_the_curves_and_times_of_elsewhere_apart_from_those_of_here",),
+    ),
+    Fault(
+        "adopt",
+        "a run of W&B has the last value that was drawn",
+        "reports/read/trackers/wandb_project.py",
+        "points if 0 < len(points) < _SAMPLES else",
+        "points if points else",
+        (
+            "tests/reports/test_trackers.py::"
+            "test_the_last_value_of_a_run_of_wandb_is_that_of_its_summary_where_its_curve_is_drawn_or_missing",
+        ),
+    ),
+    Fault(
+        "adopt",
         "a report does not say which runs were brought in",
         "reports/read/study.py",
         "notes=(*whole.notes, *origins)",
@@ -11420,6 +11522,47 @@ FAULTS = (
         "    if arm.name in match:\n        return [match[arm.name]]\n",
         "",
         (f"{ADOPT}arms_with_other_names_are_matched_or_refused",),
+    ),
+    Fault(
+        "any command",
+        "arms whose runs do not repeat their values are identical",
+        "reports/judge/comparisons.py",
+        "reason = why_not_identical(study, arms) if is_same else",
+        "reason = None if is_same else",
+        (
+            "tests/reports/test_report_judgement.py::"
+            "test_arms_whose_runs_do_not_repeat_their_values_are_not_identical_where_these_are_equal",
+        ),
+    ),
+    Fault(
+        "any command",
+        "a report does not say that runs do not repeat their values",
+        "lit_transformers/command_runs/fit.py",
+        "{REPEATS_WITHIN: config.repeats_within}",
+        "{}",
+        (f"{COMMAND_RUNS}a_run_leaves_its_result_its_curves_and_what_its_command_printed",),
+    ),
+    Fault(
+        "table",
+        "the action installs less than judging needs",
+        "action.yml",
+        "numpy scipy rich",
+        "numpy rich",
+        (
+            "tests/reports/test_report_action.py::"
+            "test_the_steps_of_the_workflow_fail_where_a_claimed_gain_does_not_hold[0.0-1]",
+        ),
+    ),
+    Fault(
+        "table",
+        "the action passes where the check fails",
+        "action.yml",
+        "          exit $status\n",
+        "",
+        (
+            "tests/reports/test_report_action.py::"
+            "test_the_steps_of_the_workflow_fail_where_a_claimed_gain_does_not_hold[0.0-1]",
+        ),
     ),
     Fault(
         "table",
@@ -11492,16 +11635,6 @@ FAULTS = (
         "rank if question.looks else seed for rank",
         "seed for rank",
         (f"{TABLE_QUESTIONS}looks_take_seeds_in_order_whatever_their_numbers",),
-    ),
-    Fault(
-        "table",
-        "the check of a workflow succeeds whatever the verdict",
-        "action.yml",
-        "        set -o pipefail\n",
-        "",
-        (
-            "tests/reports/test_report_action.py::test_the_steps_of_the_workflow_fail_where_a_claimed_gain_does_not_hold",
-        ),
     ),
     Fault(
         "table",

@@ -7,10 +7,14 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from reports import judge_table
 from reports.judged_table import JudgedTable
@@ -39,8 +43,52 @@ def table(folder: Path, gain: float) -> None:
     (folder / "runs" / "results.csv").write_text("arm,seed,val_loss\n" + "\n".join(rows) + "\n")
 
 
+PYTHON = """#!/bin/sh
+if [ "$1 $2 $3" = "-m pip install" ]; then shift 3; echo "$@" > "$HERE/installed.txt"; exit; fi
+PYTHONPATH="$HERE/bin:$PYTHONPATH" exec "$REAL_PYTHON" "$@"
+"""
+"""The Python of a runner, which notes what is to be installed in place of installing it."""
+REFUSES_IMPORTS = """
+import os, sys
+refused = {*open(os.path.join(os.environ["HERE"], "refused.txt")).read().split()}
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in refused:
+            raise ModuleNotFoundError(f"{name} was not installed", name=name)
+sys.meta_path.insert(0, Finder)
+"""
+"""What makes the environment of the tests one of the packages alone that were installed."""
+
+
+def runner(folder: Path) -> dict[str, str]:
+    """Returns the environment of a runner whose Python is the one above."""
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").write_text(PYTHON)
+    (folder / "bin" / "python").chmod(0o755)
+    (folder / "bin" / "sitecustomize.py").write_text(REFUSES_IMPORTS)
+    return {"HERE": str(folder), "REAL_PYTHON": sys.executable, "PATH": f"{folder}/bin{os.pathsep}{os.environ['PATH']}"}
+
+
+def run_step(command: str, folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", command]
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def with_requirements(names: Iterable[str]) -> set[str]:
+    """Returns packages with all that are installed with them, by their normalised names."""
+    closure, pending = set[str](), [*names]
+    while pending:
+        name = canonicalize_name(pending.pop())
+        if name not in closure:
+            closure.add(name)
+            known = [Requirement(text) for text in requires(name) or ()]
+            pending += [one.name for one in known if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return closure
+
+
 def steps() -> list[tuple[str, dict[str, str]]]:
-    """Returns the commands of the action as the workflow uses it, and their environments, without the installation."""
+    """Returns the commands of the action as the workflow uses it, and their environments."""
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     (given,) = (step["with"] for step in yaml.safe_load(WORKFLOW)["jobs"]["gain"]["steps"] if "with" in step)
     assert given.keys() <= action["inputs"].keys()
@@ -49,10 +97,12 @@ def steps() -> list[tuple[str, dict[str, str]]]:
     return [
         (
             step["run"],
-            {name: re.sub(r"\${{ (.*?) }}", lambda use: values[use[1]], text) for name, text in step["env"].items()},
+            {
+                name: re.sub(r"\${{ (.*?) }}", lambda use: values[use[1]], text)
+                for name, text in step.get("env", {}).items()
+            },
         )
         for step in action["runs"]["steps"]
-        if "pip install" not in step["run"]
     ]
 
 
@@ -60,20 +110,21 @@ def steps() -> list[tuple[str, dict[str, str]]]:
 def test_the_steps_of_the_workflow_fail_where_a_claimed_gain_does_not_hold(
     tmp_path: Path, gain: float, status: int
 ) -> None:
+    """Judging has the packages alone that are installed for it."""
     table(tmp_path, gain)
     summary = tmp_path / "summary.md"
-    ((command, environment),) = steps()
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-e", "-c", command],
-        cwd=tmp_path,
-        env={**os.environ, **environment, "PATH": path, "GITHUB_STEP_SUMMARY": str(summary)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == status, done.stdout + done.stderr
-    assert "new against main" in summary.read_text()
+    common = {**os.environ, **runner(tmp_path), "GITHUB_STEP_SUMMARY": str(summary)}
+    (install, _), (judge, environment) = steps()
+    assert run_step(install, tmp_path, common).returncode == 0
+    typed = (tmp_path / "installed.txt").read_text().split()
+    installed = with_requirements(word for word in typed if not word.startswith("-")) | {"lit-transformers"}
+    refused = [
+        name for name, owners in packages_distributions().items() if not installed & {*map(canonicalize_name, owners)}
+    ]
+    (tmp_path / "refused.txt").write_text(" ".join(refused))
+    ended = run_step(judge, tmp_path, {**common, **environment})
+    assert "torch" in refused and ended.returncode == status, ended.stdout + ended.stderr
+    assert "new against main" in summary.read_text() and summary.read_text().count("```") == 2
 
 
 def test_the_hook_of_pre_commit_fails_where_a_claimed_gain_does_not_hold(tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ from scipy import stats
 from claims.error_rates import LEARNED, POPULATIONS, Simulation, error_rate, power
 from lit_transformers.records.floors import Floors
 from lit_transformers.records.plan import Margin, Metric, Plan, PlannedArm, PlannedRun
-from lit_transformers.records.record import NOT_A_NUMBER, Record
+from lit_transformers.records.record import NOT_A_NUMBER, REPEATS_WITHIN, Record
 from lit_transformers.records.reference import Reference
 from reports.judge.comparisons import Comparison, _with_verdict, compare
 from reports.judge.evidence import clusters_of
 from reports.judge.findings import Findings
 from reports.judge.learning import share_interval, share_not_excluded
 from reports.judge.normality import ENOUGH, FEWEST, WIDENING, is_near_normal, seeds_to_show
-from reports.judge.statistics import LEVEL, estimate, estimate_median, sign_flip_p
+from reports.judge.statistics import LEVEL, Variances, estimate, estimate_median, sign_flip_p
 from reports.read.results import read_results
 from reports.read.study import Run, Study
 from reports.report import find
@@ -188,6 +188,45 @@ def test_arms_that_are_identical_in_every_seed_are_called_that() -> None:
     values = around(1.0, 3)
     one = judged({"a": values, "b": values})
     assert one.verdict == "identical" and one.reason is None
+
+
+def unrepeatable(arms: Mapping[str, Sequence[Outcome]], within: float) -> Study:
+    """A study of commands that state how far the values of two runs of one seed differ."""
+    study = study_of(arms)
+    for run in study.runs:
+        assert run.record is not None
+        run.record.protocol = {REPEATS_WITHIN: within}
+    return study
+
+
+def test_arms_whose_runs_do_not_repeat_their_values_are_not_identical_where_these_are_equal() -> None:
+    values, notes = around(1.0, 3), list[str]()
+    (one,) = compare(unrepeatable({"a": values, "b": values}, 0.02), notes)
+    assert one.verdict is None and "a run of one seed repeats its value within 0.02 only" in (one.reason or "")
+    assert notes[-1] == (
+        "A run of one seed repeats its val/nats within 0.02 only. The differences between seeds hold this, and so do "
+        "their intervals. In no seed is the difference larger in b against the baseline: only the mean of all seeds "
+        "can decide."
+    )
+    (one,) = compare(unrepeatable({"a": values, "b": around(2.0, 3)}, 0.02), notes)
+    assert one.verdict == "worse" and notes[-1].endswith("so do their intervals.")
+
+
+def test_intervals_hold_what_runs_draw_anew_whether_it_is_little_or_most_of_what_they_vary_by() -> None:
+    """Nothing has to be added for a command that does not repeat its values: it would count twice. drawn: by the seed
+    for both arms, by the seed for each of them, and by every run anew."""
+    generator, draws = np.random.default_rng(11), 20_000
+    for count in (2, 3, 8):
+        for drawn in ((1.0, 0.3, 0.0), (1.0, 0.0, 0.05), (0.0, 0.3, 0.3), (1.0, 0.1, 5.0)):
+            shared, own, anew = (spread * generator.normal(size=(draws, 2, count)) for spread in drawn)
+            values = shared[:, :1] + own + anew
+            pairs = values[:, 0] - values[:, 1]
+            widths = Variances(count, 1.0, 0.0, math.inf).half_widths(count, pairs.var(axis=1, ddof=1), LEVEL)
+            assert 0.945 <= np.mean(np.abs(pairs.mean(axis=1)) <= widths) <= 0.955
+            if drawn[2] and not drawn[1]:
+                twice = pairs.var(axis=1, ddof=1) + 2 * drawn[2] ** 2
+                counted_twice = Variances(count, 1.0, 0.0, math.inf).half_widths(count, twice, LEVEL)
+                assert np.mean(np.abs(pairs.mean(axis=1)) <= counted_twice) > 0.96
 
 
 def test_equal_says_what_its_seeds_do_not_exclude_and_is_refused_beside_seeds_beyond_the_margin() -> None:

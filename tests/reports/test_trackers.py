@@ -25,6 +25,7 @@ from reports.read.trackers.factors import config_roles
 from reports.read.trackers.selection import TrackerQuestion
 from reports.read.trackers.tracked_run import RunsAddress, of_folder
 from reports.read.trackers.trainer_state import TRAINER_STATE
+from reports.read.trackers.wandb_project import _curve
 
 METRIC = "val_loss"
 
@@ -571,3 +572,17 @@ def test_runs_of_a_project_at_wandb_are_judged(wandb_api: None) -> None:
     assert of_group.notes[0] == "read 3 runs of W&B: 3 finished"
     with pytest.raises(ReportError, match=r"W&B gives no runs .*Could not find project"):
         judge_table("wandb:team/other", METRIC)
+
+
+def test_the_last_value_of_a_run_of_wandb_is_that_of_its_summary_where_its_curve_is_drawn_or_missing() -> None:
+    class Drawn:
+        """A run of W&B with so many points, which it sends without the last one."""
+
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def history(self, samples: int, keys: list[str], pandas: bool) -> list[dict[str, float]]:
+            return [{"_step": step, keys[0]: 2.0} for step in range(min(samples, self.count))]
+
+    last = ((99_999.0, 1.0),)
+    assert [_curve(Drawn(count), METRIC, last)[-1] for count in (0, 3, 20_000)] == [*last, (2.0, 2.0), *last]

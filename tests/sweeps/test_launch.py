@@ -131,7 +131,10 @@ def test_a_failed_run_is_repeated_only_when_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "fault,reason",
-    [("kill", "its process was killed (signal 9)"), ("loader", "one of its ranks or data loaders was killed")],
+    [
+        ("kill", "its process was killed (signal 9)"),
+        ("loader", "one of its ranks or data loaders, or its command, was killed"),
+    ],
 )
 def test_a_run_killed_from_outside_goes_on_by_itself(tmp_path: Path, fault: str, reason: str) -> None:
     run_tickets, console = tickets(1, fault=fault), Console(file=StringIO(), width=300)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from io import StringIO
 from multiprocessing import AuthenticationError
 from pathlib import Path
@@ -25,10 +25,13 @@ from standin.run import RELEASED
 from standin_runs import finishes, metrics, never_interrupted, tickets
 from waiting import wait_for, when
 
+from lit_transformers.command_runs import CommandRunConfig
+from lit_transformers.command_runs.keys import run_key
 from lit_transformers.config import ConfigError
 from sweeps.launchers.local import Options, Summary
 from sweeps.launchers.share import Share
 from sweeps.ledger.ledger import Ledger
+from sweeps.ledger.run_records import read_record
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board
 from sweeps.process import meeting as meeting_module
@@ -64,17 +67,32 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     subprocess.run([SCRIPT, "stop", folder], check=True, timeout=240)
 
 
+COMMANDS = OPTIONS._replace(runner=CommandRunConfig.runner, metric="loss")
+
+
+def command_ticket(**fields: object) -> Ticket:
+    """A run of a command that waits for a file next to its working folder, and works in that of its first attempt."""
+    words = ("sh", "-c", "echo begun; while [ ! -e ../go ]; do sleep .1; done; echo '{\"loss\": 2}' # {seed}")
+    spelled = {"command": words, "metrics": {"loss": "minimize"}, "folder": None, "training": {"device": "cpu"}}
+    config = CommandRunConfig.from_dict({**CommandRunConfig(**spelled).to_dict(), **fields})  # type: ignore[arg-type]
+    return Ticket(run_key(config), "plain", 0, config.to_dict())
+
+
 def go(
-    runs: Path, run_tickets: list[Ticket], report: tuple[str, ...] = (), **parameters: object
+    runs: Path,
+    run_tickets: list[Ticket],
+    report: tuple[str, ...] = (),
+    options: Options = OPTIONS,
+    **parameters: object,
 ) -> tuple[Summary, str]:
     """The summary of the runs, and the output."""
     cluster = slurm.Cluster(PARAMETERS | parameters, None, report)
-    rows, _ = survey(runs, run_tickets, OPTIONS.metric, retry_failed=False)
+    rows, _ = survey(runs, run_tickets, options.metric, retry_failed=False)
     ledger = Ledger(runs, heartbeat=1, grace=8)
     console = Console(file=StringIO(), width=200)
     try:
-        board = Board(console, OPTIONS.metric)
-        summary = slurm.launch_on_slurm(runs, ledger, board, rows, OPTIONS, cluster)
+        board = Board(console, options.metric)
+        summary = slurm.launch_on_slurm(runs, ledger, board, rows, options, cluster)
         return summary, console.file.getvalue()  # type: ignore[attr-defined]
     finally:
         ledger.close()
@@ -194,6 +212,20 @@ class TestOnACluster:
         assert finishes(runs, run_tickets[0]) == 1 and attempts(runs, run_tickets[0]) == 2
         assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
 
+    def test_a_command_is_a_job_that_is_put_back_when_it_is_warned_and_begins_anew(self, tmp_path: Path) -> None:
+        """The signal reaches all processes of the job."""
+        (ticket,) = run_tickets = [command_ticket()]
+        output = ticket.directory(tmp_path) / "output.txt"
+
+        def act() -> None:
+            warn(jobs(tmp_path)[ticket.key])
+            (ticket.directory(tmp_path) / "go").touch()
+
+        with when(lambda: output.exists() and output.read_text() == "begun\n", act):
+            summary, printed = go(tmp_path, run_tickets, options=COMMANDS)
+        assert [(row.state, row.value) for row in summary.rows] == [(State.FINISHED, 2.0)], printed
+        assert attempts(tmp_path, ticket) == 2 and output.read_text().count("begun") == 1
+
     def test_a_typed_plugin_reaches_the_jobs(self, tmp_path: Path) -> None:
         project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
         study = write_small_project(project)
@@ -214,6 +246,26 @@ class TestOnACluster:
         with pytest.raises(ConfigError, match=r"SLURM refused the jobs: .*partition"):
             slurm.launch_on_slurm(tmp_path, ledger, Board(Console(file=StringIO())), rows, OPTIONS, cluster)
         ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("resume", "seconds", "is_put_back"), [("anew", 0.0, False), ("anew", 600.0, True), ("folder", 0.0, True)]
+)
+def test_a_job_whose_time_was_up_is_put_back_only_if_its_run_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: str, seconds: float, is_put_back: bool
+) -> None:
+    """A command that begins anew would be put back for ever."""
+    ticket, sent = command_ticket(resume=resume), list[int]()
+    rows, _ = survey(tmp_path, [ticket], "loss", retry_failed=False)
+    monkeypatch.setattr(slurm.RemoteRun, "perform", lambda *_: Summary(rows, signal.SIGUSR2))
+    monkeypatch.setattr(slurm.signal, "raise_signal", sent.append)
+    job = slurm.Job(slurm.RemoteRun(tmp_path, ticket, COMMANDS, 1, 4), 1, seconds)
+    with pytest.raises(SystemExit) if is_put_back else nullcontext():
+        assert job() == State.FAILED
+    record = read_record(ticket.directory(tmp_path)).record
+    assert (record is None, bool(sent)) == (is_put_back, is_put_back)
+    assert record is None or (record.resumable and "--slurm time=8h" in (record.reason or ""))
+    assert slurm.Cluster({"time": 10}, None, ()).seconds == 600 - 120 - 60
 
 
 def test_the_ranks_of_a_job_share_its_cores_unless_the_environment_asks_for_threads(

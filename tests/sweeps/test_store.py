@@ -28,7 +28,7 @@ from waiting import wait_for
 
 from ablations.__main__ import main
 from lit_transformers.config import ConfigError
-from lit_transformers.records.files import CHECKPOINT, DOCUMENTS, RECORD
+from lit_transformers.records.files import CHECKPOINT, COMMAND_OUTPUT, DOCUMENTS, RECORD
 from sweeps.addresses import secrets_of, without_secrets
 from sweeps.launchers.remote import RemoteRun, update_rows
 from sweeps.ledger import leases
@@ -235,6 +235,7 @@ def test_no_record_is_in_the_store_without_the_files_of_its_run(one: Store, monk
     (ticket,) = tickets(1)
     never_interrupted(one.folder, [ticket])
     (ticket.directory(one.folder) / DOCUMENTS).write_text("document,nats\n")
+    (ticket.directory(one.folder) / COMMAND_OUTPUT).write_text("what a command has printed\n")
     put_file = one.files.put_file
 
     def fail_once(source: str, target: str) -> None:
@@ -248,7 +249,7 @@ def test_no_record_is_in_the_store_without_the_files_of_its_run(one: Store, monk
     assert not objects(one.address, RECORD)
     monkeypatch.undo()
     one.push()
-    assert objects(one.address, RECORD) and objects(one.address, DOCUMENTS) and objects(one.address, CHECKPOINT)
+    assert all(objects(one.address, name) for name in (RECORD, DOCUMENTS, CHECKPOINT, COMMAND_OUTPUT))
 
 
 def test_a_record_is_here_after_the_files_of_its_run(one: Store, other: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,14 +49,16 @@ def _run(run: Any, metric: str, has_curve: bool) -> TrackedRun:
         labels={name: label for name, label in labels.items() if label},
         status=run.state,
         metrics=frozenset(logged),
-        points=_curve(run, metric) if has_curve else last,
+        points=_curve(run, metric, last) if has_curve else last,
         seconds=values.get("_runtime"),
     )
 
 
-def _curve(run: Any, metric: str) -> tuple[tuple[float, float], ...]:
+def _curve(run: Any, metric: str, last: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    """Returns the curve of a metric. last: its last point, which W&B may not draw among those of a longer run."""
     rows = run.history(samples=_SAMPLES, keys=[metric], pandas=False)
-    return tuple((float(row["_step"]), value) for row in rows if (value := value_of(row.get(metric))) is not None)
+    points = tuple((float(row["_step"]), value) for row in rows if (value := value_of(row.get(metric))) is not None)
+    return points if 0 < len(points) < _SAMPLES else (*points, *last)
 
 
 def _plain(entries: Mapping[str, Any]) -> dict[str, Any]:
