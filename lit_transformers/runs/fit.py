@@ -75,7 +75,7 @@ def fit(
             seed=config.seed,
             config=config.to_dict(),
             data={"name": config.data.name, "fingerprint": data.content},
-            protocol=protocol(config),
+            protocol=protocol(config, data),
             measurement=measurement(config, data),
             cost=description._asdict(),
             environment=environment(config.training.device, identity.library, config.training.tf32),
@@ -149,18 +149,18 @@ def observers(
     return [*([wandb_run.callback(curves)] if wandb_run else []), reporter]
 
 
-def protocol(config: RunConfig) -> dict[str, Plain]:
+def protocol(config: RunConfig, data: Data) -> dict[str, Plain]:
     """Returns how the reported metrics are measured, for the record."""
     model = config.model.override(config.task.evaluation)
     memory = next((length for _, length in model.mixer.leaves_with(Memory)), None)
     settings = config.data.protocol() | config.measured_task.protocol()
-    return settings | {"changes": dict(config.task.evaluation), "memory": memory}
+    return settings | {"split": data.measured_split, "changes": dict(config.task.evaluation), "memory": memory}
 
 
 def measurement(config: RunConfig, data: Data) -> Measurement:
     """Returns what the metrics of a run are measured on, and what they mean."""
     measures, documents = config.task.measures(data.description), data.documents_measured()
-    return Measurement.of(data.validation_split, documents, None, measures, data.definitions())
+    return Measurement.of(data.measured_split, documents, None, measures, data.definitions())
 
 
 def require_device(training: TrainingConfig) -> None:

@@ -8055,6 +8055,26 @@ FAULTS = (
         ),
     ),
     Fault(
+        "training",
+        "validations of training read the test split",
+        "datamodules/core/data.py",
+        '("validation" if self.measured_split == "test" else self.measured_split)',
+        "self.measured_split",
+        (
+            "tests/lit_transformers/test_measurement.py::test_a_run_validates_on_validation_and_measures_the_split_of_its_config",
+        ),
+    ),
+    Fault(
+        "training",
+        "a measurement of the test split is named as one of validation",
+        "lit_transformers/runs/train.py",
+        'metrics = {f"{PREFIXES[data.measured_split]}/{name}": value',
+        'metrics = {f"val/{name}": value',
+        (
+            "tests/lit_transformers/test_measurement.py::test_a_run_validates_on_validation_and_measures_the_split_of_its_config",
+        ),
+    ),
+    Fault(
         "keys",
         "the source of a callback is no part of the key",
         "lit_transformers/runs/code.py",
