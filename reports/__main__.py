@@ -141,7 +141,7 @@ def report(
     from reports.report import REPORT, print_report, render
 
     directory = _results_of(study, runs, folder)
-    print_report(render(directory, public=directory.parent == folder), out, full)
+    print_report(render(directory, publication=directory if directory.parent == folder else None), out, full)
     _print_path(directory / REPORT)
 
 
