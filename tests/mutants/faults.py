@@ -3282,7 +3282,7 @@ REPORT_FAULTS = (
         "reports/judge/fairness.py",
         "        return record.measurement.split\n",
         "        return named\n",
-        ("tests/reports/test_about_runs.py",),
+        ("tests/reports/test_about_runs.py::test_the_first_screen_says_which_split_was_measured_and_on_what_hardware",),
     ),
     Fault(
         "reports",
@@ -3290,7 +3290,7 @@ REPORT_FAULTS = (
         "reports/read/shared_runs.py",
         "counted = SharedRuns(len(shared), tuple(names))",
         "counted = SharedRuns(len(shared) * len(names), tuple(names))",
-        ("tests/reports/test_about_runs.py",),
+        ("tests/reports/test_about_runs.py::test_a_report_names_the_studies_that_have_some_of_its_runs_too",),
     ),
     Fault(
         "reports",
@@ -3298,7 +3298,7 @@ REPORT_FAULTS = (
         "reports/read/results.py",
         "if study.shared is not None and not public:",
         "if study.shared is not None:",
-        ("tests/reports/test_about_runs.py",),
+        ("tests/reports/test_about_runs.py::test_a_report_names_the_studies_that_have_some_of_its_runs_too",),
     ),
     Fault(
         "reports",
@@ -3306,7 +3306,9 @@ REPORT_FAULTS = (
         "reports/show/method.py",
         "if with_documents or not estimated else SEEDS_ONLY",
         "if estimated else SEEDS_ONLY",
-        ("tests/reports/test_about_runs.py",),
+        (
+            "tests/reports/test_about_runs.py::test_the_method_says_what_intervals_cover_and_that_they_hold_for_near_normal_seeds",
+        ),
     ),
     Fault(
         "reports",
@@ -3314,7 +3316,7 @@ REPORT_FAULTS = (
         "reports/show/about_runs.py",
         'return "diverged" if run.diverged else',
         "return",
-        ("tests/reports/test_about_runs.py",),
+        ("tests/reports/test_about_runs.py::test_the_first_screen_gives_absolute_values_and_counts_runs_without_one",),
     ),
     Fault(
         "comparisons",
