@@ -3312,6 +3312,14 @@ REPORT_FAULTS = (
     ),
     Fault(
         "reports",
+        "a study that measures test has no curve of its validations",
+        "reports/show/curves.py",
+        'named_on(metric.name, "validation")',
+        "metric.name",
+        ("tests/reports/test_about_runs.py::test_curves_of_a_study_that_measures_test_are_those_of_its_validations",),
+    ),
+    Fault(
+        "reports",
         "the first screen counts diverged runs as lost",
         "reports/show/about_runs.py",
         'return "diverged" if run.diverged else',

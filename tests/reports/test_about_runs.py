@@ -17,6 +17,7 @@ from reports.read.shared_runs import with_planned
 from reports.read.study import Run, SharedRuns, Study, load_study
 from reports.report import as_published, find, markdown, write_study
 from reports.show.about_runs import about_runs, absolute_values
+from reports.show.curves import curve_title, load_curves
 from reports.show.html import to_html
 from reports.show.method import method
 from reports.show.screen import screen
@@ -57,6 +58,14 @@ def test_the_first_screen_says_which_split_was_measured_and_on_what_hardware(tmp
     write_run(tmp_path, ON, 0, BYTES, **trained)
     hardware = "Hardware: 2 CPU cores; A CPU, 2 cores, device cpu, 1 thread a run."
     assert about(load_study(tmp_path, "xl_recurrence")).endswith(hardware)
+
+
+def test_curves_of_a_study_that_measures_test_are_those_of_its_validations(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.1}, **EXPLICIT)
+    study = load_study(tmp_path, "xl_recurrence")
+    tested = replace(study, plan=replace(study.plan, metric=replace(study.plan.metric, name="test/bpb")))
+    assert [*load_curves(tested)] == [*load_curves(study)] == ["train/loss", "val/bpb"]
+    assert curve_title(find(tested), "val/bpb") == "bits per byte (val)"
 
 
 def test_the_first_screen_gives_absolute_values_and_counts_runs_without_one(tmp_path: Path) -> None:
