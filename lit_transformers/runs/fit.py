@@ -75,7 +75,7 @@ def fit(
             seed=config.seed,
             config=config.to_dict(),
             data={"name": config.data.name, "fingerprint": data.content},
-            protocol=protocol(config, data),
+            protocol=protocol(config) | {"split": data.measured_split},
             measurement=measurement(config, data),
             cost=description._asdict(),
             environment=environment(config.training.device, identity.library, config.training.tf32),
@@ -149,12 +149,12 @@ def observers(
     return [*([wandb_run.callback(curves)] if wandb_run else []), reporter]
 
 
-def protocol(config: RunConfig, data: Data) -> dict[str, Plain]:
-    """Returns how the reported metrics are measured, for the record."""
+def protocol(config: RunConfig) -> dict[str, Plain]:
+    """Returns how the reported metrics are measured, for the record, but for the split."""
     model = config.model.override(config.task.evaluation)
     memory = next((length for _, length in model.mixer.leaves_with(Memory)), None)
     settings = config.data.protocol() | config.measured_task.protocol()
-    return settings | {"split": data.measured_split, "changes": dict(config.task.evaluation), "memory": memory}
+    return settings | {"changes": dict(config.task.evaluation), "memory": memory}
 
 
 def measurement(config: RunConfig, data: Data) -> Measurement:

@@ -8106,6 +8106,14 @@ FAULTS = (
     ),
     Fault(
         "training",
+        "sentences without a test split are said to be measured on it",
+        "datamodules/labelled/labelled.py",
+        "return self.examples.split_read(split)",
+        "return split",
+        ("tests/lit_transformers/test_probes.py::test_a_sentence_is_a_row_of_the_symbols_of_pretraining",),
+    ),
+    Fault(
+        "training",
         "validations of training read the test split",
         "datamodules/core/data.py",
         '("validation" if self.measured_split == "test" else self.measured_split)',
