@@ -57,7 +57,7 @@ TRANSFORMER_XL = RunConfig(
         source=StdlibConfig(piece=4096),
         segment_length=32,
         batch_size=32,
-        evaluation=EvaluationConfig(bytes=131_072),
+        evaluation=EvaluationConfig(bytes=131_072, split="test"),
     ),
     training=TrainingConfig(
         steps=1400,
@@ -114,7 +114,7 @@ RECALL: Mapping[str, Any] = {
         generator=RecallConfig(alphabet=16, pairs=6),
         max_length=32,
         batch_size=32,
-        evaluation=StringEvaluationConfig(examples=512),
+        evaluation=StringEvaluationConfig(examples=512, split="test"),
     ),
     "training.steps": 1600,
     "training.optimizer.learning_rate": 3e-3,
@@ -174,7 +174,7 @@ GPU: Mapping[str, Any] = {
     "data.source.piece": 65_536,
     "data.segment_length": 128,
     "data.batch_size": 64,
-    "data.evaluation": EvaluationConfig(bytes=2_097_152),
+    "data.evaluation": EvaluationConfig(bytes=2_097_152, split="test"),
     "training.steps": 4000,
     "training.optimizer.learning_rate": 5e-4,
     "training.schedule.warmup": 400,
@@ -197,7 +197,7 @@ ENWIK8: Mapping[str, Any] = {
         segment_length=512,
         batch_size=22,
         documents="stream",
-        evaluation=EvaluationConfig(segment_length=80),
+        evaluation=EvaluationConfig(segment_length=80, split="test"),
     ),
     "training": TrainingConfig(
         steps=400_000,
@@ -229,6 +229,7 @@ WIKITEXT_103: Mapping[str, Any] = {
         segment_length=128,
         batch_size=60,
         documents="stream",
+        evaluation=EvaluationConfig(split="test"),
     ),
     "training": TrainingConfig(
         steps=200_000,
@@ -312,15 +313,15 @@ CHARACTER_SCALES = {
     "gpu": Scale(overrides=CHARACTERS_GPU),
     "paper": Scale(overrides=CHARACTERS_PAPER, seeds=1),
 }
-BITS_PER_BYTE = Metric("val/bpb", goal="minimize", label="bits per byte")
-NATS_PER_SYMBOL = Metric("val/nats", goal="minimize", label="nats per symbol")
+BITS_PER_BYTE = Metric("test/bpb", goal="minimize", label="bits per byte")
+NATS_PER_SYMBOL = Metric("test/nats", goal="minimize", label="nats per symbol")
 
 SUMS = RunConfig(
     model=EncoderConfig(dim=64, heads=4, depth=2, norm="pre", positions=SinusoidalConfig()),
     task=RegressionConfig(pooling="first"),
     data=LabelledDataConfig(
         source=MaskedSumConfig(length=127, ones=4, levels=8),
-        evaluation=LabelledEvaluationConfig(examples=512),
+        evaluation=LabelledEvaluationConfig(examples=512, split="test"),
     ),
     training=TRANSFORMER_XL.training.override({"steps": 300, "validate_every": None}),
 )
@@ -355,7 +356,7 @@ REVIEWS: Mapping[str, Any] = {
 }
 """Reviews by bytes, cut at 4,096, as Long Range Arena reads them (arXiv:2011.04006, section 2.2.2)."""
 
-SQUARED_ERROR = Metric("val/mse", goal="minimize", label="mean squared error")
+SQUARED_ERROR = Metric("test/mse", goal="minimize", label="mean squared error")
 SUMS_MARGIN = Margin(0.03, "a tenth of the error of who always answers the mean of all sums")
 
 ALL_MASKED = MaskTokensConfig(unchanged=0.0, replaced=0.0)
@@ -370,7 +371,7 @@ MASKED = RunConfig(
         length=64,
         batch_size=16,
         packing="doc_sentences",
-        evaluation=RowEvaluationConfig(noise=ALL_MASKED, examples=512),
+        evaluation=RowEvaluationConfig(noise=ALL_MASKED, examples=512, split="test"),
     ),
     training=TRANSFORMER_XL.training.override(
         {"steps": 600, "optimizer.learning_rate": 3e-3, "validate_every": None},
@@ -380,11 +381,11 @@ MASKED = RunConfig(
 
 After half a minute of one core it knows the places of words, the topic of a row and which endings agree.
 """
-MASKED_NATS = Metric("val/nats", goal="minimize", label="nats per hidden symbol")
+MASKED_NATS = Metric("test/nats", goal="minimize", label="nats per hidden symbol")
 MASKED_MARGIN = Margin(0.03, "less than a tenth of the gain from agreement at a distance")
 
 PAIRS_ACCURACY = Metric(
-    "val/pairs_accuracy",
+    "test/pairs_accuracy",
     goal="maximize",
     label="accuracy on minimal pairs",
     margin=Margin(0.03, "three pairs in a hundred"),

@@ -102,9 +102,9 @@ def _pending(written: WrittenReport) -> str:
 
 def _shown(written: WrittenReport, answer: StudyAnswer | None, study_file: Path) -> ShownAnswer:
     """Returns the report as paragraphs of Markdown: question and answer first, then facts, tables and method."""
-    from reports.report import method
     from reports.show.answer import answer as sentences
     from reports.show.answer import further_answers, headline
+    from reports.show.method import method
     from reports.show.sections import all_tables
     from reports.show.tables import escape_markdown, to_markdown
     from sweeps.wandb.dashboard import ShownAnswer

@@ -32,7 +32,7 @@ DENOISING = RunConfig(
         packing="doc_sentences",
         noise=PhasesConfig(first=TextInfillingConfig(), epochs=4, then=PrefixTargetConfig()),
         sentinels=16,
-        evaluation=DenoisingEvaluationConfig(examples=128),
+        evaluation=DenoisingEvaluationConfig(examples=128, split="test"),
     ),
     training=TRANSFORMER_XL.training.override(
         {"steps": 550, "optimizer.learning_rate": 3e-3, "validate_every": None},
@@ -45,7 +45,7 @@ ELEVEN_PASSES: Mapping[str, Any] = {"data.noise.epochs": 8, "training.steps": 12
 """Overrides of DENOISING that pretrain for eight passes, and measure after three more: with half of the updates, an arm
 that predicts few symbols is worse than the symbol before."""
 
-CONTINUED_NATS = Metric("val/nats", goal="minimize", label="nats per written symbol")
+CONTINUED_NATS = Metric("test/nats", goal="minimize", label="nats per written symbol")
 
 DENOISING_GPU: Mapping[str, Any] = dict(BOOKS_GPU) | {"data.sentinels": 32, "data.noise.epochs": 40}
 """Overrides of DENOISING for the books of the Gutenberg project: of some 58 passes, the last third is fine-tuning."""

@@ -181,7 +181,7 @@ def rates(baseline: RunConfig) -> Mapping[str, Mapping[str, Any]]:
 
 OTHER_RATES = {f"rate={level}": "the demo shows the effect of the learning rate" for level in ("half", "twice")}
 """The arms that larger scales of studies with ``rates`` omit, with the reason."""
-RECIPROCAL_RANK = Metric("val/mrr", goal="maximize", label="reciprocal rank")
+RECIPROCAL_RANK = Metric("train/mrr", goal="maximize", label="reciprocal rank")
 
 WHOLE: Mapping[str, Any] = {
     "data.source.examples": None,

@@ -34,8 +34,8 @@ from lit_transformers.training.config import (
     TrainingConfig,
 )
 
-BLEU = Metric("val/bleu", goal="maximize", label="BLEU")
-ROUGE = Metric("val/rougeL", goal="maximize", label="ROUGE-L")
+BLEU = Metric("test/bleu", goal="maximize", label="BLEU")
+ROUGE = Metric("test/rougeL", goal="maximize", label="ROUGE-L")
 
 TRANSLATION = RunConfig(
     model=EncoderDecoderConfig(
@@ -54,6 +54,7 @@ TRANSLATION = RunConfig(
         tokens_per_batch=1024,
         longest_source=64,
         longest_target=64,
+        evaluation=PairEvaluationConfig(split="test"),
     ),
     training=TrainingConfig(
         steps=1500,
@@ -128,7 +129,7 @@ STRINGS = RunConfig(
     data=PairDataConfig(
         source=StringPairsConfig(max_length=10),
         tokens_per_batch=704,
-        evaluation=PairEvaluationConfig(lengths=(20,)),
+        evaluation=PairEvaluationConfig(lengths=(20,), split="test"),
     ),
     training=TrainingConfig(
         steps=1500,
@@ -185,7 +186,7 @@ DOCSTRINGS = TRANSLATION.override(
             tokens_per_batch=1536,
             longest_source=96,
             longest_target=32,
-            evaluation=PairEvaluationConfig(examples=256),
+            evaluation=PairEvaluationConfig(examples=256, split="test"),
         ),
         "training.optimizer.learning_rate": 3e-3,
     }

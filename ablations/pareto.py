@@ -21,11 +21,12 @@ from lit_transformers.config import ConfigError, Plain, nearest
 from lit_transformers.printing.amounts import assignments, count
 from lit_transformers.printing.arm_names import BreakableName
 from lit_transformers.records.files import replace_file
+from lit_transformers.records.measurement import SPLIT
 from lit_transformers.records.plan import plan_path
 from sweeps.ledger.run_records import read_record
 from sweeps.live import Row
 from sweeps.status import plain_table
-from sweeps.tuning.tune import REPORTED_ON, SPLIT, TuningResult
+from sweeps.tuning.tune import REPORTED_ON, TuningResult
 
 __all__ = ["MeasuredPoint", "measured_front", "train_front", "with_objectives"]
 
@@ -76,8 +77,8 @@ def train_front(
     folder = replace(plans[0].plan, study=f"{tuning.planned.study}_pareto").folder
     path = plan_path(runs, folder).with_name(FRONT)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write(path, points, tuning.goal.metric)
-    _print(points, tuning, console)
+    _write(path, points, plans[0].metric)
+    _print(points, tuning, plans[0].metric, console)
     console.print(f"Pareto front: {path}", markup=False, highlight=False, soft_wrap=True)
     return trained
 
@@ -94,7 +95,7 @@ def measured_front(
             finished = [record for record in records if record is not None and record.outcome == "finished"]
             if not finished:
                 continue
-            values = [one.metrics.get(tuning.goal.metric) for one in finished]
+            values = [one.metrics.get(planned.metric) for one in finished]
             metrics = [math.nan if value is None else float(value) for value in values]
             costs = {name: statistics.mean([one.cost[name] or 0.0 for one in finished]) for name in tuning.goal.costs}
             spread = statistics.stdev(metrics) if len(metrics) > 1 else math.nan
@@ -142,10 +143,10 @@ def _write(path: Path, points: Sequence[MeasuredPoint], metric: str) -> None:
     replace_file(path, write)
 
 
-def _print(points: Sequence[MeasuredPoint], tuning: PreparedTuning, console: Console) -> None:
+def _print(points: Sequence[MeasuredPoint], tuning: PreparedTuning, metric: str, console: Console) -> None:
     labels = tuning.planned.plan.labels
     costs = [f"{COST}{name}" for name in tuning.goal.costs]
-    table = plain_table(labels.heading("arm"), "seeds", tuning.goal.metric, *costs, "front of all", "values")
+    table = plain_table(labels.heading("arm"), "seeds", metric, *costs, "front of all", "values")
     for point in points:
         spread = "" if math.isnan(point.spread) else f" ± {point.spread:.2g}"
         table.add_row(

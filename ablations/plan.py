@@ -24,6 +24,7 @@ from lit_transformers.read_once import reads_shared
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.floors import Floors, write_floors
 from lit_transformers.records.measure import Goal
+from lit_transformers.records.measurement import SPLIT
 from lit_transformers.records.plan import (
     Contrast,
     LeftOut,
@@ -300,6 +301,9 @@ def make_plan(
         name = runner_of(ablation.baseline)
         runner = load_runner(name)
         resolved = _with_values(ablation.resolve(request.scale, request.changes), tuned or {})
+        renamed = partial(_renamed, split=_requested_split(request, tuned or {}), runner=runner)
+        resolved = resolved._replace(metric=renamed(resolved.metric))
+        also = None if ablation.also is None else [*map(renamed, ablation.also)]
         configs, matched = _match_budgets(ablation, resolved, name, runs)
         _require_effects(configs, runner)
         with reads_shared():
@@ -307,7 +311,7 @@ def make_plan(
         goal = _rehearse(configs, stages.examples, resolved.metric, runner)
         resolved = resolved._replace(metric=with_goal(resolved.metric, goal))
         plan = _plan(study, ablation, request, resolved, matched, runs_by_arm, stages)
-        plan = replace(plan, also=further_metrics(ablation.also, resolved.metric, configs, runner))
+        plan = replace(plan, also=further_metrics(also, resolved.metric, configs, runner))
         plan = replace(plan, retention=_plan_retention(ablation, plan, stages, runner))
         costs = _costs(configs, stages.examples, runner)
         plan = replace(_with_references(plan, configs, runner), reach=runner.smallest_reach([*configs.values()]))
@@ -398,6 +402,17 @@ def _plan(
 def _with_values(resolved: Resolved, tuned: Tuned) -> Resolved:
     configs = {name: config.override(tuned.get(name, {})) for name, config in resolved.configs.items()}
     return resolved._replace(configs=configs)
+
+
+def _requested_split(request: Request, tuned: Tuned) -> str | None:
+    """Returns the split that a command line or a tuning sets; None for the study's own."""
+    requested = [values[SPLIT] for values in (request.changes, *tuned.values()) if SPLIT in values]
+    return str(requested[-1]) if requested else None
+
+
+def _renamed(metric: Metric, split: str | None, runner: Runner) -> Metric:
+    """Returns a metric by its name on a split; None for the split that the study measures."""
+    return metric if split is None else replace(metric, name=runner.named_on(metric.name, split))
 
 
 def _match_budgets(

@@ -50,8 +50,9 @@ def write_report(runs: Path, plan: Plan, *, unmatched: bool = False, computed: b
     Raises ConfigError where no run has finished and none was done.
     """
     import reports
+    from reports.read.shared_runs import with_planned
 
-    study = reports.load_study(runs, plan.folder, plan)
+    study = with_planned(reports.load_study(runs, plan.folder, plan), runs)
     if study.missing() < len(study.runs):
         if all(run.record is not None for run in study.runs):
             study = replace(study, plan=with_look_taken(plan))

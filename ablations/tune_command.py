@@ -111,7 +111,7 @@ def tune(
     target = wandb_target(wandb, project, entity, tags)
     settings = LaunchSettings(workers, threads, limits, retry_failed, target, storage=storage)
     options = settings.options(tuning.planned, len(tuning.arms))
-    options = options._replace(group=search_group(tuning.planned.folder))
+    options = options._replace(group=search_group(tuning.planned.folder), metric=tuning.goal.metric)
 
     def launch_trials(rows: list[Row], options: Options) -> Summary:
         return launch_rows(runs, rows, options, settings, Board(out, options.metric))

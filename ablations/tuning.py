@@ -15,15 +15,14 @@ from ablations import catalog
 from ablations.ablation import Ablation
 from ablations.plan import PlannedStudy, Request, as_typed, make_plan
 from lit_transformers.config import Config, ConfigError
+from lit_transformers.records.measurement import SPLIT
 from lit_transformers.records.plan import TunedArm, Tuning
 from lit_transformers.runner import load_runner, runner_of
 from lit_transformers.space import Choice, Conditional, Knob, is_own, parse_knobs, searched
 from sweeps.tuning.search import Budget
-from sweeps.tuning.tune import REPORTED_ON, SELECTED_ON, SPLIT, SearchedArm, TuningGoal, TuningResult, trial_config
+from sweeps.tuning.tune import REPORTED_ON, SELECTED_ON, SearchedArm, TuningGoal, TuningResult, trial_config
 
 __all__ = ["PreparedTuning", "prepare", "tuned_plan"]
-
-METRICS = "val/"
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,8 @@ def prepare(
         space = searched(config, fixed | set(arm.overrides), own=own, added={**ablation.space, **parse_knobs(added)})
         arms.append(SearchedArm(arm.name, config, space, int(planned.costs[arm.name]["tokens"] or 0)))
     _require_same_search(arms)
-    goal = TuningGoal(planned.metric, planned.plan.goal)
+    selected = load_runner(planned.runner).named_on(planned.metric, SELECTED_ON)
+    goal = TuningGoal(selected, planned.plan.goal)
     return PreparedTuning(planned, ablation, request, arms, goal, study, own, added=tuple(added))
 
 
@@ -121,8 +121,8 @@ def _describe_knob(knob: Knob) -> dict[str, Any]:
 
 
 def _require_tunable(ablation: Ablation, *, own: bool) -> None:
-    if not load_runner(runner_of(ablation.baseline)).selects_on_split(ablation.baseline, ablation.metric.name):
-        raise ConfigError(f"{ablation.metric.name} is not measured on a split; only {METRICS}... is tuned", "metric")
+    if not load_runner(runner_of(ablation.baseline)).measured_on_split(ablation.baseline, ablation.metric.name):
+        raise ConfigError(f"{ablation.metric.name} is not measured on a split, so it cannot be tuned", "metric")
     if own and ablation.match is not None and ablation.match.on != "tokens":
         raise ConfigError(
             f"arms have the same {ablation.match.on}, which a mixer's own knobs change; leave out --with-mixer-space",

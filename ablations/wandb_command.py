@@ -35,6 +35,7 @@ from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.records.plan import PlannedArm, plan_path
 from lit_transformers.records.record import Record
 from lit_transformers.records.study_folder import search_group
+from lit_transformers.runner import load_runner
 from lit_transformers.trust import class_paths_in, require_allowed
 from lit_transformers.wandb_target import PROJECT, WandbMode, WandbTarget, wandb_target
 from sweeps.object_store import shown_address
@@ -141,7 +142,12 @@ def agent(
     if is_first_rank():
         require_connection(target)
     group = search_group(planned.folder) if searching else planned.folder
-    target = target._replace(metric=planned.metric, goal=planned.plan.goal)
+    metric = planned.metric
+    if searching:
+        from sweeps.tuning.tune import SELECTED_ON
+
+        metric = load_runner(planned.runner).named_on(metric, SELECTED_ON)
+    target = target._replace(metric=metric, goal=planned.plan.goal)
     record = carry_out(config, planned.runner, runs, WandbConfig(target, group, arm.name, arm.levels))
     records = {record.key: record}
     _print_outcome(record, describe(values))

@@ -28,6 +28,7 @@ from datamodules import (
     SpanCorruptionConfig,
 )
 from lit_transformers.config import Plain
+from lit_transformers.records.measurement import SPLIT
 from lit_transformers.runs import RunConfig, fit
 from lit_transformers.tasks import BiLMConfig, ClassificationConfig, ContrastiveConfig, ReplacedTokensConfig
 from lit_transformers.tasks.replaced_tokens import SymbolGeneratorConfig
@@ -142,7 +143,7 @@ def score(canary: Canary, seed: int, directory: Path) -> tuple[float, str]:
     Raises RuntimeError where it does not finish.
     """
     torch.set_num_threads(1)
-    record = fit(canary.config.override({"seed": seed, "data.seed": seed}), directory)
+    record = fit(canary.config.override({"seed": seed, "data.seed": seed, SPLIT: "validation"}), directory)
     if record["outcome"] != "finished":
         raise RuntimeError(f"{directory.name} {record['outcome']}: {record['reason']}")
     return float(record["metrics"][canary.metric]), str(record["data"]["fingerprint"])

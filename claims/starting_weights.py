@@ -17,6 +17,7 @@ from ablations.baselines import CHARACTERS, TRANSFORMER_XL
 from ablations.pairs import STRINGS, TRANSLATION
 from ablations.studies.universal_depth import ABLATION as UNIVERSAL_DEPTH
 from lit_transformers.config import Plain
+from lit_transformers.records.measurement import SPLIT
 from lit_transformers.runs import RunConfig, fit
 
 __all__ = ["CASES", "SEEDS", "StartingWeightsCase", "compared", "configs"]
@@ -36,7 +37,7 @@ class StartingWeightsCase(NamedTuple):
 
     def way(self, std: float | None) -> RunConfig:
         """Returns the config with ``std`` as the standard deviation of the starting weights; None for by place."""
-        return self.config.override({"model.initial_std": std})
+        return self.config.override({"model.initial_std": std, SPLIT: "validation"})
 
 
 def _translation(**changes: Plain) -> StartingWeightsCase:

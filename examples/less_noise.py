@@ -33,7 +33,7 @@ ABLATION = Ablation(
     baseline=TRANSFORMER_XL,
     factors={"treatment": TREATMENTS, "positions": positions("xl", "rotary")},
     seeds=8,
-    metric=Metric("val/nats", goal="minimize", label="nats per symbol"),
+    metric=Metric("test/nats", goal="minimize", label="nats per symbol"),
     match=Match("tokens"),
     contrasts=[
         Contrast(f"rotary against xl, {name}", f"treatment={name} positions=rotary", f"treatment={name} positions=xl")

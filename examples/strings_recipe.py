@@ -16,7 +16,7 @@ ABLATION = Ablation(
     factors={"norm": {"post": {}, "pre": {"model.norm": "pre"}}},
     design="one_factor",
     seeds=2,
-    metric=Metric("val/accuracy", goal="maximize", label="symbols of the answer"),
+    metric=Metric("test/accuracy", goal="maximize", label="symbols of the answer"),
     match=Match("tokens"),
     scales={"demo": Scale(overrides=STRINGS_SCALES["demo"].overrides)},
 )

@@ -16,6 +16,7 @@ from lit_transformers.config import Config, ConfigError, Plain, plain_leaves
 from lit_transformers.plugins import load_plugins
 from lit_transformers.records.context_losses import ContextLoss
 from lit_transformers.records.measure import Measure
+from lit_transformers.records.measurement import PREFIXES, named_on
 from lit_transformers.records.record import Gate
 from lit_transformers.records.reference import Reference
 
@@ -129,9 +130,9 @@ def no_protocol_notes(config: Any) -> Sequence[str]:
     return ()
 
 
-def selects_val_metrics(config: Any, metric: str) -> bool:
-    """Whether a metric is one of the validation split, by its name."""
-    return metric.startswith("val/")
+def is_of_split(config: Any, metric: str) -> bool:
+    """Whether a metric is measured on a split, by its name."""
+    return metric.partition("/")[0] in PREFIXES.values()
 
 
 def always_resumes(config: Any) -> bool:
@@ -196,7 +197,8 @@ class Runner:
     placement_fields: the fields of ranks and loader processes, on which the numbers of a run do not depend.
     preload: computes once what every run would compute again, for the process from which runs are forked.
     protocol_notes: returns how runs are done, in a few words each, which a plan says.
-    selects_on_split: whether a metric is one of the split that a search selects on.
+    measured_on_split: whether a metric is measured on a split, so that a search can select on one and report another.
+    named_on: returns the name that a metric of a record has where another split is measured.
     resumes: whether a run that was stopped goes on with what it has done, and does not begin anew.
     """
 
@@ -226,7 +228,8 @@ class Runner:
     rate_fields: Callable[[Any], Sequence[str]] = no_rate_fields
     placement_fields: Sequence[str] = ()
     protocol_notes: Callable[[Any], Sequence[str]] = no_protocol_notes
-    selects_on_split: Callable[[Any, str], bool] = selects_val_metrics
+    measured_on_split: Callable[[Any, str], bool] = is_of_split
+    named_on: Callable[[str, str], str] = named_on
     resumes: Callable[[Any], bool] = always_resumes
 
     def earlier(self, config: Any) -> list[Any]:

@@ -17,10 +17,10 @@ from lit_transformers.records.files import PUBLISHED, RESULTS, write_text
 from reports.judge.agreement import GalleryEntry, judge_comparisons
 from reports.judge.effects import relative_effects
 from reports.publish import published
-from reports.read.answers import former_verdicts, with_answer
+from reports.read.answers import former_verdicts
 from reports.read.results import read_results
 from reports.read.study import ReportError
-from reports.report import PAGE, PUBLIC_FORMATS, REPORT, find, render_site, write_page
+from reports.report import PAGE, PUBLIC_FORMATS, REPORT, as_published, find, render_site, write_page
 from reports.show.figures import EFFECTS, EFFECTS_CAPTION, EFFECTS_TITLE, draw_gallery_figures
 from reports.show.gallery_page import gallery_page
 from reports.show.html import ParentPage
@@ -82,7 +82,7 @@ def read_entries(folder: Path) -> list[GalleryEntry]:
 
 def read_entry(directory: Path) -> GalleryEntry:
     """Reads one published study from its folder."""
-    findings = find(with_answer(read_results(directory / RESULTS), directory))
+    findings = find(as_published(read_results(directory / RESULTS), directory))
     judged = tuple(judge_comparisons(findings))
     return GalleryEntry(directory.name, findings, judged, former_verdicts(directory))
 

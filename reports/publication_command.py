@@ -90,7 +90,7 @@ def report(
     from reports.report import REPORT, print_report, render
 
     directory = _results_of(study, runs, folder)
-    print_report(render(directory, public=directory.parent == folder), out, full)
+    print_report(render(directory, publication=directory if directory.parent == folder else None), out, full)
     print_path(directory / REPORT)
 
 

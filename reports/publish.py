@@ -39,7 +39,7 @@ def publish(runs: Path, folder: str, to: Path = PUBLISHED, replace: bool = False
     to.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=to, prefix=".") as fresh:
         new_folder = Path(fresh) / name
-        write_study(study, new_folder, public=True)
+        write_study(study, new_folder, publication=to / name)
         if (to / name).exists():
             shutil.rmtree(to / name)
         new_folder.rename(to / name)
@@ -118,7 +118,7 @@ def _read_published(directory: Path) -> Study:
 def _publish_again(study: Study, directory: Path) -> Path:
     """Writes the results of a published study and its report, and returns the path of report.md."""
     write_results(study, directory / RESULTS, public=True)
-    render(directory, public=True)
+    render(directory, publication=directory)
     return directory / REPORT
 
 

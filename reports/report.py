@@ -13,14 +13,15 @@ from lit_transformers.records.plan import Plan
 from reports.judge.comparisons import compare, estimates
 from reports.judge.fairness import environments
 from reports.judge.findings import Findings
-from reports.judge.normality import ENOUGH, FEWEST, WIDENING
-from reports.judge.statistics import RESAMPLES
 from reports.read.answers import with_answer
 from reports.read.results import read_results, write_results
+from reports.read.shared_runs import with_planned, with_published
 from reports.read.study import Study, load_study
+from reports.show.about_runs import about_runs, absolute_values
 from reports.show.answer import answer, further_answers, headline
 from reports.show.figures import FORMATS, draw_figures
 from reports.show.html import ParentPage, write_html
+from reports.show.method import method
 from reports.show.remarks import TITLE as DISAGREEMENTS
 from reports.show.remarks import disagreements
 from reports.show.screen import screen
@@ -30,56 +31,6 @@ from reports.show.tables import Table, escape_markdown, to_csv, to_latex, to_mar
 REPORT, PAGE = "report.md", "page.html"
 PUBLIC_FORMATS = ("png",)
 """The formats of the figures of a publication."""
-TABLE = "The values come from a table: that the runs of a seed share data and order is taken from it, not checked."
-PAIRED = """\
-Differences are paired: both arms share seeds, data order and evaluation documents. The 95 % interval combines the \
-variance between seeds (Student's t with one degree of freedom fewer than seeds) and between documents"""
-INDEPENDENT = """\
-Differences are of independent samples: seeds of different arms have nothing in common. The 95 % interval combines the \
-variances between the seeds of both arms (Student's t with the degrees of freedom of Welch and Satterthwaite) and that \
-between documents"""
-METHOD = f"""\
-({RESAMPLES:,} resamples, shared by all seeds and arms; documents of one origin are one cluster); without documents \
-it covers seeds alone, and the table of intervals says so. Unless the seeds of the study show that they are near \
-normal, which takes at least {FEWEST} seeds of an arm and {ENOUGH} degrees of freedom, the part over seeds is \
-{WIDENING:g} times as wide: this holds the error of a study where some seeds learn late or differences are skewed. \
-From {{seeds}} seeds on, a verdict also needs a permutation of {{permuted}} (p below 0.05), which assumes no \
-normality. Verdicts hold after Holm's correction over all comparisons of the study (contrasts, main effects and \
-interactions), so that at most 5 % of studies without any difference have a verdict; an interval that just excludes \
-zero may stay unresolved. The smallest detectable difference is the one that this number of seeds detects with a \
-power of 0.8 at the corrected level. The seeds needed would decide with the same power, by what the present seeds \
-leave possible; for an open comparison, at a later look with the look's share of the error. Arms whose matched \
-budgets, planned or measured, differ by more than the study allows get no verdict, nor do arms of which a seed is \
-missing or, unless the study says so, diverged."""
-
-EQUALITY = """\
-A comparison is equal if its interval lies within plus and minus the margin that the study stated beforehand, also if \
-the interval excludes zero. Among several comparisons, the verdicts better, worse and different are tested at 3 % and \
-equal at 2 %, each by Holm's procedure, so that at most 5 % of studies have a false statement of either kind; a single \
-comparison is tested at 5 % for both. No comparison is equal if more than a tenth of the seeds lie beyond the margin. \
-The seeds needed are for either verdict."""
-
-
-LOOKS = """\
-Looks at the results were planned at {planned} seeds per arm, and taken at {taken}. Every look has a share of the 5 % \
-that was fixed beforehand, and Holm's correction applies at each look (a group-sequential Holm procedure), so that at \
-most 5 % of studies have a false statement wherever they stop. A decided comparison keeps the result of its look. \
-Each interval belongs to its look: together they cover the truth at all looks 95 % of the time or more, and are wider \
-than intervals of the same number of seeds from the start."""
-
-
-def method(findings: Findings) -> list[str]:
-    """Returns paragraphs on how the numbers of a report are made."""
-    looks, is_of_table = findings.study.plan.looks, not findings.study.knows_configs
-    if findings.study.plan.unpaired:
-        paragraphs = [f"{INDEPENDENT} {METHOD.format(seeds='four', permuted='labels')}"]
-    else:
-        paired = f"{PAIRED} {METHOD.format(seeds='six', permuted='signs')}"
-        paragraphs = [f"{TABLE} {paired}" if is_of_table else paired]
-    if looks:
-        planned, taken = (", ".join(map(str, numbers)) or "none" for numbers in (looks.planned, looks.taken))
-        paragraphs.append(LOOKS.format(planned=planned, taken=taken))
-    return [*paragraphs, *([EQUALITY] if findings.margin else [])]
 
 
 def write_report(
@@ -98,39 +49,47 @@ def write_report(
     Raises ReportError where there is no such study or its plan is damaged, OSError where the folder cannot be written.
     """
     directory = Path(out) if out is not None else Path(runs) / "studies" / study / "report"
-    findings = write_study(load_study(Path(runs), study), directory, unmatched)
+    findings = write_study(with_planned(load_study(Path(runs), study), Path(runs)), directory, unmatched)
     if console is not None:
         print_report(findings, console, full)
     return directory / REPORT
 
 
-def write_study(study: Study, directory: Path, unmatched: bool = False, public: bool = False) -> Findings:
+def write_study(study: Study, directory: Path, unmatched: bool = False, publication: Path | None = None) -> Findings:
     """Writes the results and the report of a study that has been read, and returns its findings.
 
-    public: as a publication: report.md alone, and commands that name no folder of this machine. Raises OSError where
-    the folder cannot be written.
+    publication: the folder of the publication that is written, which may be elsewhere at first: report.md alone, and
+    commands that name no folder of this machine. Raises OSError where the folder cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    write_results(study, directory / RESULTS, public)
-    return render(directory, unmatched, public)
+    write_results(study, directory / RESULTS, public=publication is not None)
+    return render(directory, unmatched, publication)
 
 
-def render(directory: Path, unmatched: bool = False, public: bool = False) -> Findings:
+def render(directory: Path, unmatched: bool = False, publication: Path | None = None) -> Findings:
     """Writes report.md, report.csv, report.tex, page.html and the figures beside the results.jsonl of a folder.
 
-    Everything is made from that file alone, but for the answer of a publication that was stated later: the same file
-    gives the same bytes.
-    ``unmatched``: give verdicts also between arms whose matched budgets differ. ``public``: write report.md and the PNG
-    files that it shows, and nothing else; ``render_site`` makes the rest.
+    Everything is made from that file alone, but for the answer of a publication that was stated later and the runs that
+    it shares with others: the same file gives the same bytes.
+    ``unmatched``: give verdicts also between arms whose matched budgets differ. ``publication``: the folder that a
+    publication has or will have: write report.md and the PNG files that it shows, and nothing else; ``render_site``
+    makes the rest.
 
     Raises ReportError where no results.jsonl can be read, OSError where the folder cannot be written.
     """
-    study = read_results(directory / RESULTS)
-    findings = find(with_answer(study, directory) if public else study, unmatched)
+    study, public = read_results(directory / RESULTS), publication is not None
+    findings = find(as_published(study, publication) if publication else study, unmatched)
     tables = write_page(findings, directory, PUBLIC_FORMATS if public else FORMATS)
     if not public:
         _write_other_formats(findings, tables, directory)
     return findings
+
+
+def as_published(study: Study, directory: Path) -> Study:
+    """Returns a published study, of this folder, with what the files beside the folder say of it: an answer that was
+    stated later, and the runs that it shares with other publications. Raises ReportError where the answers are
+    damaged."""
+    return with_published(with_answer(study, directory), directory)
 
 
 def print_report(findings: Findings, console: Console, full: bool = False) -> None:
@@ -192,6 +151,7 @@ def markdown(
     """
     plan = findings.study.plan
     blocks = [f"# {escape_markdown(plan.question)}", f"**{escape_markdown(headline(findings))}**"]
+    blocks += map(escape_markdown, filter(None, [absolute_values(findings), " ".join(about_runs(findings))]))
     blocks += [*map(escape_markdown, (*answer(findings), *further_answers(findings))), _facts(plan)]
     blocks += [to_markdown(table.shortened()).rstrip("\n") for table in tables]
     if remarks := disagreements(findings):

@@ -30,7 +30,7 @@ ABLATION = Ablation(
     },
     design="leave_one_out",
     seeds=3,
-    metric=Metric("val/bpb", goal="minimize", label="bits per byte"),
+    metric=Metric("test/bpb", goal="minimize", label="bits per byte"),
     match=Match("tokens"),
     published=Published(
         protocol="text8 development set, 64 layers, segments of 512, slide by one",

@@ -4,7 +4,7 @@ of one and of two hops."""
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Contrast, Looks, Margin, Metric, Published, Scale, Source
-from datamodules import FactsConfig, LabelledDataConfig
+from datamodules import FactsConfig, LabelledDataConfig, LabelledEvaluationConfig
 from lit_transformers.encodings.positions import LearnedConfig
 from lit_transformers.models import DeFormerConfig
 from lit_transformers.runs import RunConfig
@@ -14,7 +14,7 @@ from lit_transformers.training.config import AdamWConfig, ConstantConfig, Traini
 BASELINE = RunConfig(
     model=DeFormerConfig(dim=64, heads=4, depth=3, positions=LearnedConfig(restart="document"), segments=2),
     task=QuestionAnsweringConfig(scores="product", longest_answer=1),
-    data=LabelledDataConfig(source=FactsConfig(), batch_size=192),
+    data=LabelledDataConfig(source=FactsConfig(), batch_size=192, evaluation=LabelledEvaluationConfig(split="test")),
     training=TrainingConfig(
         steps=600,
         optimizer=AdamWConfig(learning_rate=2e-3),
@@ -48,15 +48,15 @@ ABLATION = Ablation(
     design="one_factor",
     seeds=Looks(3, 6),
     metric=Metric(
-        "val/two_hops_exact_match",
+        "test/two_hops_exact_match",
         goal="maximize",
         label="answers to questions of two hops",
         margin=Margin(2.0, "two in a hundred questions, a fortieth of the gain from following the second hop"),
     ),
     also=[
-        Metric("val/one_hop_exact_match", goal="maximize", label="answers to questions of one hop"),
-        Metric("val/two_hops_nats", goal="minimize", label="nats of questions of two hops"),
-        Metric("val/one_hop_nats", goal="minimize", label="nats of questions of one hop"),
+        Metric("test/one_hop_exact_match", goal="maximize", label="answers to questions of one hop"),
+        Metric("test/two_hops_nats", goal="minimize", label="nats of questions of two hops"),
+        Metric("test/one_hop_nats", goal="minimize", label="nats of questions of one hop"),
     ],
     contrasts=[
         Contrast("two layers above", "apart=1", "baseline"),

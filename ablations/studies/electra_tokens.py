@@ -65,5 +65,5 @@ ABLATION = Ablation(
         "paper": Scale(overrides=dict(ELECTRA_BASE) | {"task.generator.width": 1 / 3}, seeds=1),
     },
 )
-"""How good the generator became is in every record, as val/generator_accuracy, and of BERT as val/accuracy: of one that
-knows little, replaced symbols are noticed by frequencies alone."""
+"""How good the generator became is in every record, as test/generator_accuracy, and of BERT as test/accuracy: of one
+that knows little, replaced symbols are noticed by frequencies alone."""

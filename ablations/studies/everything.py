@@ -126,7 +126,7 @@ ABLATION = Ablation(
             generator=TASKS[BASELINE],
             max_length=32,
             batch_size=32,
-            evaluation=StringEvaluationConfig(examples=256),
+            evaluation=StringEvaluationConfig(examples=256, split="test"),
         ),
         training=TRANSFORMER_XL.training.override(
             {"steps": 800, "optimizer": AdamWConfig(learning_rate=2e-3), "validate_every": None}
@@ -139,7 +139,7 @@ ABLATION = Ablation(
     design="product",
     seeds=3,
     metric=Metric(
-        "val/accuracy",
+        "test/accuracy",
         goal="maximize",
         label="accuracy",
         margin=Margin(0.05, "one answer in twenty, of the mean over tasks"),

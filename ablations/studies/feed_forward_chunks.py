@@ -20,7 +20,7 @@ ABLATION = Ablation(
         protocol="complexity per layer: with c chunks the feed-forward holds a c-th of its hidden layer",
         metric="peak memory",
         goal="minimize",
-        claims=["Chunking changes memory alone; val/bpb of the arms' records is the same to rounding."],
+        claims=["Chunking changes memory alone; test/bpb of the arms' records is the same to rounding."],
     ),
     scales=CHARACTER_SCALES,
 )

@@ -15,7 +15,7 @@ from ablations.ablation import (
     Source,
 )
 from ablations.baselines import TRANSFORMER_XL
-from datamodules import DuplicationConfig, GeneratedDataConfig
+from datamodules import DuplicationConfig, GeneratedDataConfig, StringEvaluationConfig
 from lit_transformers.encodings.positions import LearnedConfig
 from lit_transformers.mixers import LSHConfig
 from lit_transformers.models import LanguageModelConfig
@@ -51,7 +51,12 @@ ABLATION = Ablation(
             mixer=LSHConfig(rounds=None, chunk_length=8),
         ),
         task=StringsConfig(evaluation={"mixer.rounds": None}),
-        data=GeneratedDataConfig(generator=DuplicationConfig(alphabet=31), max_length=63, batch_size=32),
+        data=GeneratedDataConfig(
+            generator=DuplicationConfig(alphabet=31),
+            max_length=63,
+            batch_size=32,
+            evaluation=StringEvaluationConfig(split="test"),
+        ),
         training=TRANSFORMER_XL.training.override({"steps": 900, "validate_every": None}),
     ),
     factors={
@@ -60,7 +65,7 @@ ABLATION = Ablation(
     },
     design="product",
     seeds=5,
-    metric=Metric("val/accuracy", goal="maximize", label="symbols of the second word"),
+    metric=Metric("test/accuracy", goal="maximize", label="symbols of the second word"),
     match=Match("tokens"),
     contrasts=[
         Contrast(

@@ -21,7 +21,7 @@ ABLATION = Ablation(
     },
     design="one_factor",
     seeds=3,
-    metric=Metric("val/bpb", goal="minimize", label="bits per byte"),
+    metric=Metric("test/bpb", goal="minimize", label="bits per byte"),
     match=Match("tokens"),
     published=Published(
         protocol="One Billion Word, words, 20 layers, about 300M parameters",

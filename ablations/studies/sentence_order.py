@@ -39,7 +39,7 @@ ABLATION = Ablation(
     },
     seeds=3,
     metric=Metric(
-        "val/relation_accuracy",
+        "test/relation_accuracy",
         goal="maximize",
         label="accuracy of the relation",
         margin=Margin(0.03, "three pairs in a hundred"),

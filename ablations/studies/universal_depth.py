@@ -63,7 +63,7 @@ ABLATION = Ablation(
             generator=CopyConfig(),
             max_length=10,
             lengths="uniform",
-            evaluation=StringEvaluationConfig(lengths=(20,)),
+            evaluation=StringEvaluationConfig(lengths=(20,), split="test"),
         ),
         training=TRANSFORMER_XL.training.override(
             {"steps": 1500, "validate_every": None, "optimizer.learning_rate": 1e-3, "schedule.warmup": 100}
@@ -84,7 +84,7 @@ ABLATION = Ablation(
     },
     design="product",
     seeds=3,
-    metric=Metric("val/accuracy", goal="maximize", label="symbols of the answer"),
+    metric=Metric("test/accuracy", goal="maximize", label="symbols of the answer"),
     effects=[],
     contrasts=CONTRASTS,
     published=Published(

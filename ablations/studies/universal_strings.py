@@ -34,7 +34,7 @@ ABLATION = Ablation(
     },
     design="product",
     seeds=3,
-    metric=Metric("val/accuracy", goal="maximize", label="symbols of the answer"),
+    metric=Metric("test/accuracy", goal="maximize", label="symbols of the answer"),
     contrasts=CONTRASTS,
     published=Published(
         protocol="trained on strings of 40 symbols, tested on 400; the answer's symbols one by one",

@@ -41,7 +41,7 @@ ABLATION = Ablation(
     },
     design="product",
     seeds=3,
-    metric=Metric("val/bpb", goal="minimize", label="bits per byte"),
+    metric=Metric("test/bpb", goal="minimize", label="bits per byte"),
     match=Match("tokens"),
     effects=[],
     contrasts=[

@@ -44,8 +44,8 @@ class DataConfig(Config):
 
     ``describes`` is the kind of the data's description; a task that reads data of another kind is refused. Its
     ``seed`` alone decides the order of training. Its ``evaluation``, a config with defaults and a ``split``, decides
-    the measurement. ``fills_batches`` says that each batch of training has all its tokens, however few texts
-    there are.
+    what a run measures at its end. ``fills_batches`` says that each batch of training has all its tokens, however few
+    texts there are.
     """
 
     describes: ClassVar[type[DataDescription]]
@@ -174,7 +174,7 @@ class Data(L.LightningDataModule, ABC):
         super().__init__()
         self.config = config
         self.selection_split: Split | None = None
-        """The split that validations of training read in place of the one that is measured; None for the same."""
+        """The split that validations of training read, whichever one is measured; None: see ``validated_split``."""
         self.trained: TrainedSymbols | None = None
         """The symbols and labels of a trained network, in place of those of the data; None for their own."""
         self._cursor = ""
@@ -235,8 +235,8 @@ class Data(L.LightningDataModule, ABC):
 
     @final
     def documents_measured(self) -> str:
-        """Returns a fingerprint of the documents or examples that validation reads, which is the same for all runs that
-        are measured on the same ones."""
+        """Returns a fingerprint of the documents or examples that are measured, which is the same for all runs that are
+        measured on the same ones."""
         return canonical_hash([self.content, self.config.measured()], 32)
 
     def definitions(self) -> dict[str, str]:
@@ -271,7 +271,7 @@ class Data(L.LightningDataModule, ABC):
 
     @abstractmethod
     def example_name(self, ordinal: int) -> str:
-        """Returns the name of the document or example with that ordinal in the split that validation reads."""
+        """Returns the name of the document or example with that ordinal in the split that is measured."""
 
     @abstractmethod
     def identity(self) -> dict[str, Plain]:
@@ -290,9 +290,13 @@ class Data(L.LightningDataModule, ABC):
         """Returns the reading of one pass of this rank over its share of a split."""
 
     @property
-    def validation_split(self) -> Split:
-        """The split that validation reads; testing reads test."""
-        split: Split = self.config.get("evaluation.split")
+    def measured_split(self) -> Split:
+        """The split that a run measures at its end: that of its config, or another one where the data have no test."""
+        return self.split_read(self.config.get("evaluation.split"))
+
+    def split_read(self, split: Split) -> Split:
+        """Hook: returns the split that is read in place of another one: validation where there is no test. By default
+        the same."""
         return split
 
     @cached_property
@@ -330,8 +334,8 @@ class Data(L.LightningDataModule, ABC):
 
     @property
     def validated_split(self) -> Split:
-        """The split that ``val_dataloader`` reads."""
-        return self.selection_split or self.validation_split
+        """The split that ``val_dataloader`` reads: the measured one, but never test."""
+        return self.selection_split or ("validation" if self.measured_split == "test" else self.measured_split)
 
     def val_dataloader(self) -> EvaluationLoader:
         return self.evaluation_dataloader(self.validated_split)
@@ -340,7 +344,11 @@ class Data(L.LightningDataModule, ABC):
         return self.evaluation_dataloader("test")
 
     def predict_dataloader(self) -> EvaluationLoader:
-        return self.evaluation_dataloader(self.validation_split)
+        return self.measured_dataloader()
+
+    def measured_dataloader(self) -> EvaluationLoader:
+        """Returns a loader of one pass over the split that a run measures at its end."""
+        return self.evaluation_dataloader(self.measured_split)
 
     def evaluation_dataloader(self, split: Split) -> EvaluationLoader:
         """Returns a loader of one pass over a split; ordinals in the batches are those in that split."""

@@ -125,6 +125,11 @@ class Examples(ABC):
     def name(self, split: Split, ordinal: int) -> str:
         """Returns the name of the example with that ordinal."""
 
+    def split_read(self, split: Split) -> Split:
+        """Hook: returns the split that is read in place of another one: validation where there is no test. By default
+        the same."""
+        return split
+
     def documents(self, split: Split) -> npt.NDArray[np.int64] | None:
         """Hook: returns the ordinal of the document of each example of a split, ascending, if examples are windows of
         documents and are measured together. By default None: each example is a document."""

@@ -176,7 +176,7 @@ class DenoisingData(TextData):
         return self.store.texts(split)
 
     def example_name(self, ordinal: int) -> str:
-        return self.reader(self.validation_split, ()).name(self.corpus.documents(self.validation_split), ordinal)
+        return self.reader(self.measured_split, ()).name(self.corpus.documents(self.measured_split), ordinal)
 
     def identity(self) -> dict[str, Plain]:
         config = self.config

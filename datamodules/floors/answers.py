@@ -28,12 +28,12 @@ def question_floors(data: LabelledData, metric: str) -> dict[str, float]:
     name = metric.removeprefix("best_")
     if name not in ("nats", *AnswerScores._fields):
         raise DataError(f"no predictor of answers has a value of {metric}")
-    examples, batches = cast("Questions", data.examples), [*data.val_dataloader()]
+    examples, batches = cast("Questions", data.examples), [*data.measured_dataloader()]
     if name == "nats":
         counts = np.concatenate([(batch.segments == 1).sum(dim=1).numpy() for batch in batches])
         return {"all tokens alike": float(np.log(counts[counts > 0]).mean())}
     measured = sorted({int(number) for batch in batches for number in batch.example})
-    read = [examples.question(data.validated_split, number) for number in measured]
+    read = [examples.question(data.measured_split, number) for number in measured]
     may_be_none = not all(question.answers for _, question in read)
     values = {}
     for predictor, answer in PREDICTORS.items():

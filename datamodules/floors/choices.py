@@ -53,7 +53,7 @@ def _accuracy(scores: Sequence[Sequence[float]], right: list[int]) -> float:
 def _examples(data: LabelledData) -> tuple[list[Texts], list[int]]:
     """Returns the texts of the measured examples, and the numbers of their right choices."""
     examples, right = [], []
-    for batch in data.val_dataloader():
+    for batch in data.measured_dataloader():
         assert batch.segments is not None
         for rows, mask, segments, label in zip(
             batch.inputs.numpy(), batch.padding_mask.numpy(), batch.segments.numpy(), batch.labels.tolist(), strict=True

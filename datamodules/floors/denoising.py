@@ -38,7 +38,7 @@ def denoising_floors(data: DenoisingData, metric: str, batches: int) -> dict[str
     batches = min(batches, max(MOST_SYMBOLS // data.config.tokens_per_step, 1))
     size = data.description.vocabulary.size
     training = _predicted(islice(data.train_dataloader(), batches))
-    evaluated = _predicted(data.val_dataloader())
+    evaluated = _predicted(data.measured_dataloader())
     frequencies = np.bincount(training.beside.symbols, minlength=size) + 1.0
     frequencies = (frequencies / frequencies.sum()).astype(np.float64)
     symbols = evaluated.beside.symbols

@@ -53,7 +53,7 @@ def fact_floors(data: LabelledData, config: FactsConfig, metric: str, batches: i
         held[row.question].update(row.facts)
         answered[row.question, row.facts[row.answer]] += 1
     hits = []
-    for row in _rows(data.val_dataloader()):
+    for row in _rows(data.measured_dataloader()):
         if group is None or row.group == group:
             shares = [answered[row.question, fact] / max(held[row.question][fact], 1) for fact in row.facts]
             hits.append((shares[row.answer] == max(shares)) / shares.count(max(shares)))

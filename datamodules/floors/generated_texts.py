@@ -34,7 +34,7 @@ def pair_floors(data: PairData, metric: str, batches: int) -> dict[str, float]:
     tokenizer = cast("WordTokenizer | None", named or None)
     if metric not in ("bleu", "chrf", *ROUGES):
         return answer_floors(data, metric, batches)
-    pairs, split = data.pairs, data.validation_split
+    pairs, split = data.pairs, data.measured_split
     if not isinstance(pairs, StoredPairs):
         raise DataError(f"{data.config.name} are no texts, so no simple predictor has a value of {metric}")
     predictors: dict[str, Callable[[str], str]] = {

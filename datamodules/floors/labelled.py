@@ -111,7 +111,7 @@ def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, 
     batch_symbols = data.config.tokens_per_step
     most = min(batches, max(MOST_SYMBOLS // batch_symbols, 1))
     training = _bags(islice(data.train_dataloader(), most), column, labels)
-    evaluation = _bags(data.val_dataloader(), column, labels)
+    evaluation = _bags(data.measured_dataloader(), column, labels)
     constant = predictor.constant(training.labels.sum(axis=0), len(training.labels))
     outputs = {
         predictor.common: np.tile(constant, (len(evaluation.labels), 1)),

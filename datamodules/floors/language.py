@@ -80,7 +80,7 @@ def language_cache_floors(
     _require_value(data, metric)
     training, evaluated, size = _training(data, batches), _evaluated(data), _size(data)
     text, order = seen_text(data, [read.document for read in evaluated], context)
-    measured = {read.ordinal for read in evaluated} if data.validation_split == "train" else frozenset[int]()
+    measured = {read.ordinal for read in evaluated} if data.measured_split == "train" else frozenset[int]()
     counted, held_out = _parted(training, data.tokenizer, measured)
     extent = f"up to {context.most(_row_length(data))} {data.vocabulary.unit}s" if context else "the whole document"
     if context and context.most(_row_length(data)) is None:
@@ -240,7 +240,7 @@ def _training(data: LanguageData, batches: int) -> list[ReadDocument]:
 
 def _evaluated(data: LanguageData) -> list[ReadDocument]:
     """Returns the documents that are measured."""
-    stream = data.documents(data.validation_split).evaluation(data.config.evaluation.limit)
+    stream = data.documents(data.measured_split).evaluation(data.config.evaluation.limit)
     return _first(stream, data.tokenizer, math.inf)
 
 

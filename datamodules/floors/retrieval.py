@@ -63,7 +63,7 @@ def _texts(
     """Returns the symbols of the measured questions, the place of the answer of each, and the symbols of all
     passages."""
     questions, answers, passages = [], [], {}
-    for batch in data.val_dataloader():
+    for batch in data.measured_dataloader():
         for row, real, number in zip(batch.inputs, batch.padding_mask, batch.passage.tolist(), strict=True):
             if real.any():
                 passages[number] = row[real][1:].numpy()

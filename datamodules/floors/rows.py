@@ -84,7 +84,7 @@ def row_cache_floors(data: RowData, metric: str, batches: int, context: VisibleC
     measured, for weights would be fitted on them.
     """
     predicted, _, measure = metric.rpartition("_")
-    if measure != "nats" or predicted not in ("", *DIRECTIONS) or data.validation_split == "train":
+    if measure != "nats" or predicted not in ("", *DIRECTIONS) or data.measured_split == "train":
         return {}
     window, size = context.window if context else None, data.description.vocabulary.size
     reading = _VisibleRows(data, predicted, window)
@@ -236,7 +236,7 @@ def _by_frequency(training: Integers, evaluated: Integers, classes: int, metric:
 
 def _rows(data: RowData) -> Iterator[RowBatch]:
     """Yields the batches of the evaluation without minimal pairs."""
-    return (batch for batch in data.val_dataloader() if batch.rule is None)
+    return (batch for batch in data.measured_dataloader() if batch.rule is None)
 
 
 def _hidden(batches: Iterable[RowBatch]) -> Beside:

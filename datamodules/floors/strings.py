@@ -30,7 +30,7 @@ def answer_floors(data: Data, metric: str, batches: int) -> dict[str, float]:
     name, _, length = metric.partition("@")
     if name not in ("accuracy", "sequence_accuracy", "nats"):
         raise DataError(f"no chance of answers has a value of {metric}")
-    answers = _answers(data.val_dataloader(), length)
+    answers = _answers(data.measured_dataloader(), length)
     if not answers:
         raise DataError(f"no string of the evaluation has the length of {metric}")
     symbols = np.concatenate(answers)

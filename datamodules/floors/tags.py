@@ -52,7 +52,7 @@ def tag_floors(data: LabelledData, labels: WordTagLabels, metric: str, batches: 
     frequencies = np.array([overall[tag] + 1.0 for tag in range(count)])
     frequencies /= frequencies.sum()
     known = {word: _smoothed(tags, frequencies) for word, tags in of_word.items()}
-    rows = [*_rows(data.val_dataloader())]
+    rows = [*_rows(data.measured_dataloader())]
     rules = EntityRules(labels.names, labels.scheme) if labels.scheme else None
     return {
         name: _value(metric, rows, predictor, frequencies, rules)

@@ -146,8 +146,11 @@ class LabelledData(Data):
     def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
         return self.examples.encoded(split)
 
+    def split_read(self, split: Split) -> Split:
+        return self.examples.split_read(split)
+
     def example_name(self, ordinal: int) -> str:
-        return self.examples.document_name(self.validation_split, ordinal)
+        return self.examples.document_name(self.measured_split, ordinal)
 
     def identity(self) -> dict[str, Plain]:
         config = self.config

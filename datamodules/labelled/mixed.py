@@ -175,10 +175,15 @@ class MixedData(Data):
         for source in self.examples.values():
             yield from source.encoded(split)
 
+    def split_read(self, split: Split) -> Split:
+        """Returns validation in place of test where a source has no test, so that all are read of one split."""
+        read = {source.split_read(split) for source in self.examples.values()}
+        return split if read == {split} else "validation"
+
     def example_name(self, ordinal: int) -> str:
         place, number = divmod(ordinal, len(self.config.names))
         name = self.config.names[number]
-        return f"{name}: {self.examples[name].name(self.validation_split, place)}"
+        return f"{name}: {self.examples[name].name(self.measured_split, place)}"
 
     def identity(self) -> dict[str, Plain]:
         config = self.config

@@ -258,7 +258,7 @@ class Questions(Examples):
         self.placed.clear()
 
     def encoded(self, split: Split) -> Iterator[tuple[Tokenizer, Symbols]]:
-        for document in self.corpus.documents(self._stored(split)):
+        for document in self.corpus.documents(self.split_read(split)):
             paragraph = Paragraph.restored(document.text)
             for text in (paragraph.passage, *(question.text for question in paragraph.questions)):
                 yield self.tokenizer, self.tokenizer.encode(text.encode())
@@ -284,7 +284,7 @@ class Questions(Examples):
     def question(self, split: Split, ordinal: int) -> tuple[Paragraph, Question]:
         """Returns a passage of a split and its question ``ordinal``."""
         placed = self._placed(split)
-        content = self.corpus.documents(self._stored(split))[int(placed.passages[ordinal])].text
+        content = self.corpus.documents(self.split_read(split))[int(placed.passages[ordinal])].text
         paragraph = Paragraph.restored(content)
         return paragraph, paragraph.questions[int(placed.numbers[ordinal])]
 
@@ -304,7 +304,7 @@ class Questions(Examples):
         reason = f"no window holds all of {unheld:,} answers of training; set length larger, or stride smaller"
         return [*self.corpus.messages, *([reason] if unheld else [])]
 
-    def _stored(self, split: Split) -> Split:
+    def split_read(self, split: Split) -> Split:
         return "validation" if split == "test" and not self.corpus.count("test") else split
 
     def _placed(self, split: Split) -> Placed:
@@ -317,7 +317,7 @@ class Questions(Examples):
         places: list[tuple[int, int]] = []
         windows: list[tuple[int, int, int, int]] = []
         unheld = 0
-        paragraphs = [Paragraph.restored(document.text) for document in self.corpus.documents(self._stored(split))]
+        paragraphs = [Paragraph.restored(document.text) for document in self.corpus.documents(self.split_read(split))]
         every = [(ordinal, number) for ordinal, own in enumerate(paragraphs) for number in range(len(own.questions))]
         if self.config.examples is not None and split == "train":
             every = [every[place] for place in sorted(shuffled(len(every), 0, 0)[: self.config.examples].tolist())]

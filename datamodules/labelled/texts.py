@@ -208,7 +208,7 @@ class StoredTexts(Examples):
             yield self.tokenizer, self.example(split, ordinal).symbols[: -len(self.rows.end)]
 
     def count(self, split: Split) -> int:
-        return len(self._places(self._split(split)))
+        return len(self._places(self.split_read(split)))
 
     @abstractmethod
     def texts_of(self, stored: bytes) -> Sequence[bytes]:
@@ -220,7 +220,7 @@ class StoredTexts(Examples):
 
     def stored(self, split: Split, ordinal: int) -> bytes:
         """Returns the stored form of an example."""
-        return self._stored(self._split(split), self._place(split, ordinal))
+        return self._stored(self.split_read(split), self._place(split, ordinal))
 
     def example(self, split: Split, ordinal: int) -> Example:
         kept = self.kept.get((split, ordinal))
@@ -236,8 +236,8 @@ class StoredTexts(Examples):
         self.kept, self.room = {}, KEPT_SYMBOLS
 
     def texts(self, split: Split) -> Iterator[Document]:
-        documents = self.corpus.documents(self._split(split))
-        for place in self._places(self._split(split)):
+        documents = self.corpus.documents(self.split_read(split))
+        for place in self._places(self.split_read(split)):
             for text in self.texts_of(documents[place].text):
                 yield Document(documents.name(place), text)
 
@@ -245,14 +245,14 @@ class StoredTexts(Examples):
         return self.corpus.messages
 
     def name(self, split: Split, ordinal: int) -> str:
-        return self.corpus.documents(self._split(split)).name(self._place(split, ordinal))
+        return self.corpus.documents(self.split_read(split)).name(self._place(split, ordinal))
 
     def _stored(self, split: Split, place: int) -> bytes:
         return self.corpus.documents(split)[place].text
 
     def _place(self, split: Split, ordinal: int) -> int:
         """Returns the place of an example in its split of the corpus."""
-        return self._places(self._split(split))[ordinal]
+        return self._places(self.split_read(split))[ordinal]
 
     def _places(self, split: Split) -> Sequence[int]:
         """Returns the places of a split's examples in its split of the corpus. Raises DataError if there are none."""
@@ -290,7 +290,7 @@ class StoredTexts(Examples):
         """Returns training places in random order."""
         return [places[place] for place in shuffled(len(places), self.seed, 0)[:].tolist()]
 
-    def _split(self, split: Split) -> Split:
+    def split_read(self, split: Split) -> Split:
         return "validation" if split == "test" and not self.corpus.count("test") else split
 
 

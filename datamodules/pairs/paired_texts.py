@@ -46,11 +46,11 @@ class PairedTextData(Data, ABC):
                 yield from ((tokenizer, pair.source), (tokenizer, pair.target))
 
     def example_name(self, ordinal: int) -> str:
-        return self.pairs.name(self.validation_split, ordinal)
+        return self.pairs.name(self.measured_split, ordinal)
 
     def prepare_data(self) -> None:
         """Fills the cache in one process, for all processes, and prints once how the source was read."""
         self.print_reading()
 
     def reading_messages(self) -> list[str]:
-        return self.pairs.reading_messages(self.validated_split)
+        return self.pairs.reading_messages(self.measured_split)

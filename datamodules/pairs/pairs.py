@@ -220,7 +220,7 @@ class PairData(Data):
         return self.pairs.trained_symbols()
 
     def example_name(self, ordinal: int) -> str:
-        return self.pairs.name(self.validation_split, ordinal)
+        return self.pairs.name(self.measured_split, ordinal)
 
     @cached_property
     def _tokenizer_hash(self) -> str:
@@ -254,7 +254,7 @@ class PairData(Data):
             [f"train: {self.cleaned('train', True)}", *self.pairs.reading_messages("train")] if is_fitting else []
         )
         is_testing = self.trainer is not None and self.trainer.state.fn == "test"
-        split: Split = "test" if is_testing else self.validated_split
+        split: Split = "test" if is_testing else self.validated_split if is_fitting else self.measured_split
         messages += [f"{split}: {self.cleaned(split, False)}", *self.pairs.reading_messages(split)]
         print(f"pairs of {self.config.name}: {'; '.join(dict.fromkeys(messages))}", file=sys.stderr, flush=True)
 
@@ -270,13 +270,13 @@ class PairData(Data):
     def some_targets(self) -> Sequence[str]:
         if self.config.source.strings:
             return ()
-        split = self.validation_split
+        split = self.measured_split
         count = min(SOME_TARGETS, self.pairs.count(split))
         return [text for ordinal in range(count) for text in self.pairs.references(split, ordinal)[:1]]
 
     def shares_cut(self) -> dict[str, Plain]:
         cut = {"train": self.cleaned("train", True).cut}
-        cut |= {self.validation_split: self.cleaned(self.validation_split, False).cut}
+        cut |= {self.measured_split: self.cleaned(self.measured_split, False).cut}
         return {split: {side: shares._asdict() for side, shares in sides.items()} for split, sides in cut.items()}
 
     def training(self) -> Reading:

@@ -176,7 +176,7 @@ class RetrievalData(PairedTextData):
         }
 
     def reading_messages(self) -> list[str]:
-        split = self.validated_split
+        split = self.measured_split
         messages = super().reading_messages()
         if split == "train" or self.config.source.strings:
             return messages

@@ -301,8 +301,8 @@ class RowData(TextData):
         return self.store.texts(split)
 
     def example_name(self, ordinal: int) -> str:
-        return self.reader(self.validation_split, (), evaluated=True).name(
-            self.corpus.documents(self.validation_split), ordinal
+        return self.reader(self.measured_split, (), evaluated=True).name(
+            self.corpus.documents(self.measured_split), ordinal
         )
 
     def identity(self) -> dict[str, Plain]:

@@ -149,7 +149,7 @@ class LanguageData(TextData):
             yield item[1]
 
     def example_name(self, ordinal: int) -> str:
-        return self.documents(self.validation_split).name(ordinal)
+        return self.documents(self.measured_split).name(ordinal)
 
     def prepare_data(self) -> None:
         """Fills the cache in one process, for all others, and prints once how the source was read, and where more is
@@ -171,7 +171,7 @@ class LanguageData(TextData):
         evaluation = self.config.evaluation
         if evaluation.bytes is None or evaluation.last == "cut":
             return
-        documents = self.documents(self.validated_split)
+        documents = self.documents(self.measured_split)
         size = documents.bytes_within(evaluation.limit) if isinstance(documents, IndexedDocuments) else 0
         if size > evaluation.bytes:
             remedy = "the last document is whole, unless data.evaluation.last=cut"

@@ -70,6 +70,7 @@ RUNNER = Runner(
     rehearse=rehearse,
     protocol_notes=protocol_notes,
     rate_fields=lambda config: rates_in(config.params, "params"),
-    selects_on_split=lambda config, metric: metric in config.metrics,
+    measured_on_split=lambda config, metric: metric in config.metrics,
+    named_on=lambda metric, split: metric,
     resumes=lambda config: config.resume == "folder",
 )

@@ -76,6 +76,12 @@ class CompressionCallback(Callback):
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self._after_backward()
 
+    def on_test_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self._before_forward()
+
+    def on_test_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self._after_backward()
+
     def on_after_backward(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self._after_backward()
 

@@ -17,10 +17,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.lightning_runs.config import LightningRunConfig
-from lit_transformers.lightning_runs.metrics import PREFIXES, ExampleValues, LoggedNames, stated_measures
+from lit_transformers.lightning_runs.metrics import ExampleValues, LoggedNames, stated_measures
 from lit_transformers.lightning_runs.train import LOSS, built, trainer_switches
 from lit_transformers.printing.error_lines import first_line
 from lit_transformers.records.measure import Measure, maximized, measure_of, measure_of_measured, minimized
+from lit_transformers.records.measurement import PREFIXES
 from lit_transformers.records.record import Gate
 from lit_transformers.runs.train import quiet
 from lit_transformers.training.config import refuse_checkpoints

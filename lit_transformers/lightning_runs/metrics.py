@@ -25,14 +25,10 @@ from lightning.pytorch.callbacks import Callback
 
 from lit_transformers.config import ConfigError
 from lit_transformers.records.measure import Measure
-from lit_transformers.training.callbacks import Checkpointer
-from lit_transformers.training.stopping import Interrupted
 
-__all__ = ["EXAMPLE_VALUES", "PREFIXES", "ExampleValues", "LoggedNames", "logged_in_record", "stated_measures"]
+__all__ = ["EXAMPLE_VALUES", "ExampleValues", "LoggedNames", "logged_in_record", "stated_measures"]
 
 EXAMPLE_VALUES = "example_values"
-PREFIXES = {"validation": "val", "test": "test"}
-"""What stands before a metric's name in a record, by the split that it was measured on."""
 PREFIX = re.compile(r"^(?:val|valid|validation|test)[/_.-](?=.)")
 
 
@@ -97,13 +93,13 @@ class LoggedNames(Callback):
 
 
 class ExampleValues(Callback):
-    """Collects the values of single examples of a measurement, and stops it where that is asked for.
+    """Collects the values of single examples of a measurement.
 
     ``values`` holds those of each metric, in the order of the examples. split: the first word of their names.
     """
 
-    def __init__(self, split: str = "val", checkpointer: Checkpointer | None = None) -> None:
-        self.split, self.checkpointer = split, checkpointer
+    def __init__(self, split: str = "val") -> None:
+        self.split = split
         self.values: dict[str, list[float]] = {}
 
     def on_validation_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
@@ -116,15 +112,11 @@ class ExampleValues(Callback):
 
     def on_test_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.values = {}
-        if self.checkpointer is not None:
-            self.checkpointer.stop.listen()
 
     def on_test_batch_end(
         self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int, loader: int = 0
     ) -> None:
         self._collect(outputs)
-        if self.checkpointer is not None and self.checkpointer.stop():
-            raise Interrupted("stopped while it was measured; run again to measure it")
 
     def _collect(self, outputs: Any) -> None:
         by_name = outputs.get(EXAMPLE_VALUES) if isinstance(outputs, Mapping) else None

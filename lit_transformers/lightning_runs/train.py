@@ -23,8 +23,9 @@ from lit_transformers.config import Plain
 from lit_transformers.lightning_runs.config import LightningRunConfig
 from lit_transformers.lightning_runs.loaders import DataOrder
 from lit_transformers.lightning_runs.measured_batches import MeasuredBatches
-from lit_transformers.lightning_runs.metrics import PREFIXES, ExampleValues, LoggedNames
+from lit_transformers.lightning_runs.metrics import ExampleValues, LoggedNames
 from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS
+from lit_transformers.records.measurement import PREFIXES
 from lit_transformers.runs.document_losses import write_documents
 from lit_transformers.training.arithmetic import arithmetic
 from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck
@@ -111,7 +112,7 @@ def measure(
     """Measures a trained module on the split of its config, and writes the values of single examples, if it hands over
     any. Returns the metrics by their names in a record."""
     L.seed_everything(config.seed, workers=True, verbose=False)  # a run that resumes after its training draws the same
-    examples = ExampleValues(names.split, checkpointer)
+    examples = ExampleValues(names.split)
     trainer = single_trainer(config, directory, [examples, names, shown, batches, checkpointer])
     run = trainer.test if config.data.evaluation.split == "test" else trainer.validate
     run(module, datamodule=data, verbose=False)

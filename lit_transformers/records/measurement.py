@@ -8,7 +8,19 @@ from typing import Self
 
 from lit_transformers.records.measure import Goal, Measure
 
-__all__ = ["Measurement"]
+__all__ = ["PREFIXES", "SPLIT", "Measurement", "named_on"]
+
+SPLIT = "data.evaluation.split"
+"""The field of a run that names the split which it measures at its end."""
+PREFIXES: Mapping[str, str] = {"train": "train", "validation": "val", "test": "test"}
+"""The first word of a metric in a record, by the split that it was measured on."""
+
+
+def named_on(metric: str, split: str) -> str:
+    """Returns the name that a metric has where it is measured on another split: ``test/bpb`` for ``val/bpb``. A metric
+    of no split, such as ``measured/seconds``, has one name."""
+    first, slash, name = metric.partition("/")
+    return f"{PREFIXES[split]}/{name}" if slash and first in PREFIXES.values() else metric
 
 
 @dataclass(frozen=True)

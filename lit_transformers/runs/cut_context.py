@@ -63,7 +63,7 @@ def context_losses(checkpoint: Path, symbols: int = MOST_SYMBOLS) -> tuple[Conte
 
 def sampled_rows(data: LanguageData, longest: int, count: int) -> Int[Tensor, "p l"]:
     """Returns positions of evaluation documents as rows of ``longest`` symbols and the one that follows them."""
-    stream = data.documents(data.validation_split).evaluation(data.config.evaluation.limit)
+    stream = data.documents(data.measured_split).evaluation(data.config.evaluation.limit)
     windows: list[npt.NDArray[Any]] = []
     while (item := stream.take()) is not None:
         symbols = encode_document(data.tokenizer, item[1])

@@ -17,9 +17,10 @@ from lit_transformers.machine.cores import machine_memory
 from lit_transformers.models.cost import require_held
 from lit_transformers.plugins import load_plugins
 from lit_transformers.printing.error_lines import first_line
+from lit_transformers.records.measurement import named_on
 from lit_transformers.runs.code import changed_since
 from lit_transformers.runs.config import RunConfig
-from lit_transformers.runs.train import quiet
+from lit_transformers.runs.train import measure, quiet
 from lit_transformers.runs.trained_symbols import read_with, symbols_of_checkpoint, what_is_read
 from lit_transformers.tasks import Task
 from lit_transformers.training.arithmetic import arithmetic
@@ -48,8 +49,8 @@ def evaluate(checkpoint: Path, changes: dict[str, Plain] | None = None) -> dict[
             accelerator="auto", devices=1, logger=False, enable_checkpointing=False,
             enable_progress_bar=sys.stderr.isatty(), enable_model_summary=False, use_distributed_sampler=False,
         )  # fmt: skip
-        trainer.validate(task, data, verbose=False)
-    return measured(trainer)
+        measure(trainer, task, data)
+    return {named_on(name, data.measured_split): value for name, value in measured(trainer).items()}
 
 
 def open_data(checkpoint: Path, task: Task, config: RunConfig, extra: dict[str, Plain]) -> Data:

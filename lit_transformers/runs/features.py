@@ -130,7 +130,7 @@ def decisive_rows(config: RunConfig, data: LabelledData) -> dict[str, Plain]:
     fields = config.training
     return {
         "model": config.model.to_dict(),
-        "rows": [data.examples.fingerprint, data.config.evaluation.to_dict(), data.validated_split],
+        "rows": [data.examples.fingerprint, data.config.evaluation.to_dict(), *splits_of(data)],
         "batch": data.config.batch_size,
         "arithmetic": [fields.tf32, fields.attention_kernel, fields.device],
     }
@@ -179,8 +179,8 @@ def computed(task: LabelledTask, network: RowNetwork, rows: LabelledBatch) -> Fl
 
 
 def splits_of(data: LabelledData) -> tuple[Split, ...]:
-    """Returns the splits whose features are computed."""
-    return ("train", data.validated_split)
+    """Returns the splits whose features are computed: of training, of its validations, and of what is measured."""
+    return tuple(dict.fromkeys(("train", data.validated_split, data.measured_split)))
 
 
 def examples_of(data: LabelledData, split: Split) -> Iterator[LabelledBatch]:

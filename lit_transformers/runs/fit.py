@@ -75,7 +75,7 @@ def fit(
             seed=config.seed,
             config=config.to_dict(),
             data={"name": config.data.name, "fingerprint": data.content},
-            protocol=protocol(config),
+            protocol=protocol(config) | {"split": data.measured_split},
             measurement=measurement(config, data),
             cost=description._asdict(),
             environment=environment(config.training.device, identity.library, config.training.tf32),
@@ -150,7 +150,7 @@ def observers(
 
 
 def protocol(config: RunConfig) -> dict[str, Plain]:
-    """Returns how the reported metrics are measured, for the record."""
+    """Returns how the reported metrics are measured, for the record, but for the split."""
     model = config.model.override(config.task.evaluation)
     memory = next((length for _, length in model.mixer.leaves_with(Memory)), None)
     settings = config.data.protocol() | config.measured_task.protocol()
@@ -160,7 +160,7 @@ def protocol(config: RunConfig) -> dict[str, Plain]:
 def measurement(config: RunConfig, data: Data) -> Measurement:
     """Returns what the metrics of a run are measured on, and what they mean."""
     measures, documents = config.task.measures(data.description), data.documents_measured()
-    return Measurement.of(data.validation_split, documents, None, measures, data.definitions())
+    return Measurement.of(data.measured_split, documents, None, measures, data.definitions())
 
 
 def require_device(training: TrainingConfig) -> None:

@@ -22,7 +22,7 @@ from lit_transformers.heads.pooling import FixedPooling, Pooling, pooled
 from lit_transformers.models.capabilities import depth_of
 from lit_transformers.runs.code import code_hash
 from lit_transformers.runs.config import RunConfig
-from lit_transformers.runs.features import examples_of, moved, splits_of
+from lit_transformers.runs.features import examples_of, moved
 from lit_transformers.runs.keys import source_keys
 from lit_transformers.runs.stages import origins
 from lit_transformers.runs.train import starting_task
@@ -68,7 +68,7 @@ def pooled_layers(config: RunConfig, runs: str | Path = "runs") -> dict[Split, P
     if not isinstance(task, LabelledTask) or not isinstance(data, LabelledData) or data.description.pieces > 1:
         raise ConfigError("probes of layers read labelled sequences of one piece; set task: classification", "task")
     data.description.labels_of("label", ClassLabels, "a probe of layers")
-    splits = splits_of(data)
+    splits: tuple[Split, ...] = ("train", data.measured_split)
     weights = weights_digest(task.network, task.network.prediction_only())
     rows = [data.examples.fingerprint, data.config.evaluation.to_dict(), data.config.batch_size]
     code = code_hash(whole.override({"training.callbacks": ()}), (__name__,))

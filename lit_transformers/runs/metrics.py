@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.records.measure import Goal, Measure, maximized, measure_of, measure_of_measured, minimized
+from lit_transformers.records.measurement import PREFIXES, named_on
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.tasks.task import TaskConfig
 
@@ -42,22 +43,28 @@ def measure_of_run(config: RunConfig, metric: str) -> Measure | None:
         of_passages = OF_PASSAGES if config.reads_passages_apart else {}
         further = {**of_examples, **of_stopped, **of_packed, **of_timed, **of_passages}
         return measure_of_measured(metric, {**MEASURED, **further})
-    description = config.build_data().description
+    data = config.build_data()
+    description = data.description
     measures = config.task.measures(description)
     if not measures:
         return None
     split, _, rest = metric.rpartition("/")
     name, at, length = rest.partition("@")
     lengths = config.data.measured_lengths
-    if split == "val" and name in measures and (not at or lengths is None or length in map(str, lengths)):
-        return measures[name]
-    names = [f"val/{name}" for name in measures]
+    measured, prefix = data.measured_split, PREFIXES[data.measured_split]
+    if name in measures and (not at or lengths is None or length in map(str, lengths)):
+        if split == prefix:
+            return measures[name]
+        if split in PREFIXES.values():
+            reason = f"is measured on the {measured} split, so that {metric} is not in the record of its runs"
+            raise ConfigError(f"{reason}; name {named_on(metric, measured)}, or set data.evaluation.split", "metric")
+    names = [f"{prefix}/{name}" for name in measures]
     if name == "bpb" and description.vocabulary.byte_lengths is None:
         reason = f"a {description.vocabulary.unit} of these data stands for no known number of bytes, so that there is"
         remedy = f"set data.tokenizer to bytes, characters or bpe, or the metric to {names[0]}"
         raise ConfigError(f"{reason} no {metric}; {remedy}", "metric")
     if at and name in measures:
-        names = [f"val/{name}@{known}" for known in lengths or ()] or [f"val/{name}"]
+        names = [f"{prefix}/{name}@{known}" for known in lengths or ()] or [f"{prefix}/{name}"]
     raise ConfigError(f"no {metric!r} would be in the record of its runs; {nearest(metric, names)}", "metric")
 
 

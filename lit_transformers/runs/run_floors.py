@@ -5,6 +5,7 @@ from __future__ import annotations
 from datamodules import Data, LanguageDataConfig
 from datamodules.floors.measure import measured_cache_floors, measured_floors
 from lit_transformers.config import ConfigError
+from lit_transformers.records.measurement import PREFIXES
 from lit_transformers.records.reference import Reference
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.reach import visible_context
@@ -36,9 +37,10 @@ def document_floors(config: RunConfig, metric: str) -> tuple[Reference, ...]:
 
 def _measured(config: RunConfig, metric: str) -> tuple[Data, str, int]:
     """Returns the data of a run, the name that their predictors have for a metric, and the number of batches that a run
-    reads. Raises ConfigError where it is none of the validation split."""
+    reads. Raises ConfigError where it is none of the split that is measured."""
     split, _, name = metric.partition("/")
-    if split != "val":
-        raise ConfigError(f"{metric} is no score of predictions on the validation split")
+    data = config.build_data()
+    if split != PREFIXES[data.measured_split]:
+        raise ConfigError(f"{metric} is no score of predictions on the {data.measured_split} split")
     batches = config.training.steps * config.training.accumulate
-    return config.build_data(), config.measured_task.measured_as(name), batches
+    return data, config.measured_task.measured_as(name), batches

@@ -25,6 +25,7 @@ from lit_transformers.config import ConfigError, Plain
 from lit_transformers.models.cost import flops_by_length
 from lit_transformers.packing.packed_file import packed_bytes
 from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS, OUTPUTS
+from lit_transformers.records.measurement import PREFIXES
 from lit_transformers.runs.code import stamps_of_plugins
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.document_losses import write_documents, write_outputs
@@ -50,7 +51,7 @@ from lit_transformers.training.search_pruning import Bars, Pruned, Pruner
 from lit_transformers.training.selection import Selection
 from lit_transformers.training.stopping import Stop
 
-__all__ = ["contents", "make_trainer", "quiet", "train", "usable"]
+__all__ = ["contents", "make_trainer", "measure", "quiet", "train", "usable"]
 
 SELECTED_ON: Split = "validation"
 """The split that ends a run early and selects its weights, whichever one is measured."""
@@ -101,12 +102,12 @@ def train(
             if is_first_rank():
                 curves.write(directory / CURVES)
             raise
-        steps, data.selection_split = trainer.global_step, None
+        steps, validated_split, data.selection_split = trainer.global_step, data.validated_split, None
         measured_step = steps if selection is None else selection.measured_step(steps)
-        is_other_split = selection is not None and data.validation_split != SELECTED_ON
+        is_other_split = data.measured_split != validated_split
         is_measured = task.evaluation_seconds > 0 and bool(task.metric.per_document())  # in this process, in time
         if checkpointer.validated_at != measured_step or is_other_split or not is_measured:
-            trainer.validate(task, data, verbose=False)
+            measure(trainer, task, data)
             evaluation_seconds = task.evaluation_seconds
         if not config.training.steps:
             checkpointer.save(trainer)
@@ -132,8 +133,14 @@ def train(
     }
     timings |= {name: value for name, value in optional.items() if value is not None}
     timings |= _sizes(config, held, task, data) | _time_ratios(config, task, starts, data, trainer)
-    metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
+    metrics = {f"{PREFIXES[data.measured_split]}/{name}": value for name, value in task.metric.compute().items()}
     return metrics, timings, _observations(config, task, data)
+
+
+def measure(trainer: L.Trainer, task: Task, data: Data) -> None:
+    """Measures a task on the split of its data's config."""
+    run = trainer.test if data.measured_split == "test" else trainer.validate
+    run(task, data, verbose=False)
 
 
 def _speeds(steps: int, tokens: int, examples: int | None, seconds: float) -> dict[str, Plain]:
@@ -167,7 +174,7 @@ def _time_ratios(
     other, device = starting_network(config, task, sources), trainer.strategy.root_device
     was_training = task.training
     task.eval().to(device)
-    ratios = time_ratios(task, other.to(device), first_batches(data.val_dataloader(), task))
+    ratios = time_ratios(task, other.to(device), first_batches(data.measured_dataloader(), task))
     task.train(was_training)
     return {**ratios}
 
@@ -187,7 +194,7 @@ def _observations(config: RunConfig, task: Task, data: Data) -> dict[str, Plain]
     task.put_together()
     with arithmetic(config.training):
         lengths = flops_by_length(task.network, length, continued, source)
-        observed = observe(task, data.val_dataloader())
+        observed = observe(task, data.measured_dataloader())
     return observed | {"flops_by_length": [list(row) for row in lengths]}
 
 
@@ -232,7 +239,7 @@ def reading_lines(data: Data, path: Path) -> Iterator[str]:
     if data.trained is None:
         yield f"{path.name} does not define its symbols; the symbols of the run must be those of its training"
     else:
-        yield from unknown_lines(data, ["train", data.validated_split], path.name)
+        yield from unknown_lines(data, ["train", data.measured_split], path.name)
 
 
 def acting_callbacks(training: TrainingConfig, bars: Bars | None, checkpointer: Checkpointer) -> Iterator[L.Callback]:

@@ -89,7 +89,7 @@ def read_with(
             "data",
         )
     if content is None or content != data.content:
-        yield from unknown_lines(data, [data.validation_split], place)
+        yield from unknown_lines(data, [data.measured_split], place)
 
 
 def what_is_read(description: DataDescription) -> tuple[Vocabulary, Vocabulary | Mapping[str, Labels] | None]:

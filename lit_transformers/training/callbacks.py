@@ -196,6 +196,12 @@ class Checkpointer(BetweenUpdates):
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.validated_at = trainer.global_step
 
+    def on_test_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.stop.listen()
+
+    def on_test_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self.on_validation_batch_end(trainer)
+
     def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.is_last = True
         self.save(trainer)

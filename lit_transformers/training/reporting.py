@@ -60,6 +60,13 @@ class ProgressReporter(Callback):
         self.report(Progress(step, steps, loss, measured(trainer), pace * (steps - step), "fit", speed))
 
     def on_validation_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        if self.report is not None and trainer.state.fn == "validate":
+        if trainer.state.fn == "validate":
+            self._report_measurement(trainer)
+
+    def on_test_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self._report_measurement(trainer)
+
+    def _report_measurement(self, trainer: L.Trainer) -> None:
+        if self.report is not None:
             steps = int(trainer.max_steps)
             self.report(Progress(steps, steps, math.nan, {}, None, "evaluate"))

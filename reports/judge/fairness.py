@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lit_transformers.records.measurement import PREFIXES
 from lit_transformers.records.record import Record
 from lit_transformers.records.reproduction import Reproduction
 from reports.read.brought_in import origin_of
@@ -17,9 +18,12 @@ from reports.read.study import Run, Study
 __all__ = [
     "CHAIN",
     "at_one_place",
+    "before_these_seeds",
     "cost_of",
     "counted_cost",
+    "environments",
     "mean_cost",
+    "measured_splits",
     "mismatch",
     "place_of",
     "provenance",
@@ -133,13 +137,13 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
     yield "Tuning", _tuning(study)
     yield "Selection", _selection(study)
     yield "Stopped early", _stopped_early(study)
-    yield "Before these seeds", _pilot(study)
+    yield "Before these seeds", before_these_seeds(study)
     yield "Hardware", "; ".join(environments(study, "hardware"))
     yield "Code", "; ".join(_code(study))
     yield "Repeated", "; ".join(repetitions(study.reproductions))
 
 
-def _pilot(study: Study) -> str:
+def before_these_seeds(study: Study) -> str:
     """Returns what the seeds before the first one of a study were, or that it does not say."""
     looks, first = study.plan.looks, min((run.seed for run in study.runs), default=0)
     if looks is None or not first:
@@ -206,23 +210,39 @@ def _tuning(study: Study) -> str:
     return f"each arm by a separate search with {budget}" if budget else "each arm by a separate search"
 
 
+def measured_splits(study: Study) -> list[str]:
+    """Returns the splits that finished runs were measured on, sorted; nothing where the metric is of no split. A record
+    from before records said it has it in its config."""
+    first = study.plan.metric.name.partition("/")[0]
+    named = next((split for split, prefix in PREFIXES.items() if prefix == first), None)
+    return sorted({_measured_split(record, named) for record in _trained_here(study)}) if named else []
+
+
+def _trained_here(study: Study) -> list[Record]:
+    """Returns the records that were not brought in, whose configs are those of the study."""
+    return [record for record in _records(study) if origin_of(record) is None]
+
+
+def _measured_split(record: Record, named: str) -> str:
+    if record.measurement is not None:
+        return record.measurement.split
+    evaluation = (record.config.get("data") or {}).get("evaluation") or {}
+    return str(evaluation.get("split", named))
+
+
 def _selection(study: Study) -> str:
     """Returns the splits that hyperparameters and weights were selected on, and the one that is reported."""
-    tuning, split = study.plan.tuning, study.plan.metric.name.partition("/")[0]
-    configs = [record.config for record in _records(study) if origin_of(record) is None]
-    trained = [config.get("training") or {} for config in configs]
+    tuning, splits = study.plan.tuning, measured_splits(study)
+    trained = [record.config.get("training") or {} for record in _trained_here(study)]
     by = sorted({training["stop"]["metric"] for training in trained if training.get("keep") == "best"})
     weights = f"weights by {' or '.join(by)} on the validation split" if by else ""
     if tuning is not None and tuning.selected_on:
         parts = (f"hyperparameters on the {tuning.selected_on} split", weights, f"reported on {tuning.reported_on}")
         return ", ".join(part for part in parts if part)
-    if split not in ("val", "test"):
+    if not splits:
         return weights
-    measured = {"val": "validation"}.get(split, split)
-    if weights and split == "val":
-        evaluations = [(config.get("data") or {}).get("evaluation") or {} for config in configs]
-        measured = " or ".join(sorted({str(evaluation.get("split", "validation")) for evaluation in evaluations}))
-    return f"{f'{weights},' if weights else 'none, the last weights are'} measured on the {measured} split"
+    measured = f"measured on the {' or '.join(splits)} split"
+    return f"{f'{weights},' if weights else 'none, the last weights are'} {measured}"
 
 
 def _stopped_early(study: Study) -> str:

@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lit_transformers.records.floors import Floors
+from lit_transformers.records.measurement import PREFIXES
 from lit_transformers.records.reference import Reference
 from reports.read.study import Run, Study
 
@@ -36,11 +37,11 @@ _SHARE = 0.5
 
 @dataclass(frozen=True)
 class GeneralizationGap:
-    """The mean losses over the runs of an arm in training and in validation, and whether its training rows were
-    memorized."""
+    """The mean losses over the runs of an arm in training and as measured at the end, and whether its training rows
+    were memorized."""
 
     training: float
-    validation: float
+    measured: float
     memorized: bool
 
 
@@ -52,25 +53,25 @@ def generalization_gap(
 
     references: what is known of the arm's data, the best possible value last.
     """
-    own, floor, validation = study.floor, floors.best(study.plan.metric), study.mean_of(arm)
-    if own is None or floor is None or validation is None or study.plan.metric.goal != "minimize":
+    own, floor, measured = study.floor, floors.best(study.plan.metric), study.mean_of(arm)
+    if own is None or floor is None or measured is None or study.plan.metric.goal != "minimize":
         return None
     gain, losses = study.gain_over(own), [_training_loss(run, study.plan.metric.name) for run in study.finished(arm)]
     known = [loss for loss in losses if loss is not None]
-    if floors.arms != (arm,) or gain is None or gain <= 0 or validation < floor.value or len(known) < len(losses):
+    if floors.arms != (arm,) or gain is None or gain <= 0 or measured < floor.value or len(known) < len(losses):
         return None
     if max(known) > floor.value - _SHARE * gain:
         return None
     means = [mean for name in study.arm_names if (mean := study.mean_of(name)) is not None]
     possible = min(*means, *(reference.value for reference in references[-1:]))
-    return GeneralizationGap(sum(known) / len(known), validation, max(known) < possible)
+    return GeneralizationGap(sum(known) / len(known), measured, max(known) < possible)
 
 
 def _training_loss(run: Run, metric: str) -> float | None:
-    """Returns the mean of the last part of a run's training loss in the unit of a metric of validation; None where
+    """Returns the mean of the last part of a run's training loss in the unit of a metric of a split; None where
     there are too few points, or none in this unit."""
     split, _, name = metric.partition("/")
-    curve = run.measurements.curves.get(f"train/{name}") if split == "val" else None
+    curve = run.measurements.curves.get(f"train/{name}") if split in PREFIXES.values() else None
     if curve is None:
         return None
     last = curve[-int(_LAST * len(curve)) :] if _LAST * len(curve) >= _LEAST_POINTS else curve[:0]

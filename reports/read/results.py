@@ -1,12 +1,12 @@
 """Reads and writes ``results.jsonl``: a study in one file, from which all its tables and figures are made.
 
 The first line holds the plan, the notes and, where they were measured, the floors, what the baseline gains from its
-context, the runs that were repeated by later code, and the reason why a publication was withdrawn; every other line
-holds a run by its key: its record, its learning curves, and the sums of its documents; of a run that measures what
-networks can do before or after others, its record alone. A column that several runs share, such as the documents'
-names, is written once, on a line of its own, and is referred to by its number. The file does not record when, by whom
-or on which machine it was made, except in its commands: they name files and folders as they were typed; those of a
-published study name no folder of the machine.
+context, the runs that were repeated by later code, the reason why a publication was withdrawn, and how many runs also
+stand in other studies of the same folder of runs; every other line holds a run by its key: its record, its learning
+curves, and the sums of its documents; of a run that measures what networks can do before or after others, its record
+alone. A column that several runs share, such as the documents' names, is written once, on a line of its own, and is
+referred to by its number. The file does not record when, by whom or on which machine it was made, except in its
+commands: they name files and folders as they were typed; those of a published study name no folder of the machine.
 
 Reading is as tolerant as that of records: a damaged line is noted, and its content counts as missing. The same file
 gives the same tables and figures, byte for byte.
@@ -36,7 +36,7 @@ from lit_transformers.records.record import Record
 from lit_transformers.records.reproduction import Reproduction
 from lit_transformers.records.schema import dump, first_fault, parse
 from reports.read.measurements import NOTHING, Array, DocumentLosses, Measurements, as_documents
-from reports.read.study import ReportError, Run, RunData, Study, assemble
+from reports.read.study import ReportError, Run, RunData, SharedRuns, Study, assemble
 
 VERSION = 1
 PLAN_END = ("protocol", "tuning", "left_out", "commands")
@@ -76,6 +76,8 @@ def _lines(study: Study, public: bool) -> Iterator[dict[str, Any]]:
         beside["reproductions"] = [_public(dump(reproduction)) for reproduction in study.reproductions]
     if study.withdrawn:
         beside["withdrawn"] = study.withdrawn
+    if study.shared is not None and not public:
+        beside["shared"] = dump(study.shared)
     yield {"kind": "study", "version": VERSION, "plan": plan, "notes": _public(list(study.notes))} | beside
     uses = Counter(_identity(column) for run in runs for column in _columns(run.measurements))
     numbers: dict[Identity, int] = {}
@@ -195,6 +197,7 @@ def _parse_first_line(path: Path, text: str) -> Study:
             rates=parse(RateValues, plain["rates"]) if "rates" in plain else None,
             reproductions=tuple(parse(Reproduction, one) for one in plain.get("reproductions", ())),
             withdrawn=" ".join(str(plain.get("withdrawn", "")).split()),
+            shared=parse(SharedRuns, plain["shared"]) if "shared" in plain else None,
         )
     except (ValueError, RecursionError) as error:
         raise ReportError(

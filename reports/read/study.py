@@ -78,12 +78,21 @@ class Run:
 
 
 @dataclass(frozen=True)
+class SharedRuns:
+    """How many runs of a study also stand in other ``studies``, which are named by their folders."""
+
+    runs: int
+    studies: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Study:
     """A plan, its runs in the plan's order, notes on every file that could not be used, its floors, and how much of its
     context the baseline uses; None where these were not measured. reproductions: runs that were repeated later.
     withdrawn: the reason why a publication is wrong; empty where it stands. retention: the runs that measure what
     networks can do before and after those of arms, by key, each with the value of what it measures. rates: the arms at
-    other learning rates; None where these were not measured."""
+    other learning rates; None where these were not measured. shared: the runs that also stand in other studies; None
+    where there are none, and where that was not looked up."""
 
     plan: Plan
     runs: tuple[Run, ...]
@@ -94,6 +103,7 @@ class Study:
     withdrawn: str = ""
     retention: Mapping[str, Run] = field(default_factory=dict)
     rates: RateValues | None = None
+    shared: SharedRuns | None = None
 
     @property
     def arm_names(self) -> list[str]:

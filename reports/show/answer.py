@@ -95,10 +95,10 @@ def _too_little_knowledge(findings: Findings) -> Iterator[str]:
 
 def _gaps(findings: Findings) -> Iterator[str]:
     for arm, gap in findings.gaps.items():
-        training, validation = (fixed(value, findings.decimals) for value in (gap.training, gap.validation))
+        training, measured = (fixed(value, findings.decimals) for value in (gap.training, gap.measured))
         learned = " by heart" if gap.memorized else ", and little of that holds for the rows that are measured"
         name = findings.study.plan.labels.alone(arm)
-        yield f"{name} learned its training rows{learned} (training loss {training}, validation {validation})."
+        yield f"{name} learned its training rows{learned} (training loss {training}, measured {measured})."
 
 
 def _too_little_context(findings: Findings) -> Iterator[str]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lit_transformers.records.measurement import named_on
+from lit_transformers.records.plan import Metric
 from reports.judge.fairness import cost_of, place_of
 from reports.judge.findings import Findings
 from reports.judge.matrix import Matrix
@@ -36,18 +38,23 @@ Curves = dict[str, dict[str, list[Array]]]
 
 def load_curves(study: Study) -> Curves:
     """Returns the curves of the training loss and of the metric that have at least two points."""
-    return curves_of(study, tuple(dict.fromkeys((TRAINING_LOSS, study.plan.metric.name))))
+    return curves_of(study, dict.fromkeys((TRAINING_LOSS, *curve_names(study.plan.metric))))
 
 
 def load_auxiliary(study: Study) -> Curves:
     """Returns the curves of losses that are added to the objective, such as those of spans, pondering, compression."""
     names = {name for run in study.runs for name in run.measurements.curves if name.startswith("train/")}
-    return curves_of(study, sorted(names - {*_TRAINING, study.plan.metric.name}))
+    return curves_of(study, sorted(names - {*_TRAINING, *curve_names(study.plan.metric)}))
 
 
 def load_further(study: Study) -> Curves:
     """Returns the curves of the first metrics that are shown and not judged."""
-    return curves_of(study, [metric.name for metric in study.plan.also][:MOST_FURTHER])
+    return curves_of(study, [name for metric in study.plan.also[:MOST_FURTHER] for name in curve_names(metric)])
+
+
+def curve_names(metric: Metric) -> tuple[str, ...]:
+    """Returns the names of curves of a metric: its own, and that of validations while another split is measured."""
+    return tuple(dict.fromkeys((metric.name, named_on(metric.name, "validation"))))
 
 
 def curves_of(study: Study, names: Iterable[str]) -> Curves:
@@ -159,7 +166,7 @@ def _counts_tokens(study: Study) -> bool:
 def curve_title(findings: Findings, name: str) -> str:
     """Returns the title of a curve with its unit."""
     for metric in (findings.metric, *findings.study.plan.also):
-        if name == metric.name:
+        if name in curve_names(metric):
             return label(f"{metric.title} ({name.partition('/')[0]})" if "/" in name else metric.title)
     if name == TRAINING_LOSS:
         # Of a module that counts no tokens the unit of the loss is its own.

@@ -17,6 +17,7 @@ from lit_transformers.records.files import write_text
 from reports.judge.fairness import environments, spent
 from reports.judge.findings import Findings
 from reports.read.study import Study
+from reports.show.about_runs import about_runs, absolute_values
 from reports.show.answer import headline
 from reports.show.arm_details import arm_details
 from reports.show.figures import Drawing, drawings, inline_svg
@@ -137,6 +138,7 @@ def _interleave(mark: str, parts: Sequence[Html]) -> Iterator[Html]:
 def _sections(findings: Findings, tables: Sequence[Table], method: Sequence[str]) -> Iterator[Html]:
     parts = {title: content for title, inside in _parts(findings, tables, method) if (content := joined(inside))}
     yield element("p", headline(findings), class_="answer")
+    yield paragraphs(filter(None, [absolute_values(findings), " ".join(about_runs(findings))]), class_="facts")
     yield element("div", interval_chart(findings), curve_chart(findings), class_="pictures")
     yield contents(parts)
     yield from folded_parts(parts, RESULTS_TITLE)

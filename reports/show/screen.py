@@ -13,7 +13,9 @@ from reports.judge.comparisons import Comparison
 from reports.judge.costs import cost_ratio
 from reports.judge.fairness import cost_of
 from reports.judge.findings import Findings
+from reports.read.answers import STATED_LATER
 from reports.read.study import Study
+from reports.show.about_runs import about_runs
 from reports.show.answer import further_answers, headline, interval_of, leading
 from reports.show.names import name_comparisons
 from reports.show.tables import VERDICT_STYLES, fixed
@@ -217,6 +219,7 @@ def _closing(findings: Findings) -> Iterator[str]:
     cost = "FLOPs per token" if counted else "time"
     width = f" Over seeds, {findings.about_width}." if findings.about_width else ""
     yield f"{ratio} {findings.metric.title}; {better} is better. Cost: {cost}.{margin}{width}"
+    yield " ".join(about_runs(findings))
     yield from further_answers(findings)
     by_reason: dict[str, list[str]] = {}
     for one in findings.shown:
@@ -225,11 +228,12 @@ def _closing(findings: Findings) -> Iterator[str]:
     for reason, names in by_reason.items():
         rest = f" and {len(names) - 2} more" if len(names) > 2 else ""
         yield f"Not judged: {', '.join(names[:2])}{rest}: {reason}."
-    if sum(map(len, findings.notes)) <= _NOTES:
-        yield from findings.notes
+    notes = [note for note in findings.notes if note != STATED_LATER]
+    if sum(map(len, notes)) <= _NOTES:
+        yield from notes
     else:
-        yield findings.notes[0]
-        yield f"{len(findings.notes) - 1} more notes limit the comparisons: --full."
+        yield notes[0]
+        yield f"{len(notes) - 1} more notes limit the comparisons: --full."
 
 
 _BETTER = {"minimize": "lower", "maximize": "higher"}

@@ -19,6 +19,7 @@ import optuna
 
 from lit_transformers.config import Config, ConfigError, Plain, canonical_hash
 from lit_transformers.records.files import CURVES, RECORD
+from lit_transformers.records.measurement import SPLIT
 from lit_transformers.runner import Runner, load_runner
 from lit_transformers.space import Knob
 from lit_transformers.training.search_pruning import BARS, Bars
@@ -35,7 +36,6 @@ __all__ = [
     "REPORTED_ON",
     "SEED",
     "SELECTED_ON",
-    "SPLIT",
     "FrontPoint",
     "SearchedArm",
     "TuningGoal",
@@ -48,7 +48,6 @@ __all__ = [
 ]
 
 SELECTED_ON, REPORTED_ON = "validation", "test"
-SPLIT = "data.evaluation.split"
 STEPS = "training.steps"
 EVERY = "training.validate_every"
 SEED = 1_000_000

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.records.files import write_json, write_text
+from lit_transformers.records.measurement import named_on
 from lit_transformers.wandb_target import WandbTarget
 from sweeps.wandb.answer import JOB_TYPE, PICTURES, TABLES
 from sweeps.wandb.sent import SentViews, place_of, read_sent, write_sent
@@ -52,9 +53,10 @@ def define(
         [{"kind": "media", "keys": [f"{PICTURES}/{name}" for name in answer.pictures]}] if answer.pictures else []
     )
     answers += [{"kind": "table", "name": f"{TABLES}/{name}"} for name in answer.tables]
+    validated = named_on(metric, "validation")
     curves = [
-        {"kind": "line", "x": "Step", "y": [metric]},
-        {"kind": "line", "x": "tokens", "y": [metric]},
+        {"kind": "line", "x": "Step", "y": [validated]},
+        {"kind": "line", "x": "tokens", "y": [validated]},
         {"kind": "line", "x": "tokens", "y": ["train/loss"]},
     ]
     updates = [{"kind": "line", "x": "tokens", "y": [name]} for name in UPDATES]

@@ -147,7 +147,7 @@ def test_workspace_and_report_are_written_without_a_key_as_wandbs_classes_read_t
         read = kind.model_validate_json(text)
         again = read.model_dump_json(by_alias=True, exclude_none=True)  # reading adds empty lists of comments
         assert json.loads(again.replace(',"inlineComments":[]', "")) == json.loads(text)
-        assert "The answer is pending" in text and "val/bpb" in text
+        assert "The answer is pending" in text and "val/bpb" in text and "test/bpb" in text
     assert not [*folder.glob("offline-run-*")]
 
 

@@ -77,7 +77,7 @@ def test_all_of_a_front_is_trained_over_the_seeds_and_reported(
         ("recurrence=on", "2", 18_000.0, "True"),
         ("recurrence=on", "2", 36_000.0, "True"),
     ]
-    assert float(table[-1]["val/bpb"]) < float(table[0]["val/bpb"]) and float(table[0]["standard deviation"]) > 0
+    assert float(table[-1]["test/bpb"]) < float(table[0]["test/bpb"]) and float(table[0]["standard deviation"]) > 0
     assert str(path) in capsys.readouterr().out.replace("\n", "")
     with pytest.raises(ConfigError, match="no trial of arm 'recurrence=on' has finished"):
         train_front(tuning, [results[0]._replace(front=())], tmp_path / "runs", LaunchSettings(), Console())

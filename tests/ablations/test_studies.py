@@ -20,6 +20,7 @@ from lit_transformers.config import ConfigError
 from lit_transformers.gates.gates import check
 from lit_transformers.gates.miniature import miniature, probe_length
 from lit_transformers.models.model import ModelConfig
+from lit_transformers.records.measurement import SPLIT, named_on
 from lit_transformers.runner import load_runner, runner_of
 
 OWN_QUESTIONS = (
@@ -30,6 +31,10 @@ OWN_QUESTIONS = (
     "few_labels",
     "question_to_answer",
 )
+
+
+WITHOUT_TEST = ("sentences", "questions")
+"""The kinds of sources of studies that have no test split here, or whose folds are measured."""
 
 
 @cache
@@ -45,6 +50,11 @@ def test_a_study_resolves_at_every_scale(name: str) -> None:
         resolved = study(name).resolve(scale)
         assert len(resolved.arms) >= 2
         assert set(resolved.left_out).isdisjoint(arm.name for arm in resolved.arms)
+        configs = [*resolved.configs.values()]
+        has_test = {dict(config.leaves()).get("data.source.kind") for config in configs}.isdisjoint(WITHOUT_TEST)
+        split = "test" if has_test and configs[0].get("data").kind != "mixed" else "validation"
+        assert {config.get(SPLIT) for config in configs} == {split}
+        assert all(named_on(one.name, split) == one.name for one in (resolved.metric, *(study(name).also or ())))
 
 
 def test_a_study_shows_of_a_part_its_kind_and_what_is_not_its_default() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ablations.ablation import Ablation, Metric
+from ablations.ablation import Ablation, Margin, Metric
 from ablations.plan import Request, make_plan
 from datamodules import DATA
 from datamodules.text.hub import HubConfig
@@ -17,10 +17,12 @@ from lit_transformers.config import ConfigError
 from lit_transformers.lightning_runs import LightningRunConfig
 from lit_transformers.lightning_runs.fit import fit as fit_module
 from lit_transformers.lightning_runs.measured_batches import examples_of
-from lit_transformers.records.measurement import Measurement
+from lit_transformers.records.files import CHECKPOINT, CURVES
+from lit_transformers.records.measurement import SPLIT, Measurement
 from lit_transformers.records.record import load_record, parse_record, record_to_plain
-from lit_transformers.runs import RunConfig, fit
+from lit_transformers.runs import RunConfig, evaluate, fit
 from lit_transformers.runs.fit import measurement
+from lit_transformers.runs.run_floors import floors
 from lit_transformers.runs.runner import RUNNER
 from lit_transformers.tasks import TaskConfig
 
@@ -125,12 +127,41 @@ STUDY: dict[str, Any] = {"question": "?", "seeds": 1}
 MEMORY: dict[str, Any] = {"factors": {"memory": {"8": {}, "4": {"model.mixer.memory": 4}}}}
 
 
+def test_a_run_validates_on_validation_and_measures_the_split_of_its_config(
+    small_run: RunConfig, tmp_path: Path
+) -> None:
+    source = small_run.data.get("source").to_dict() | {"test": 0.2}
+    config = small_run.override({"data.source": source, "training.validate_every": 15, "data.evaluation.split": "test"})
+    other = config.override({"data.evaluation.split": "validation"})
+    record, of_validation = (fit(one, tmp_path / one.data.get("evaluation.split")) for one in (config, other))
+    assert record["metrics"].keys() == {name.replace("val/", "test/") for name in of_validation["metrics"]}
+    assert (tmp_path / "test" / CURVES).read_bytes() == (tmp_path / "validation" / CURVES).read_bytes()
+    assert (record["measurement"]["split"], record["protocol"]["split"]) == ("test", "test")
+    assert evaluate(tmp_path / "test" / CHECKPOINT) == pytest.approx(record["metrics"])
+    changed = evaluate(tmp_path / "test" / CHECKPOINT, {"data.evaluation.split": "validation"})
+    assert changed == pytest.approx(of_validation["metrics"])
+    assert floors(config, "test/bpb") != floors(other, "val/bpb")
+    with pytest.raises(ConfigError, match="val/bpb is no score of predictions on the test split"):
+        floors(config, "val/bpb")
+
+
+def test_the_command_line_and_a_search_rename_the_metrics_of_a_study(small_run: RunConfig) -> None:
+    study = Ablation(
+        **STUDY, baseline=small_run, factors={"factor": {"one": {}, "other": {"model.mixer.memory": 4}}},
+        metric=Metric("val/bpb", margin=Margin(0.02, "small")), also=[Metric("val/nats"), Metric("measured/seconds")],
+    )  # type: ignore[arg-type]  # fmt: skip
+    plan = make_plan("study", study, Request(assignments=("data.evaluation.split=test",))).plan
+    assert [metric.name for metric in (plan.metric, *plan.also)] == ["test/bpb", "test/nats", "measured/seconds"]
+    assert make_plan("study", study, Request(), {"factor=one": {SPLIT: "test"}, "factor=other": {SPLIT: "test"}}
+    ).plan.metric == plan.metric  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("metric", "factor", "message"),
     [
         ("val/bbp", {}, "metric: no 'val/bbp' would be in the record of its runs; did you mean val/bpb"),
         ("bpb", {}, "no 'bpb' would be in the record of its runs; did you mean val/bpb"),
-        ("test/bpb", {}, "no 'test/bpb' would be in the record of its runs; did you mean val/bpb"),
+        ("test/bpb", {}, "is measured on the validation split, .*; name val/bpb, or set data.evaluation.split"),
         ("val/bpb@20", {}, "no 'val/bpb@20' would be in the record of its runs; did you mean val/bpb"),
         (
             "measured/second",

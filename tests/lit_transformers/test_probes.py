@@ -101,6 +101,8 @@ def test_a_sentence_is_a_row_of_the_symbols_of_pretraining(questions: str) -> No
         assert row[0] == rows.description.vocabulary.boundary and row[-1] == separator and row.count(separator) == 1
     ordinal = int(batch.example[0])
     assert int(batch.labels[0]) == ordinal % 2 and data.example_name(ordinal) == f"dev.tsv.xz:{ordinal + 2}"
+    tested = downstream(questions).override({"data.evaluation.split": "test"}).data.build()
+    assert tested.measured_split == "validation", "sst2 has no test, so no number is named after one"
     short = SentencesConfig(corpus="sst2", path=questions, length=8).build().example("train", 0)
     assert len(short.symbols) == 7 and short.symbols[-1] == 257
 

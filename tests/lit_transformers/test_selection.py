@@ -57,10 +57,12 @@ def test_a_run_is_selected_on_validation_where_another_split_is_measured(
     source = small_run.data.get("source").to_dict() | {"validation": 0.2, "test": 0.2}
     changes = STOPPED | {"data.source": source}
     fit(small_run.override(changes), tmp_path / "validation")
-    tested = fit(small_run.override(changes | {"data.evaluation.split": "test"}), tmp_path / "test")
-    assert validations(tmp_path / "test") == validations(tmp_path / "validation")
-    values = validations(tmp_path / "test").values()
-    assert all(abs(tested["metrics"]["val/bpb"] - value) > 1e-4 for value in values)
+    for split in ("test", "train"):
+        record = fit(small_run.override(changes | {"data.evaluation.split": split}), tmp_path / split)
+        assert validations(tmp_path / split) == validations(tmp_path / "validation")
+        values = validations(tmp_path / split).values()
+        assert all(abs(record["metrics"][f"{split}/bpb"] - value) > 1e-4 for value in values)
+        assert not [name for name in record["metrics"] if not name.startswith(f"{split}/")]
 
 
 @pytest.mark.slow

@@ -189,11 +189,11 @@ def test_without_a_finished_run_the_headline_says_why_and_nothing_follows(tmp_pa
 def test_the_answer_of_a_publication_is_stated_beside_its_results_which_stay_as_they_are(tmp_path: Path) -> None:
     write_product(tmp_path / "runs", {"off": 0.5, "absolute": 0.2}, contrasts=SEVERAL)
     folder = tmp_path / "published" / "xl_recurrence"
-    write_study(load_study(tmp_path / "runs", "xl_recurrence"), folder, public=True)
+    write_study(load_study(tmp_path / "runs", "xl_recurrence"), folder, publication=folder)
     results = (folder / RESULTS).read_bytes()
     assert headline(read_entry(folder).findings).startswith("Worse: off vs on")
     write_answers(folder.parent, {folder.name: ["on vs off, absolute"]})
-    render(folder, public=True)
+    render(folder, publication=folder)
     page = (folder / REPORT).read_text(encoding="utf-8")
     assert "**Better: on vs off, absolute: -0." in page and STATED_LATER in page
     assert headline(read_entry(folder).findings).startswith("Better: on vs off, absolute")

@@ -17,7 +17,7 @@ from lit_transformers.records.floors import Floors
 from lit_transformers.records.plan import Margin, Metric
 from lit_transformers.records.reference import Reference
 from reports.gallery import read_entry
-from reports.judge.agreement import judge_comparisons
+from reports.judge.agreement import GalleryEntry, judge_comparisons
 from reports.judge.findings import Findings
 from reports.read.measurements import Measurements
 from reports.read.results import read_results, write_results
@@ -41,6 +41,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     write_product(folder, {"off": 0.2}, contrasts=CONTRAST, published=PUBLISHED)
     return folder
+
+
+def published_alone(study: Study, folder: Path) -> GalleryEntry:
+    """Returns a study as it is read from a folder of publications that holds no other."""
+    (folder / "published").mkdir()
+    write_results(study, folder / "published" / RESULTS)
+    return read_entry(folder / "published")
 
 
 def study_with(runs: Path, floors: dict[str, float] | None, key: str = key_of(ON, 0)) -> Study:
@@ -79,8 +86,7 @@ def test_a_baseline_below_its_floor_was_trained_too_little_and_agrees_with_nothi
     assert floor_text(findings).startswith("The baseline does not beat the best floor (triples): it is worse by 0.")
     [judged] = judge_comparisons(findings)
     assert judged.agreement == "not judged" and judged.comparison.verdict == "better"
-    write_results(findings.study, tmp_path / RESULTS)
-    assert "agrees 0, disagrees 0, unresolved 0, not judged 1" in summary([read_entry(tmp_path)])
+    assert "agrees 0, disagrees 0, unresolved 0, not judged 1" in summary([published_alone(findings.study, tmp_path)])
 
 
 def test_arms_that_read_other_data_are_compared_with_the_floor_of_these(runs: Path, tmp_path: Path) -> None:
@@ -150,12 +156,11 @@ def study_with_own_data(
 
 def test_an_arm_that_memorized_its_training_rows_is_an_answer(runs: Path, tmp_path: Path) -> None:
     study = study_with_own_data(runs, (0.25, 0.5, 0.75))
-    write_results(study, tmp_path / RESULTS)
-    entry = read_entry(tmp_path)
+    entry = published_alone(study, tmp_path)
     mean = entry.findings.study.mean_of(OFF)
     assert headline(entry.findings).startswith("Better: recurrence on vs off: -0.")
     assert headline(entry.findings).endswith(
-        f" {OFF} learned its training rows by heart (training loss 0.5000, validation {mean:.4f})."
+        f" {OFF} learned its training rows by heart (training loss 0.5000, measured {mean:.4f})."
     )
     assert [judged.agreement for judged in entry.judged] == ["agrees"] and not not_judged([entry], "report.md").rows
 
@@ -273,8 +278,7 @@ def test_what_cannot_answer_says_so_first_and_is_not_asked(runs: Path, tmp_path:
     study = study_with(runs, None)
     losses = (ContextLoss(8, 2.0, 0.001, 0.01), ContextLoss(16, 2.0, 0.0, 0.0))
     study = replace(study, plan=replace(study.plan, reach=8), context=ContextUse(key_of(ON, 0), losses))
-    write_results(study, tmp_path / RESULTS)
-    entry = read_entry(tmp_path)
+    entry = published_alone(study, tmp_path)
     assert headline(entry.findings).startswith(
         "Cannot answer: the baseline gains nothing beyond 8 symbols. Better: recurrence"
     )

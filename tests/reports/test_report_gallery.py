@@ -332,7 +332,7 @@ def test_reports_that_are_made_again_in_processes_are_those_of_one(folder: Path,
     for again in ("here", "there"):
         shutil.copytree(folder, tmp_path / again, ignore=shutil.ignore_patterns("*.md", "*.png"))
     for directory in published(tmp_path / "here"):
-        render(directory, public=True)
+        render(directory, publication=directory)
     names: list[str] = []
     pages = write_gallery(tmp_path / "here"), write_gallery(tmp_path / "there", True, names.append)
     assert names == ["second_study", "third_study", "xl_recurrence"]

@@ -63,7 +63,9 @@ def test_the_page_opens_with_the_question_and_its_answer(tmp_path: Path) -> None
     assert lines[0] == "# Does segment recurrence help, and does it need relative positions?"
     assert lines[2].startswith("**Better: recurrence on vs off: -0.1")
     assert "bits per byte (95 % interval -0.1" in lines[2] and lines[2].endswith("3 seeds).**")
-    assert lines[4].startswith("Recurrence on vs off") and "at equal FLOPs per token and equal time." in lines[4]
+    assert lines[4].startswith("Means in bits per byte: recurrence=on positions=relative (baseline) ")
+    assert lines[6].endswith(" All 12 runs have a value. Hardware: 2 CPU cores.")
+    assert lines[8].startswith("Recurrence on vs off") and "at equal FLOPs per token and equal time." in lines[8]
     assert "Better: recurrence on vs off: -0.1" in shown
 
 

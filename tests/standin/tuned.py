@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from lit_transformers.config import Config, NonNegative, Plain, Positive, PositiveFloat, canonical_hash
+from lit_transformers.records.measurement import named_on
 from lit_transformers.space import Interval, Space
 from lit_transformers.training.search_pruning import Bars
 from standin import run
@@ -133,7 +134,7 @@ def fit(
         "seed": config.seed,
         "config": config.to_dict(),
         "data": {"name": "none", "fingerprint": "0"},
-        "metrics": {} if outcome == "failed" else {"val/bpb": curve[-1][1]},
+        "metrics": {} if outcome == "failed" else {named_on("val/bpb", config.data.evaluation.split): curve[-1][1]},
         "protocol": {},
         "cost": describe(config)._asdict(),
         "gates": [],

@@ -16,7 +16,9 @@ ABLATION = Ablation(
     baseline=RunConfig(
         model=LanguageModelConfig(dim=32, heads=4, depth=2),
         task=ClassificationConfig(pooling="last"),
-        data=LabelledDataConfig(source=MajorityConfig(), evaluation=LabelledEvaluationConfig(examples=512)),
+        data=LabelledDataConfig(
+            source=MajorityConfig(), evaluation=LabelledEvaluationConfig(examples=512, split="test")
+        ),
         training=TrainingConfig(
             steps=150, optimizer=AdamWConfig(learning_rate=3e-3), validate_every=None, device="cpu"
         ),
@@ -30,6 +32,6 @@ ABLATION = Ablation(
     },
     design="one_factor",
     seeds=3,
-    metric=Metric("val/accuracy", goal="maximize", label="accuracy"),
+    metric=Metric("test/accuracy", goal="maximize", label="accuracy"),
     match=Match("tokens"),
 )
