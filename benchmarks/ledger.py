@@ -134,7 +134,7 @@ def measure(runs: Path, storage: str | None, workers: int, wanted: int) -> list[
     return claims
 
 
-class Store(StrEnum):
+class Database(StrEnum):
     """The databases that a ledger is measured in."""
 
     SQLITE = "sqlite"
@@ -142,10 +142,10 @@ class Store(StrEnum):
 
 
 @contextmanager
-def opened(store: Store) -> Iterator[tuple[Path, str | None]]:
+def opened(store: Database) -> Iterator[tuple[Path, str | None]]:
     """Yields a folder of runs, and the address of an empty database of a server that runs meanwhile."""
     with tempfile.TemporaryDirectory() as folder:
-        if store == Store.SQLITE:
+        if store == Database.SQLITE:
             yield Path(folder), None
             return
         place = Path(tempfile.mkdtemp(prefix="ledger-"))
@@ -158,7 +158,7 @@ def opened(store: Store) -> Iterator[tuple[Path, str | None]]:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def measure_ledger(store: Store, storage: str | None, ended: int, wanted: int, workers: int, out: Console) -> Any:
+def measure_ledger(store: Database, storage: str | None, ended: int, wanted: int, workers: int, out: Console) -> Any:
     """Returns the claims a second, and the processor seconds of the first read and of a claim and its end."""
     with opened(store) if storage is None else tempfile.TemporaryDirectory() as place:
         runs, address = (Path(place), storage) if isinstance(place, str) else place
@@ -223,7 +223,7 @@ def main(
     wanted: Annotated[int, typer.Option("--wanted", min=1, help="Set how many runs are claimed.")] = 800,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Set how many processes claim side by side.")] = 16,
     store: Annotated[
-        list[Store] | None,
+        list[Database] | None,
         typer.Option("--store", help="Measure this database, of a server that is started for it. Repeatable."),
     ] = None,
     storage: Annotated[
@@ -240,7 +240,9 @@ def main(
     --store postgresql: apt-get install postgresql.
     """
     out = Console()
-    ledgers = {str(one): measure_ledger(one, storage, ended, wanted, workers, out) for one in store or [Store.SQLITE]}
+    ledgers = {
+        str(one): measure_ledger(one, storage, ended, wanted, workers, out) for one in store or [Database.SQLITE]
+    }
     times = measure_commands(ended) if commands else {}
     table = Table("", "", "goal", title=f"{workers} processes, {ended:,} ended runs", title_justify="left")
     for one, measured in ledgers.items():

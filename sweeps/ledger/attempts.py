@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
     from sqlalchemy import Engine
 
-__all__ = ["TABLES", "Attempt", "AttemptStorage", "Closing", "open_attempts"]
+__all__ = ["TABLES", "AttemptStorage", "Closing", "LedgerAttempt", "open_attempts"]
 
 STUDY = "attempts"
 RUN, PULSE, END = "run", "pulse", "end"
@@ -72,7 +72,7 @@ _CLOSE = text(
 )
 
 
-class Attempt(NamedTuple):
+class LedgerAttempt(NamedTuple):
     """One attempt at a run.
 
     id: of its trial; a lower one was added before. labels: those of the run, its owner and when it was claimed.
@@ -117,7 +117,7 @@ class AttemptStorage(Protocol):
     def turn(self) -> AbstractContextManager[None]:
         """Returns a block in which attempts are read and added by nobody else, where the storage can ensure that."""
 
-    def news(self, last: int, open_ids: Iterable[int]) -> Sequence[Attempt]:
+    def news(self, last: int, open_ids: Iterable[int]) -> Sequence[LedgerAttempt]:
         """Returns the attempts after the id ``last`` and those of these ids, in order."""
 
     def add(self, attempts: Sequence[tuple[Mapping[str, Any], Closing | None]]) -> None:
@@ -153,7 +153,7 @@ class _Statements:
             finally:
                 self._turn = None
 
-    def news(self, last: int, open_ids: Iterable[int]) -> list[Attempt]:
+    def news(self, last: int, open_ids: Iterable[int]) -> list[LedgerAttempt]:
         values = {"study": self._study, "last": last, "open": [*open_ids]}
         if self._turn is not None:
             return [_attempt_of_row(*row) for row in self._turn.execute(_NEWS, values)]
@@ -222,7 +222,7 @@ class _Trials:
     def turn(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def news(self, last: int, open_ids: Iterable[int]) -> list[Attempt]:
+    def news(self, last: int, open_ids: Iterable[int]) -> list[LedgerAttempt]:
         wanted = {*open_ids}
         return [
             _attempt_of_trial(trial)
@@ -305,17 +305,19 @@ def _write_closings(connection: Connection, closings: Sequence[tuple[int, Closin
 
 def _attempt_of_row(
     attempt: int, state: str, labels: str, pulse: str | None, end: str | None, value: float | None
-) -> Attempt:
+) -> LedgerAttempt:
     run, ending = json.loads(labels), json.loads(end) if end else {}
     outcome = None if state == "RUNNING" else ending.get("outcome", "stopped")
-    return Attempt(attempt, run["key"], run, json.loads(pulse) if pulse else None, outcome, ending.get("reason"), value)
+    return LedgerAttempt(
+        attempt, run["key"], run, json.loads(pulse) if pulse else None, outcome, ending.get("reason"), value
+    )
 
 
-def _attempt_of_trial(trial: FrozenTrial) -> Attempt:
+def _attempt_of_trial(trial: FrozenTrial) -> LedgerAttempt:
     run, ending = trial.user_attrs[RUN], trial.user_attrs.get(END, {})
     outcome = ending.get("outcome", "stopped") if trial.state.is_finished() else None
     pulse = trial.user_attrs.get(PULSE)
-    return Attempt(trial_id(trial), run["key"], run, pulse, outcome, ending.get("reason"), trial.value)
+    return LedgerAttempt(trial_id(trial), run["key"], run, pulse, outcome, ending.get("reason"), trial.value)
 
 
 def _new_trial(labels: Mapping[str, Any], closing: Closing | None) -> FrozenTrial:

@@ -21,7 +21,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 from uuid import uuid4
 
 from lit_transformers.records.files import set_aside
-from sweeps.ledger.attempts import Attempt, Closing, open_attempts
+from sweeps.ledger.attempts import Closing, LedgerAttempt, open_attempts
 from sweeps.ledger.leases import Leases
 from sweeps.ledger.lock import locked
 from sweeps.ledger.owner import Owner, identify, machine, name_folder
@@ -103,8 +103,8 @@ class _Cache:
     """The attempts that were read: those at each run in order, those in progress by their ids, the last id, and the
     monotonic time of the last look."""
 
-    known: dict[str, list[Attempt]] = field(default_factory=dict)
-    running: dict[int, Attempt] = field(default_factory=dict)
+    known: dict[str, list[LedgerAttempt]] = field(default_factory=dict)
+    running: dict[int, LedgerAttempt] = field(default_factory=dict)
     last: int = 0
     read_at: float = -math.inf
 
@@ -255,7 +255,7 @@ class Ledger:
         standings = [_standing(attempt, _count(self._cache.known[key])) for key, attempt in first_attempts.items()]
         return sorted(standings, key=lambda standing: standing.since)
 
-    def _attempts(self, age: float = 0.0) -> dict[str, list[Attempt]]:
+    def _attempts(self, age: float = 0.0) -> dict[str, list[LedgerAttempt]]:
         """Returns the attempts at every run, in order, including withdrawn ones; cached for up to ``age`` seconds.
 
         Those that had ended when they were read never change again, and are not read again.
@@ -272,25 +272,25 @@ class Ledger:
             self._cache.read_at = start
         return self._cache.known
 
-    def _attempts_of(self, key: str, age: float = 0.0) -> list[Attempt]:
+    def _attempts_of(self, key: str, age: float = 0.0) -> list[LedgerAttempt]:
         return self._attempts(age).get(key, [])
 
-    def _running_attempts(self) -> list[Attempt]:
+    def _running_attempts(self) -> list[LedgerAttempt]:
         self._attempts()
         return [*self._cache.running.values()]
 
-    def _is_taken(self, attempts: list[Attempt]) -> bool:
+    def _is_taken(self, attempts: list[LedgerAttempt]) -> bool:
         """Whether a worker holds a run, or it ended where its record cannot be read, or cannot be read yet."""
         running = [attempt for attempt in attempts if _is_running(attempt)]
         if running and not self._is_unconfirmed(running[0]):
             return True
         return any(self._is_foreign(attempt) or self._is_recent(attempt) for attempt in attempts)
 
-    def _is_unconfirmed(self, attempt: Attempt) -> bool:
+    def _is_unconfirmed(self, attempt: LedgerAttempt) -> bool:
         """Whether this process added an attempt and does not know yet that it holds the run."""
         return _owner(attempt).token == self._identity.token and attempt.id not in self._claims
 
-    def _is_foreign(self, attempt: Attempt) -> bool:
+    def _is_foreign(self, attempt: LedgerAttempt) -> bool:
         """Whether a run ended in a folder of runs that is not this one, by whatever path this one is reached."""
         if attempt.outcome not in (*_RECORDED, "failed"):
             return False
@@ -300,7 +300,7 @@ class Ledger:
             self._identity.path,
         )
 
-    def _is_recent(self, attempt: Attempt) -> bool:
+    def _is_recent(self, attempt: LedgerAttempt) -> bool:
         """Whether another machine ended the run so lately that a network disk may not show its record yet."""
         if (
             attempt.outcome not in _RECORDED
@@ -320,7 +320,7 @@ class Ledger:
         self._cache.read_at = -math.inf
         self._storage.end(claim, Closing(outcome, reason, value))
 
-    def _is_lost(self, attempt: Attempt) -> bool:
+    def _is_lost(self, attempt: LedgerAttempt) -> bool:
         """Whether the owner is dead: its process on this machine is gone, or its pulses have stopped."""
         owner = _owner(attempt)
         if owner.token == self._identity.token:
@@ -334,7 +334,7 @@ class Ledger:
         silence = f"no sign of life for over {self.grace} s"
         return f"its process is stopped (SIGSTOP): {silence}" if owner.is_halted(here) else f"its process: {silence}"
 
-    def _is_silent(self, attempt: Attempt) -> bool:
+    def _is_silent(self, attempt: LedgerAttempt) -> bool:
         """Whether no pulse came for longer than the grace, by this machine's clock alone.
 
         Between two checks at most two heartbeats of silence count: no owner can write while the ledger is unavailable.
@@ -377,24 +377,24 @@ class Ledger:
             raise
 
 
-def _is_running(attempt: Attempt) -> bool:
+def _is_running(attempt: LedgerAttempt) -> bool:
     return attempt.outcome is None
 
 
-def _count(attempts: list[Attempt]) -> int:
+def _count(attempts: list[LedgerAttempt]) -> int:
     """Returns how many of the attempts began a run."""
     return sum("claimed" in attempt.labels and attempt.outcome != "withdrawn" for attempt in attempts)
 
 
-def _id(attempt: Attempt) -> int:
+def _id(attempt: LedgerAttempt) -> int:
     return attempt.id
 
 
-def _owner(attempt: Attempt) -> Owner:
+def _owner(attempt: LedgerAttempt) -> Owner:
     return Owner(**attempt.labels["owner"])
 
 
-def _standing(attempt: Attempt, attempts: int) -> ActiveRun:
+def _standing(attempt: LedgerAttempt, attempts: int) -> ActiveRun:
     labels, owner = attempt.labels, _owner(attempt)
     pulse = dict(attempt.pulse or {"time": labels["claimed"]})
     last_pulse = float(pulse.pop("time"))
