@@ -244,7 +244,9 @@ def main(
         str(one): measure_ledger(one, storage, ended, wanted, workers, out) for one in store or [Database.SQLITE]
     }
     times = measure_commands(ended) if commands else {}
-    table = Table("", "", "goal", title=f"{workers} processes, {ended:,} ended runs", title_justify="left")
+    table = Table(
+        "", "", "goal", title=f"{workers} process{'es' * (workers > 1)}, {ended:,} ended runs", title_justify="left"
+    )
     for one, measured in ledgers.items():
         table.add_row(f"{one}: claims and ends a second", f"{measured['claims_per_second']:.0f}", f"{GOAL:.0f}")
         table.add_row(f"{one}: CPU ms a claim and its end", f"{1000 * measured['claiming']:.1f}", "")

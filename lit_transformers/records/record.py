@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
+
+from pydantic_core import from_json
 
 from lit_transformers.config import Plain
 from lit_transformers.records.files import RECORD, write_json
@@ -131,9 +132,8 @@ def record_to_plain(record: Record) -> dict[str, Plain]:
 
 
 def load_record(path: Path) -> Record:
-    """Reads a record. Raises what ``parse_record`` does, RecursionError or other ValueErrors where the file is no JSON,
-    and OSError."""
-    return parse_record(json.loads(path.read_text(encoding="utf-8")))
+    """Reads a record. Raises what ``parse_record`` does, ValueError where the file is no JSON, and OSError."""
+    return parse_record(from_json(path.read_bytes()))
 
 
 def parse_record(plain: Plain) -> Record:
