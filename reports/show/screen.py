@@ -22,10 +22,10 @@ from reports.show.tables import VERDICT_STYLES, fixed
 
 __all__ = ["LINES", "IntervalScale", "cost_multiple", "screen"]
 
-LINES = 28
+LINES = 38
 """The lines of a screen; the path of the report follows."""
-_LEAST = 4
-"""The lines that a table gets however long question and answer are."""
+_LEAST = 9
+"""The lines that each table gets however long the text around it is."""
 _GAP = "  "
 _NAME_SHARE = 0.3
 """The largest share of the width that names get."""
@@ -107,14 +107,15 @@ def screen(findings: Findings, width: int) -> list[Text]:
     """
     before = [*_wrapped(findings.study.plan.question, width, "bold"), Text(), *_wrapped(headline(findings), width)]
     after = [line for text in _closing(findings) for line in _wrapped(text, width, "dim")]
-    room = LINES - len(before) - len(after) - 2
+    room = max(LINES - len(before) - len(after) - 2, _LEAST)
     shown = [one for one in leading(findings) if one.estimate is not None]
     against = {next(iter(one.weights)): one for one in shown if _is_against_baseline(findings, one)}
     if len(against) == len(shown):
         tables = _table(_arms(findings, against), width, room)
     else:
-        comparisons = _table(_comparisons(findings, shown), width, room - _LEAST - 1)
-        tables = [*_table(_arms(findings, {}), width, room - len(comparisons) - 1), Text(), *comparisons]
+        comparisons = _table(_comparisons(findings, shown), width, max(room - _LEAST - 1, _LEAST))
+        arms = _table(_arms(findings, {}), width, max(room - len(comparisons) - 1, _LEAST))
+        tables = [*arms, Text(), *comparisons]
     return [*before, Text(), *tables, *([Text(), *after] if after else [])]
 
 
