@@ -54,7 +54,7 @@ TABLE = (
     ListedCommand(
         "gallery",
         "publication_command:gallery",
-        "Write the index of all published studies: findings, disagreements with sources, open comparisons.",
+        "Write the index of all published studies: findings, disagreements with sources, unresolved comparisons.",
     ),
     ListedCommand(
         "site",

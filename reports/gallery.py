@@ -27,7 +27,7 @@ from reports.show.html import ParentPage
 from reports.show.overview import (
     NO_DISAGREEMENT,
     NOTHING_DECIDED,
-    NOTHING_OPEN,
+    NOTHING_UNRESOLVED,
     TITLE,
     Finding,
     answers_table,
@@ -158,7 +158,7 @@ def _blocks(entries: Sequence[GalleryEntry]) -> Iterator[str]:
         yield f"**[{escape_markdown(one.study)}]({one.address}): {escape_markdown(one.comparison)}**"
         yield from map(escape_markdown, (one.results, one.remark))
     unresolved, unjudged = open_comparisons(entries, REPORT), not_judged(entries, REPORT)
-    yield from ("## Open", _without_heading(unresolved) if unresolved.rows else NOTHING_OPEN)
+    yield from ("## Unresolved", _without_heading(unresolved) if unresolved.rows else NOTHING_UNRESOLVED)
     yield from ("## Not judged", _without_heading(unjudged)) if unjudged.rows else ()
     changed = changed_verdicts(entries, REPORT)
     yield from (f"## {changed.title}", _without_heading(changed)) if changed.rows else ()

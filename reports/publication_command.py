@@ -58,7 +58,7 @@ def gallery(
     folder: Folder = PUBLISHED,
     again: Annotated[bool, typer.Option("--render", help="First render every report again.")] = False,
 ) -> None:
-    """Write the index of all published studies: findings, disagreements with sources, open comparisons."""
+    """Write the index of all published studies: findings, disagreements with sources, unresolved comparisons."""
     from reports.gallery import write_gallery
 
     with err.status("") as status:

@@ -72,7 +72,7 @@ class Comparison:
     ``reason`` says why there is no estimate or no verdict. ``adjusted`` is the p-value after Holm's correction and
     ``level`` the level that the uncorrected p-value has to lie below; ``equality`` and ``equality_level`` are the same
     of the statement that the difference lies within ``margin``, and None without one. ``ahead`` are the looks that may
-    decide what is open, with their shares as multiples of that of the present one. ``documents`` is the number of
+    decide what is unresolved, with their shares as multiples of that of the present one. ``documents`` is the number of
     documents that the estimate was resampled over, 0 where none were. ``estimate`` and ``margin`` are in units of the
     metric or, where the metric compares by ratio, of its natural logarithm. ``factors`` are those of an effect.
 
@@ -201,7 +201,7 @@ def _as_if_normal(comparison: Comparison, look: Look) -> Comparison:
 
 
 def _doubted(comparison: Comparison, normal: Comparison) -> Comparison:
-    """Returns an open comparison with the verdict that near-normal seeds would have, as a doubt."""
+    """Returns an unresolved comparison with the verdict that near-normal seeds would have, as a doubt."""
     if comparison.verdict != "unresolved" or comparison.doubt or normal.verdict in (None, "unresolved"):
         return comparison
     return replace(comparison, doubt=f"{normal.verdict} if seeds are near normal, which they do not show")
@@ -583,8 +583,8 @@ def _is_identical(comparison: Comparison) -> bool:
 
 
 def _with_verdict(comparison: Comparison, goal: Goal | None) -> Comparison:
-    """Returns a comparison with its verdict, or with the doubt that leaves it open: that the permutation of signs does
-    not confirm it."""
+    """Returns a comparison with its verdict, or with the doubt that leaves it unresolved: that the permutation of
+    signs does not confirm it."""
     verdict = _verdict(comparison, goal)
     p = None if verdict == "unresolved" or comparison.estimate is None else _second_opinion(comparison, verdict)
     if p is None or p < LEVEL:

@@ -3,7 +3,7 @@
 A few seeds of every arm are trained once more at each of these rates, with the same data and order. A verdict of
 better or worse stands at a rate if the difference has its sign there in all of these seeds, and reverses if it has the
 other sign in all; "equal" stands if all of them are within the margin, and reverses if all are beyond it. Anything else
-is open: a few seeds are no test, and nothing here changes a verdict.
+is mixed: a few seeds are no test, and nothing here changes a verdict.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reports.read.study import Study
 
 __all__ = ["ArmRates", "AtRate", "arm_rates", "at_rates"]
 
-Standing = Literal["stands", "reverses", "open"]
+Standing = Literal["stands", "reverses", "mixed"]
 _WITHOUT_SIGN = ("identical", "unresolved")
 
 
@@ -99,7 +99,7 @@ def _standing(comparison: Comparison, differences: Sequence[float]) -> Standing 
     else:
         assert comparison.estimate is not None
         within = [difference * comparison.estimate.difference > 0 for difference in differences]
-    return "stands" if all(within) else "open" if any(within) else "reverses"
+    return "stands" if all(within) else "mixed" if any(within) else "reverses"
 
 
 def arm_rates(study: Study) -> Iterator[ArmRates]:

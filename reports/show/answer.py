@@ -39,9 +39,8 @@ _TITLES: dict[Verdict, str] = {
     "equal": "Equal",
     "identical": "Identical in every seed",
     "differs": "Depends on each other",
-    "unresolved": "Open",
+    "unresolved": "Unresolved",
 }
-_COUNTED: dict[Verdict, str] = {"unresolved": "open"}
 _COMPARATIVES = ("better", "worse")
 _MOST_IN_FULL = 3
 """The number of comparisons whose intervals the headline gives."""
@@ -147,7 +146,7 @@ def _by_verdict(findings: Findings, primary: Sequence[Comparison]) -> Iterator[s
 
 
 def _addition(findings: Findings, verdict: Verdict, group: Sequence[Comparison], names: Mapping[str, str]) -> str:
-    """Returns what makes a difference equal, or how many seeds it would take to decide what is open."""
+    """Returns what makes a difference equal, or how many seeds it would take to decide what is unresolved."""
     if verdict == "equal":
         return f" ({findings.margin}{_not_excluded(group)})"
     if verdict != "unresolved":
@@ -178,7 +177,7 @@ def frequency_text(findings: Findings, comparison: Comparison) -> str:
         low, high = frequency.interval(arm)
         share = f"{count} of {frequency.seeds[arm]} seeds ({low:.0%} to {high:.0%})"
         parts.append(f"{label(arm)} {findings.metric.event or 'learns'} in {share}")
-    decided = "decided" if frequency.is_decided else "open"
+    decided = "decided" if frequency.is_decided else "unresolved"
     return f"{', '.join(parts)}: {decided} ({frequency.test}'s p = {frequency.p:.2g})."
 
 
@@ -208,7 +207,7 @@ def _rest(others: Sequence[Comparison]) -> str:
 def _tally(comparisons: Iterable[Comparison]) -> str:
     """Returns the number of comparisons with each verdict."""
     counts = Counter(comparison.verdict for comparison in comparisons)
-    tallies = [f"{counts[verdict]} {_COUNTED.get(verdict, verdict)}" for verdict in _VERDICTS if counts[verdict]]
+    tallies = [f"{counts[verdict]} {verdict}" for verdict in _VERDICTS if counts[verdict]]
     return _join_with_and([*tallies, *([f"{counts[None]} without a verdict"] if counts[None] else [])])
 
 

@@ -20,7 +20,7 @@ from reports.show.overview import (
     NO_DISAGREEMENT,
     NOT_JUDGED,
     NOTHING_DECIDED,
-    NOTHING_OPEN,
+    NOTHING_UNRESOLVED,
     TITLE,
     VERDICTS,
     Answer,
@@ -264,7 +264,7 @@ def _parts(entries: Sequence[GalleryEntry], page: str) -> Iterator[tuple[str, It
     ]
     yield "Disagreements", map(Html, texts or [element("p", NO_DISAGREEMENT)])
     unresolved, unjudged = open_comparisons(entries, page), not_judged(entries, page)
-    yield "Open", [to_html(unresolved) if unresolved.rows else element("p", NOTHING_OPEN)]
+    yield "Unresolved", [to_html(unresolved) if unresolved.rows else element("p", NOTHING_UNRESOLVED)]
     floors = unmeasured_floors(entries)
     yield "Not judged", [to_html(unjudged) if unjudged.rows else Html(), paragraphs([floors] if floors else [])]
     changed = changed_verdicts(entries, page)

@@ -41,7 +41,7 @@ normality. Verdicts hold after Holm's correction over all comparisons of the stu
 interactions), so that at most 5 % of studies without any difference have a verdict; an interval that just excludes \
 zero may stay unresolved. The smallest detectable difference is the one that this number of seeds detects with a \
 power of 0.8 at the corrected level. The seeds needed would decide with the same power, by what the present seeds \
-leave possible; for an open comparison, at a later look with the look's share of the error. Arms whose matched \
+leave possible; for an unresolved comparison, at a later look with the look's share of the error. Arms whose matched \
 budgets, planned or measured, differ by more than the study allows get no verdict, nor do arms of which a seed is \
 missing or, unless the study says so, diverged."""
 

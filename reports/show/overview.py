@@ -1,4 +1,4 @@
-"""The content of the gallery: the findings, the answers of each study, disagreements, and open comparisons.
+"""The content of the gallery: the findings, the answers of each study, disagreements, and unresolved comparisons.
 
 ``page`` is the name of the page of a study, to which links lead.
 """
@@ -33,7 +33,7 @@ TITLE = "Gallery of published studies"
 NOTHING_DECIDED = "Nothing is decided yet."
 NO_DISAGREEMENT = "No decided comparison disagrees with its source."
 MOST_FINDINGS = 10
-NOTHING_OPEN = "Nothing is open."
+NOTHING_UNRESOLVED = "Nothing is unresolved."
 NOT_JUDGED = "not judged"
 _MOST_ANSWERS, _MOST_NAMES = 3, 3
 _DECIDED = ("better", "worse", "equal", "identical")

@@ -109,7 +109,7 @@ def interval_row(name: str, marks: Sequence[Html], effect: Html, verdict: str, n
 
 
 def _doubt(findings: Findings, comparison: Comparison) -> str:
-    """Returns why there is no verdict, or why one is open though the interval of the comparison excludes zero."""
+    """Returns why there is no verdict, or why one is unresolved though the interval of the comparison excludes zero."""
     if comparison.verdict is None:
         return comparison.reason or ""
     if comparison.doubt:

@@ -17,7 +17,7 @@ NOTE = (
 )
 _NAMED = {0.5: "half the learning rate", 2.0: "twice the learning rate"}
 _MOST = 3
-_MEANINGS = {"stands": "stands", "reverses": "is reversed", "open": "is open", None: "has no result"}
+_MEANINGS = {"stands": "stands", "reverses": "is reversed", "mixed": "holds in some seeds", None: "has no result"}
 
 
 def rate_name(factor: float) -> str:
@@ -101,7 +101,7 @@ def rate_sentence(findings: Findings) -> str:
 
 
 def _standings(findings: Findings, group: Sequence[AtRate]) -> Iterator[str]:
-    """Yields which verdicts of comparisons at one rate stand, reverse, are open or lack runs there."""
+    """Yields which verdicts of comparisons at one rate stand, reverse, hold in some seeds or lack runs there."""
     labels = name_comparisons(findings.study.plan, findings.primary).levels
     for standing, meaning in _MEANINGS.items():
         names = [labels[one.comparison.name] for one in group if one.standing == standing]

@@ -92,7 +92,9 @@ def test_each_look_adds_seeds_to_arms_of_what_is_undecided_until_none_is_left(
     capsys.readouterr()
     assert main(["report", *words]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Worse than the baseline: memory=0: +0.5" in printed and "Open against the baseline: memory=" in printed
+    assert (
+        "Worse than the baseline: memory=0: +0.5" in printed and "Unresolved against the baseline: memory=" in printed
+    )
     assert load_plan(runs / "studies/memory/plan.json").protocol.endswith(", 2 to 6 seeds")
 
 

@@ -139,8 +139,8 @@ def test_the_figure_of_differences_has_the_order_of_its_table(tmp_path: Path) ->
 def test_where_the_answer_is_open_the_headline_says_how_many_seeds_it_would_take(tmp_path: Path) -> None:
     write_product(tmp_path, {}, contrasts=SEVERAL)
     assert re.fullmatch(
-        r"Open: off vs on: .*; a verdict would take \d+ seeds \(in half of cases \d+, in 95 % over 1,000\)\. "
-        r"Of 2 other comparisons 2 open\.",
+        r"Unresolved: off vs on: .*; a verdict would take \d+ seeds \(in half of cases \d+, in 95 % over 1,000\)\. "
+        r"Of 2 other comparisons 2 unresolved\.",
         headline(load_findings(tmp_path)),
     )
 

@@ -89,7 +89,7 @@ def test_main_effects_that_a_study_names_are_its_comparisons(tmp_path: Path) -> 
     entry = GalleryEntry("xl_recurrence", findings, tuple(judge_comparisons(findings)))
     name = "recurrence: off against on"
     assert [(judged.comparison.name, judged.agreement) for judged in entry.judged] == [(name, "agrees")]
-    assert name in to_gallery_markdown([entry]).split("## Open")[0]
+    assert name in to_gallery_markdown([entry]).split("## Unresolved")[0]
     [effect] = relative_effects([entry])[0]
     on, off = (
         np.mean([findings.study.mean_of(arm) for arm in arms]) for arms in ((ON, ON_ABSOLUTE), (OFF, OFF_ABSOLUTE))
@@ -160,7 +160,7 @@ def section(text: str, title: str) -> str:
 def test_the_index_opens_with_what_was_decided_what_disagrees_and_what_is_open(folder: Path) -> None:
     entries = read_entries(folder)
     text, page = to_gallery_markdown(entries), to_gallery_html(entries)
-    titles = ["Findings", "Studies", "Disagreements", "Open", "Not judged", "Effects and published effects"]
+    titles = ["Findings", "Studies", "Disagreements", "Unresolved", "Not judged", "Effects and published effects"]
     assert [title for title in re.findall(r"^## (.*)", text, re.MULTILINE) if title in titles] == [
         title for title in titles if title != "Not judged"
     ]
@@ -172,7 +172,7 @@ def test_the_index_opens_with_what_was_decided_what_disagrees_and_what_is_open(f
     against = section(text, "Disagreements")
     assert "[second\\_study](second_study/report.md): recurrence on vs off" in against
     assert "The source: -2.2 perplexity. Here: +0." in against and "Not looked into yet." in against
-    assert against.count("**[") == 1 and "third\\_study" in section(text, "Open")
+    assert against.count("**[") == 1 and "third\\_study" in section(text, "Unresolved")
     assert page.count("Not looked into yet.") == 1 and page.count('<article class="study"') == 3
     assert page.index(">Findings<") < page.index("<select") < page.index("<article") < page.index("<details")
     assert '<a href="xl_recurrence/page.html">' in page

@@ -149,7 +149,7 @@ def test_a_run_that_diverged_is_an_outcome_and_leaves_no_verdict_on_how_good_an_
     assert one.frequency and one.frequency.learned == {"b": 4, "a": 8} and one.frequency.p == pytest.approx(0.125)
     assert judged(arms, quantity="mean where learned").verdict == "better"
     text = headline(find(study_of(arms)))
-    assert "b learns in 4 of 8 seeds (16% to 84%), a learns in 8 of 8 seeds (63% to 100%): open" in text
+    assert "b learns in 4 of 8 seeds (16% to 84%), a learns in 8 of 8 seeds (63% to 100%): unresolved" in text
 
 
 def test_always_against_never_is_decided_by_how_often_arms_learn() -> None:

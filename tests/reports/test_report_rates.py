@@ -1,4 +1,4 @@
-"""Whether verdicts stand at other learning rates: in every seed, in none, or open."""
+"""Whether verdicts stand at other learning rates: in every seed, in none, or in some."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_verdict_stands_where_all_seeds_have_its_sign_and_reverses_where_none_
     findings = find(study)
     assert [one.verdict for one in findings.comparisons] == ["worse"]
     rows = at_rates(study, findings.comparisons)
-    assert [one.standing for one in rows] == ["stands", "open", "reverses", None]
+    assert [one.standing for one in rows] == ["stands", "mixed", "reverses", None]
     assert rows[0].differences == pytest.approx((0.2, 0.1)) and rows[3].missing == ("memory=0, seed 0: nan",)
     sentence = rate_sentence(findings)
     assert sentence.startswith("At 0.25 times the learning rate: ") and sentence.endswith(
@@ -73,8 +73,8 @@ def test_equal_stands_within_the_margin_and_a_ratio_is_of_logarithms(tmp_path: P
     near = Comparison("x", "contrast", weights, estimate([0.1, 0.0]), verdict="equal", margin=1.5)
     low, high = at_rates(study, [near])
     assert low.differences == pytest.approx((0.6931, 1.3863), abs=1e-4) and low.standing == "stands"
-    assert high.standing == "open"
-    assert [one.standing for one in at_rates(study, [replace(near, margin=0.1)])] == ["reverses", "open"]
+    assert high.standing == "mixed"
+    assert [one.standing for one in at_rates(study, [replace(near, margin=0.1)])] == ["reverses", "mixed"]
     assert [one.standing for one in at_rates(study, [replace(near, verdict="unresolved")])] == [None, None]
 
 

@@ -211,7 +211,7 @@ def test_the_headline_counts_what_is_equal(tmp_path: Path) -> None:
     assert headline(result).endswith(" may lie beyond it). Of 1 other comparison 1 equal.")
     for seed, bits in enumerate((2.0, 3.1, 2.4)):
         write_run(tmp_path, ON_ABSOLUTE, seed, bits * BYTES * math.log(2))
-    assert headline(find(load_study(tmp_path, "xl_recurrence"))).endswith("Of 1 other comparison 1 open.")
+    assert headline(find(load_study(tmp_path, "xl_recurrence"))).endswith("Of 1 other comparison 1 unresolved.")
 
 
 def test_a_study_without_a_margin_has_the_columns_and_paragraphs_it_had(tmp_path: Path) -> None:
