@@ -21,7 +21,7 @@ from ablations import catalog
 from ablations.__main__ import main
 from ablations.arms import list_arms
 from ablations.options import out
-from ablations.plan import Request, make_plan
+from ablations.plan import PlannedStudy, Request, make_plan
 from ablations.show import gate_table
 from ablations.training import records_elsewhere
 from lit_transformers.machine.cores import usable_cores
@@ -139,7 +139,7 @@ def test_a_plan_is_made_again_when_the_study_or_its_data_change(study: Path, tmp
     def keys() -> set[str]:
         assert main([str(word) for word in words]) == 0
         (plan_file,) = folder.glob("*.json")
-        return set(json.loads(plan_file.read_text())["plan"]["configs"])
+        return set(PlannedStudy.from_dict(json.loads(plan_file.read_text())["plan"]).configs)
 
     first = keys()
     assert keys() == first

@@ -254,7 +254,7 @@ def test_every_field_changes_batches_and_the_fingerprint() -> None:
     )
 
     def observed(config: GeneratedDataConfig) -> list[Any]:
-        batches = [*training_batches(config, 3), *GeneratedData(config).val_dataloader()]
+        batches = [*training_batches(config, 3), *GeneratedData(config).measured_dataloader()]
         return [tuple(part.tolist() for part in batch[:5]) for batch in batches]
 
     for path, value in OTHERWISE.items():

@@ -84,7 +84,9 @@ def test_evaluation_asks_for_as_many_of_every_length_and_tells_them_apart() -> N
 
 def test_evaluation_is_the_same_whatever_the_seed_of_training_and_its_splits_differ() -> None:
     def evaluation_pairs(split: str, **changes: Any) -> list[Any]:
-        loader = config(**changes, **{"evaluation.examples": 6, "evaluation.split": split}).build().val_dataloader()
+        loader = (
+            config(**changes, **{"evaluation.examples": 6, "evaluation.split": split}).build().measured_dataloader()
+        )
         return [sources_and_targets(batch) for batch in loader]
 
     assert evaluation_pairs("validation") == evaluation_pairs("validation", seed=3) != evaluation_pairs("test")

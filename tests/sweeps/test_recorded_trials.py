@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 from standin.tuned import RUNNER, RunConfig, fit, run_key
-from typer.testing import CliRunner
 
 from ablations import __main__ as command
 from lit_transformers.config import ConfigError
@@ -100,20 +99,21 @@ def test_a_search_that_is_not_over_has_no_winners(tmp_path: Path) -> None:
         agent.stdin.close()
 
 
-def test_one_command_trains_and_reports_the_winners(study: str, tmp_path: Path) -> None:
+def test_one_command_trains_and_reports_the_winners(
+    study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The agents' own runs are the trials, and the sweep's file names the command."""
     runs = tmp_path / "runs"
-    written = CliRunner().invoke(command.app, ["wandb", study, "--method", "bayes", "--runs", str(runs)])
-    [typed] = [line for line in written.output.splitlines() if "--from-wandb" in line]
+    assert command.main(["wandb", study, "--method", "bayes", "--runs", str(runs)]) == 0
+    [typed] = [line for line in capsys.readouterr().out.splitlines() if "--from-wandb" in line]
     words = yaml.safe_load(next(runs.glob("studies/*/wandb/*.yaml")).read_text())["command"]
-    start, environment = words.index("agent"), {"WANDB_MODE": "disabled"}
+    start = words.index("agent")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
     for arm in ("recurrence=on", "recurrence=off"):
         for rate in (1e-4, 3e-3):
             parameters = [f"--arm={arm}", f"--{RATE}={rate}", f"--{WARMUP}=4"]
-            done = CliRunner(env=environment).invoke(
-                command.app, [*words[start:-1], "--wandb", "disabled", *parameters], catch_exceptions=False
-            )
-            assert "finished" in done.output
+            assert command.main([*words[start:-1], "--wandb", "disabled", *parameters]) == 0
+            assert "finished" in capsys.readouterr().out
     assert command.main(typed.split()[3:]) == 0
     plan = load_plan(runs / "studies" / "recurrence_tuned" / "plan.json")
     assert plan.tuning is not None and plan.tuning.budget == {"trials": 2}

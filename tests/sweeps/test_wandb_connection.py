@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 import yaml
 from standin import run as standin
-from typer.testing import CliRunner
 from wandb_logins import logged_out
 
 from ablations import __main__ as command
-from ablations import run_study
+from ablations import catalog, run_study
 from ablations.options import request_of
 from ablations.plan import make_plan
 from ablations.training import LaunchSettings
@@ -156,7 +155,7 @@ def test_options_win_over_variables_and_these_over_defaults(monkeypatch: pytest.
 def test_a_runs_process_receives_the_target(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a cluster: what is submitted there are the same options."""
     target = WandbTarget("offline", "mine", "team", ("a",))
-    planned = make_plan("memory", command.catalog.load(study), request_of("demo", None, 1, None))
+    planned = make_plan("memory", catalog.load(study), request_of("demo", None, 1, None))
     options, [ticket, _] = LaunchSettings(workers=1, wandb=target).options(planned, 1), planned.tickets()
     received: list[WandbConfig] = []
 
@@ -171,11 +170,13 @@ def test_a_runs_process_receives_the_target(study: Path, tmp_path: Path, monkeyp
     assert config == WandbConfig(judged, "memory", ticket.arm, ticket.levels)
 
 
-def test_sweeps_and_their_agents_go_to_the_target(study: Path, tmp_path: Path) -> None:
+def test_sweeps_and_their_agents_go_to_the_target(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["wandb", str(study), "--runs", str(tmp_path / "runs"), "--project", "my runs", "--entity", "team"]
-    written = CliRunner().invoke(command.app, [*words, "--tags", "a,b"])
+    assert command.main([*words, "--tags", "a,b"]) == 0
     [path] = tmp_path.glob("runs/studies/*/wandb/grid.yaml")
-    assert f"wandb sweep --project 'my runs' --entity team {path}" in written.output.splitlines()
+    assert f"wandb sweep --project 'my runs' --entity team {path}" in capsys.readouterr().out.splitlines()
     agent_words = yaml.safe_load(path.read_text())["command"]
     assert agent_words[-3:] == ["--tags", "a,b", "${args}"]
 
@@ -186,7 +187,7 @@ def test_a_dashboard_goes_to_the_target_and_says_how_to_send_it_again(
     received: list[Any] = []
     monkeypatch.setattr("ablations.dashboard.build_dashboard", lambda *words: received.extend(words) or True)
     words = ["dashboard", str(study), "--runs", str(tmp_path / "runs"), "--project", "mine", "--tags", "a,b"]
-    assert CliRunner().invoke(command.app, words).exit_code == 0
+    assert command.main(words) == 0
     *_, target, again = received
     assert (target.project, target.tags) == ("mine", ("a", "b")) and "--project mine --tags a,b" in again
 
@@ -200,5 +201,5 @@ def test_an_agent_sends_its_run_to_the_sweeps_project(
     monkeypatch.setattr("sweeps.wandb.agent.carry_out", lambda *words: received.append(words[-1]) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         words = ["agent", str(study), "--runs", str(tmp_path / "runs"), "--wandb", "offline", "--arm=memory=on"]
-        CliRunner().invoke(command.app, words, catch_exceptions=False)
+        command.main(words)
     assert received[0].target.project == "of the sweep"

@@ -138,7 +138,7 @@ def test_a_server_that_has_become_read_only_is_waited_for(tmp_path: Path, postgr
     ledger.attend(messages.append, lambda: True)
     claim = ledger.claim(Ticket("key", "arm", 0, {}))
     assert claim is not None
-    engine = ledger._storage._backend.engine  # type: ignore[attr-defined]
+    engine = ledger._storage._engine  # type: ignore[attr-defined]
 
     def session() -> int:
         with engine.connect() as connection:
