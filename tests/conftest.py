@@ -9,6 +9,8 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # NumPy and torch read it when they are imported
 
 import gc
+import logging
+import warnings
 
 gc.disable()  # until all tests are collected
 
@@ -99,6 +101,15 @@ def wandb_server(tmp_path: Path) -> Iterator[Recorded]:
         patch.setenv("WANDB_BASE_URL", recorded.address)
         patch.setenv("WANDB_API_KEY", KEY)
         yield recorded
+
+
+@pytest.fixture(autouse=True)
+def _logging_freed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Frees the lock of logging if a test was interrupted while it held it: other threads would wait for ever."""
+    yield
+    while logging._lock._is_owned():  # type: ignore[attr-defined]
+        logging._lock.release()  # type: ignore[attr-defined]
+        warnings.warn(f"{request.node.nodeid} left the lock of logging taken", stacklevel=1)
 
 
 @pytest.fixture(autouse=True)
