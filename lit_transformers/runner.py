@@ -16,7 +16,7 @@ from lit_transformers.config import Config, ConfigError, Plain, plain_leaves
 from lit_transformers.plugins import load_plugins
 from lit_transformers.records.context_losses import ContextLoss
 from lit_transformers.records.measure import Measure
-from lit_transformers.records.measurement import PREFIXES, named_on
+from lit_transformers.records.measurement import named_on, split_of
 from lit_transformers.records.record import Gate
 from lit_transformers.records.reference import Reference
 
@@ -132,11 +132,11 @@ def no_protocol_notes(config: Any) -> Sequence[str]:
 
 def is_of_split(config: Any, metric: str) -> bool:
     """Whether a metric is measured on a split, by its name."""
-    return metric.partition("/")[0] in PREFIXES.values()
+    return split_of(metric) is not None
 
 
 def always_resumes(config: Any) -> bool:
-    """Returns True: a run that was stopped goes on from its checkpoint."""
+    """Returns True: a run that was stopped resumes from its checkpoint."""
     return True
 
 
@@ -199,7 +199,7 @@ class Runner:
     protocol_notes: returns how runs are done, in a few words each, which a plan says.
     measured_on_split: whether a metric is measured on a split, so that a search can select on one and report another.
     named_on: returns the name that a metric of a record has where another split is measured.
-    resumes: whether a run that was stopped goes on with what it has done, and does not begin anew.
+    resumes: whether a run that was stopped resumes where it was, and does not begin anew.
     """
 
     config: type[Config]

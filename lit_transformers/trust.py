@@ -61,14 +61,14 @@ def allow_modules(*names: str) -> None:
         os.environ[VARIABLE] = ",".join(dict.fromkeys([*_typed(), *names]))
 
 
-def class_paths_in(values: Any, seen: dict[tuple[str, int], Any] | None = None) -> Iterator[str]:
+def class_paths_in(values: Any, visited: dict[tuple[str, int], Any] | None = None) -> Iterator[str]:
     """Yields the class paths anywhere in plain data, in configs, and in values by the dotted paths of a config, and a
     name for each command of a run.
 
-    seen: the fields that were looked into, by name and identity, which configs of many runs share; they are held here,
-    so that no other object gets their identity.
+    visited: the fields that were looked into, by name and identity, which configs of many runs share; they are held
+    here, so that no other object gets their identity.
     """
-    seen = {} if seen is None else seen
+    visited = {} if visited is None else visited
     if isinstance(values, Config):
         yield from class_paths_in(values.to_dict())
     elif isinstance(values, Mapping):
@@ -81,12 +81,12 @@ def class_paths_in(values: Any, seen: dict[tuple[str, int], Any] | None = None) 
             elif name == "callbacks" and isinstance(value, list | tuple):
                 written = (item.get("path") for item in value if isinstance(item, Mapping))
                 yield from (path for path in written if isinstance(path, str))
-            if isinstance(value, Config | Mapping | list | tuple) and (name, id(value)) not in seen:
-                seen[name, id(value)] = value
-                yield from class_paths_in(value, seen)
+            if isinstance(value, Config | Mapping | list | tuple) and (name, id(value)) not in visited:
+                visited[name, id(value)] = value
+                yield from class_paths_in(value, visited)
     elif isinstance(values, list | tuple):
         for value in values:
-            yield from class_paths_in(value, seen)
+            yield from class_paths_in(value, visited)
 
 
 def require_allowed(values: Any, place: str, trusted: Collection[str] = ()) -> None:

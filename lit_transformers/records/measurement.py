@@ -8,7 +8,7 @@ from typing import Self
 
 from lit_transformers.records.measure import Goal, Measure
 
-__all__ = ["PREFIXES", "SPLIT", "Measurement", "named_on"]
+__all__ = ["PREFIXES", "SPLIT", "Measurement", "named_on", "split_of"]
 
 SPLIT = "data.evaluation.split"
 """The field of a run that names the split which it measures at its end."""
@@ -16,11 +16,18 @@ PREFIXES: Mapping[str, str] = {"train": "train", "validation": "val", "test": "t
 """The first word of a metric in a record, by the split that it was measured on."""
 
 
+def split_of(metric: str) -> str | None:
+    """Returns the split that the first word of a metric names: validation for ``val/bpb``; None for a metric of no
+    split."""
+    first = metric.partition("/")[0]
+    return next((split for split, prefix in PREFIXES.items() if prefix == first), None)
+
+
 def named_on(metric: str, split: str) -> str:
     """Returns the name that a metric has where it is measured on another split: ``test/bpb`` for ``val/bpb``. A metric
     of no split, such as ``measured/seconds``, has one name."""
-    first, slash, name = metric.partition("/")
-    return f"{PREFIXES[split]}/{name}" if slash and first in PREFIXES.values() else metric
+    _, slash, name = metric.partition("/")
+    return f"{PREFIXES[split]}/{name}" if slash and split_of(metric) else metric
 
 
 @dataclass(frozen=True)

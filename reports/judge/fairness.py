@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lit_transformers.records.measurement import PREFIXES
+from lit_transformers.records.measurement import split_of
 from lit_transformers.records.record import Record
 from lit_transformers.records.reproduction import Reproduction
 from reports.read.brought_in import origin_of
@@ -213,8 +213,7 @@ def _tuning(study: Study) -> str:
 def measured_splits(study: Study) -> list[str]:
     """Returns the splits that finished runs were measured on, sorted; nothing where the metric is of no split. A record
     from before records said it has it in its config."""
-    first = study.plan.metric.name.partition("/")[0]
-    named = next((split for split, prefix in PREFIXES.items() if prefix == first), None)
+    named = split_of(study.plan.metric.name)
     return sorted({_measured_split(record, named) for record in _trained_here(study)}) if named else []
 
 

@@ -71,7 +71,7 @@ class RemoteRun(NamedTuple):
 
     @property
     def resumes(self) -> bool:
-        """Whether the run goes on with what it has done where it was stopped."""
+        """Whether a run that was stopped resumes where it was."""
         runner = load_runner(self.options.runner)
         return runner.resumes(runner.config.from_dict(self.ticket.config))
 
