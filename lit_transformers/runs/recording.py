@@ -23,7 +23,7 @@ from lit_transformers.runs.folder import Identity, claim
 from lit_transformers.runs.loggers import LoggerConfig, open_loggers
 from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun, open_wandb_run, upload_finished_run
 from lit_transformers.training.disk_space import checkpoint_bytes, lack_of_space, what_is_full
-from lit_transformers.training.loader_processes import loader_death
+from lit_transformers.training.loader_processes import loader_death, name_loader_deaths
 from lit_transformers.training.ranks import is_first_rank
 from lit_transformers.training.search_pruning import Pruned
 from lit_transformers.training.stopping import Interrupted, ProcessKilled, Stop, stop_requests
@@ -78,7 +78,11 @@ def recorded(
     started, start_time = datetime.now(UTC), time.monotonic()
     record.measured = {"started": started.isoformat(timespec="seconds")}
     loggers = open_loggers(logger_config, directory, record)
-    with stop_requests() as stopping, open_wandb_run(wandb_config, directory, record) as wandb_run:
+    with (
+        name_loader_deaths(),
+        stop_requests() as stopping,
+        open_wandb_run(wandb_config, directory, record) as wandb_run,
+    ):
         try:
             record.gates = check()
             if all(gate.passed for gate in record.gates):

@@ -12,12 +12,13 @@ import os
 import re
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 from lit_transformers.training.stopping import ProcessKilled
 
-__all__ = ["LoaderDied", "loader_death", "set_loaders_apart"]
+__all__ = ["LoaderDied", "loader_death", "name_loader_deaths", "set_loaders_apart"]
 
 SERVER = "lit_transformers.training.loader_server"
 """What the server imports first from which loaders are forked."""
@@ -45,6 +46,21 @@ def loader_death(error: BaseException) -> LoaderDied | None:
         if isinstance(link, EOFError | OSError) and _is_of_processes(link):
             return LoaderDied(f"a process that loads data has died ({type(link).__name__}: {link})")
     return None
+
+
+@contextmanager
+def name_loader_deaths() -> Iterator[None]:
+    """Raises LoaderDied in place of every error that a dead loader leaves.
+
+    torch raises its notice wherever the main thread is when the signal arrives, also while another error of the same
+    death is handled.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (death := loader_death(error)) is None or death is error:
+            raise
+        raise death from error
 
 
 @cache

@@ -115,6 +115,20 @@ def test_a_run_whose_loader_is_killed_leaves_no_record_and_resumes_from_its_chec
     assert go()["outcome"] == "finished"
 
 
+def test_a_notice_that_arrives_while_the_death_is_handled_leaves_no_record(
+    small_run: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch raises it in the handler of the signal, which runs between any two instructions."""
+
+    def interrupted(error: BaseException) -> None:
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
+
+    monkeypatch.setattr("lit_transformers.runs.recording.loader_death", interrupted)
+    with pytest.raises(LoaderDied, match="pid 7"):
+        fit(small_run, tmp_path, lambda progress: lose_connection())
+    assert not (tmp_path / RECORD).exists()
+
+
 RUN = """
 import json, os, signal, sys, time
 import multiprocessing

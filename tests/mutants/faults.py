@@ -4633,6 +4633,14 @@ RUN_FAULTS = (
     ),
     Fault(
         "launchers",
+        "a notice of torch that arrives while the death of a loader is handled is not named",
+        "lit_transformers/runs/recording.py",
+        "        name_loader_deaths(),\n",
+        "",
+        (f"{LOADERS}a_notice_that_arrives_while_the_death_is_handled_leaves_no_record",),
+    ),
+    Fault(
+        "launchers",
         "what a worker raises itself counts as its death",
         "lit_transformers/training/loader_processes.py",
         'is_exchange = bool(frames) and "multiprocessing" in',
