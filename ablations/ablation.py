@@ -147,7 +147,7 @@ class Retention(Checked):
 class Rates(Checked):
     """Measures all arms at other learning rates too, after the runs of the study: an arm may only be better because the
     rate suits it. ``factors`` multiply the rate that each arm has; ``seeds`` is the number of seeds of each arm and
-    rate, the first ones of the study."""
+    rate, the first ones of the study. A study whose runs state no learning rate has no others."""
 
     factors: Sequence[PositiveFloat] = (0.5, 2.0)
     seeds: Positive = 2
@@ -255,9 +255,10 @@ class Ablation(Checked):
     metrics that the report shows with their intervals and without verdicts; None: nats next to an accuracy or another
     score of predictions, and accuracy next to nats, if all arms measure both. ``retention`` names the measurements of
     forgetting, which are made before and after the runs of each arm. ``rates`` names other learning rates at which the
-    arms are measured once more, to show whether the verdicts stand there. ``preparation`` is the
-    command that fetches the released weights which arms start from. ``space`` adds knobs to the search of ``tune``, by
-    path: ``{"training.clip": Interval(0.1, 10.0, log=True)}``; a ``Conditional`` exists where another knob has a value.
+    arms are measured once more, to show whether the verdicts stand there: by default half and twice that of each arm;
+    None: no others. ``preparation`` is the command that fetches the released weights which arms start from.
+    ``space`` adds knobs to the search of ``tune``, by path: ``{"training.clip": Interval(0.1, 10.0, log=True)}``; a
+    ``Conditional`` exists where another knob has a value.
     The constructor raises ConfigError for a mistyped path, a value out of range, or two arms that are the same run.
     """
 
@@ -277,7 +278,7 @@ class Ablation(Checked):
     effects: Sequence[str] | None = None
     answer: Sequence[str] = ()
     retention: Mapping[Name, Retention] = field(default_factory=dict)
-    rates: Rates | None = None
+    rates: Rates | None = field(default_factory=Rates)
     preparation: str = ""
     space: Mapping[str, InstanceOf[Interval] | InstanceOf[Choice] | InstanceOf[Conditional]] = field(
         default_factory=dict

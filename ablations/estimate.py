@@ -142,7 +142,10 @@ def _assumed_rate(runner: str, needs_cuda: bool) -> tuple[float, str]:
         basis = f"assuming {ASSUMED_DEVICE} at {ASSUMED_RATE / 1e12:.0f} TFLOP/s: no CUDA device here"
         return ASSUMED_RATE, basis
     machine = "this machine's CUDA device" if needs_cuda else processor()
-    basis = f"rough estimate: no run of {ENOUGH_SECONDS:.0f} s or more has finished on {machine}"
+    basis = (
+        "rough estimate, too long where rows are shorter than their limit: "
+        f"no run of {ENOUGH_SECONDS:.0f} s or more has finished on {machine}"
+    )
     device = "cuda" if needs_cuda else "cpu"
     here = "torch" in sys.modules  # otherwise the runner's server has imported it, or is about to
     rate = matrix_product_rate(device) if here else call_forked(runner, matrix_product_rate, device)

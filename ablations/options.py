@@ -61,7 +61,7 @@ RateSeeds = Annotated[
     typer.Option(
         "--rates", metavar="N", min=0,
         help="Also train N seeds of each arm at half and twice the learning rate; 0 omits them.",
-        show_default="as the study states",
+        show_default="2, or as the study states",
     ),
 ]  # fmt: skip
 Device = Annotated[

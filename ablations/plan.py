@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["PlannedStudy", "Request", "as_typed", "changed_arms", "existing_plan", "make_plan", "reported_plan"]
 
 Tuned = Mapping[str, Mapping[str, Plain]]
+NO_RATE = "no run states a learning rate; name lr or learning_rate in init_args or params, or give --rates 0"
 MOST_SEEDS = 1_000
 """Of an arm: with a number that was mistyped, planning would take hours."""
 
@@ -92,7 +93,8 @@ class PlannedStudy:
     keys of the runs that share it. ``runner`` names the object that does a run; ``repeated`` has the arms that are
     trained as an earlier arm is and only measured in another way, each with that arm; ``sources`` are the files outside
     of the suite whose code computes the numbers; ``inputs`` what planning it read from outside, as ``ablations.inputs``
-    has it, empty where that is not known. Costs of stages are by their names. A cost that is not known is None.
+    has it, empty where that is not known. ``has_rate`` tells whether the run of an arm states a learning rate. Costs of
+    stages are by their names. A cost that is not known is None.
     """
 
     plan: Plan
@@ -103,6 +105,7 @@ class PlannedStudy:
     sources: Sequence[str] = ()
     inputs: Mapping[str, Plain] = field(default_factory=dict)
     passes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    has_rate: bool = True
 
     @property
     def study(self) -> str:
@@ -192,10 +195,12 @@ class PlannedStudy:
         return replace(self, plan=plan)
 
     def with_rates(self, seeds: int | None) -> PlannedStudy:
-        """Returns the plan with so many seeds of each arm at half and twice the learning rate, or at the rates that the
-        study states; with 0 none are measured. None: as the study states."""
+        """Returns the plan with n seeds of each arm at half and twice the learning rate, or at the rates that the study
+        states; with 0 none are measured. None: as the study states. Raises ConfigError where no run has a rate."""
         if seeds is None:
             return self
+        if seeds and not self.has_rate:
+            raise ConfigError(NO_RATE, f"study {self.study}")
         stated = self.plan.rates.factors if self.plan.rates else tuple(Rates().factors)
         return replace(self, plan=replace(self.plan, rates=PlannedRates(stated, seeds) if seeds else None))
 
@@ -332,7 +337,9 @@ def make_plan(
     )
     sources = sorted({str(path) for config in configs.values() for path in runner.source_files(config)})
     planned = PlannedStudy(plan, stages.configs, costs, name, _repeated(configs, runner), sources)
-    planned = replace(planned, passes=_passes(planned, runner))
+    has_rate = any(runner.rate_fields(config) for config in configs.values())
+    plan = plan if has_rate else replace(plan, rates=None)
+    planned = replace(planned, plan=plan, passes=_passes(planned, runner), has_rate=has_rate)
     remember(planned.classes)
     return planned
 

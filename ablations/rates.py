@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ablations.plan import PlannedStudy
 from ablations.stages import Stages
-from lit_transformers.config import ConfigError
 from lit_transformers.records.plan import PlannedArm, PlannedRates
 from lit_transformers.records.rate_values import RateRun, RateValues, write_rates
 from lit_transformers.records.study_folder import rates_group
@@ -21,8 +20,8 @@ __all__ = ["keep_rates", "plan_rates"]
 def plan_rates(planned: PlannedStudy, rates: PlannedRates) -> PlannedStudy:
     """Returns the first seeds of all arms at the other learning rates, as a study with an arm for each arm and rate.
 
-    Runs that have no learning rate, because they train nothing, are those of the study. Raises ConfigError where no run
-    has one. For a process that has imported the runner.
+    Runs that have no learning rate, because they train nothing, are those of the study. For a process that has imported
+    the runner.
     """
     runner = load_runner(planned.runner)
     stages, arms, costs = Stages(runner), list[PlannedArm](), {}
@@ -36,10 +35,6 @@ def plan_rates(planned: PlannedStudy, rates: PlannedRates) -> PlannedStudy:
             name = rate_arm(arm.name, factor)
             arms.append(PlannedArm(name, {**arm.levels, "rate": f"x{factor:g}"}, tuple(runs)))
             costs[name] = planned.costs[arm.name]
-    own = planned.plan.by_key()
-    if all(run.key in own for arm in arms for run in arm.runs):
-        reason = "no run states a learning rate; name lr or learning_rate in init_args or params, or give --rates 0"
-        raise ConfigError(reason, f"study {planned.study}")
     for stage in stages.stages.values():
         costs[stage.name] = next(planned.costs[one.name] for one in planned.plan.stages if one.key == stage.key)
     plan = replace(

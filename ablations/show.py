@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ablations.estimate import TimeEstimate
     from ablations.plan import PlannedStudy
     from lit_transformers.records.labels import ArmLabels
-    from lit_transformers.records.plan import Plan
+    from lit_transformers.records.plan import Plan, PlannedRates
     from lit_transformers.records.record import Gate
     from lit_transformers.records.reproduction import Reproduction
     from reports.read.study import Study
@@ -187,9 +187,7 @@ def plan_view(planned: PlannedStudy, time_estimate: TimeEstimate, done: set[str]
     lines += [Text(line) for line in chain_lines(planned)]
     lines.append(Text(remaining_work(time_estimate, done, workers)))
     if plan.rates is not None:
-        number = sum(len(arm.runs[: plan.rates.seeds]) for arm in plan.arms) * len(plan.rates.factors)
-        factors = " and ".join(f"{factor:g}" for factor in plan.rates.factors)
-        lines.append(Text(f"then {number} runs at {factors} times the learning rate; --rates 0 omits them"))
+        lines.append(Text(runs_at_other_rates(plan, plan.rates, time_estimate, workers)))
     return Group(*lines)
 
 
@@ -213,6 +211,15 @@ def chain_lines(planned: PlannedStudy) -> Iterator[str]:
     if plan.stages and plan.match is not None:
         whole = "all stages together" if plan.match.chain else "the last stage alone"
         yield f"the matched {plan.match.on} cover {whole}"
+
+
+def runs_at_other_rates(plan: Plan, rates: PlannedRates, time_estimate: TimeEstimate, workers: int) -> str:
+    """Returns a line on the runs at other learning rates, which follow those of the study: their number and time."""
+    seconds = [time_estimate.seconds[run.key] for arm in plan.arms for run in arm.runs[: rates.seeds]]
+    number = len(seconds) * len(rates.factors)
+    time = clock(sum(seconds) * len(rates.factors) / min(workers, max(number, 1)))
+    factors = " and ".join(f"{factor:g}" for factor in rates.factors)
+    return f"then {number} runs at {factors} times the learning rate, about {time}; --rates 0 omits them"
 
 
 def remaining_work(time_estimate: TimeEstimate, done: set[str], workers: int) -> str:

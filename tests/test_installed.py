@@ -60,7 +60,7 @@ def test_a_project_of_ones_own_goes_from_init_to_its_publication(installed: Path
         ("lit-transformers", "init"),
         ("lit-transformers", "check-plugin", "my_parts.py"),
         ("lit-ablations", "list"),
-        ("lit-ablations", "run", "decay_or_attention", "--seeds", "2", *steps),
+        ("lit-ablations", "run", "decay_or_attention", "--seeds", "2", "--rates", "0", *steps),
         ("lit-ablations", "new", "another_question"),
         ("lit-reports", "publish", "decay_or_attention", *steps),
     ):

@@ -48,6 +48,7 @@ def about_runs(findings: Findings) -> Iterator[str]:
     study = findings.study
     yield from _split(study)
     yield _without_value(study)
+    yield from _rates(study)
     yield from _plan(study)
     if STATED_LATER in study.notes:
         yield STATED_LATER
@@ -86,6 +87,13 @@ def _plan(study: Study) -> Iterator[str]:
         yield f"Before these seeds: {before}."
     if omitted := study.plan.omissions:
         yield f"{len(omitted)} arm{'s are' if len(omitted) > 1 else ' is'} omitted at this scale."
+
+
+def _rates(study: Study) -> Iterator[str]:
+    trained = [run.record.config.get("training") or {} for run in study.runs if run.record is not None]
+    has_rate = any(training.get("steps") and training.get("optimizer") for training in trained)
+    if study.rates is None and (has_rate or study.plan.rates is not None):
+        yield "Not measured yet: whether verdicts stand at half and twice the learning rate."
 
 
 def _shared(shared: int, total: int) -> str:

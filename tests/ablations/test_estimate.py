@@ -71,7 +71,7 @@ def test_quick_looks_change_nothing(tmp_path: Path) -> None:
     for number in range(4):
         finish(tmp_path, f"quick{number}", 2.0, rate=1e9)
     assert estimate(planned(), tmp_path) == expected
-    assert expected.basis == f"rough estimate: no run of 20 s or more has finished on {processor()}"
+    assert expected.basis.startswith("rough estimate, too long where rows are shorter than their limit: no run of 20 s")
 
 
 def test_a_long_run_of_this_machine_tells_how_fast_others_are_and_one_of_another_does_not(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from forked import prepare
 from standin.chains import finishes
+from standin.run import RunConfig as Standin
 
 from ablations.__main__ import main
 from ablations.ablation import Ablation, Metric, Rates
@@ -29,8 +30,21 @@ def library_study(**training: object) -> Ablation:
         design="explicit",
         arms={"slow": {}, "fast": {"training.optimizer.learning_rate": 0.01}},
         metric=Metric("val/bpb"),
-        rates=Rates(),
     )
+
+
+def test_a_study_whose_runs_state_no_rate_plans_none() -> None:
+    study = Ablation(
+        question="?",
+        baseline=Standin(),
+        design="explicit",
+        arms={"small": {}, "large": {"model.mixer.memory": 9}},
+        metric=Metric("val/bpb", goal="minimize"),
+    )
+    planned = make_plan("no_rate", study, Request())
+    assert planned.plan.rates is None and planned.with_rates(0).plan.rates is None
+    with pytest.raises(ConfigError, match="study no_rate: no run states a learning rate; name lr"):
+        planned.with_rates(2)
 
 
 @pytest.mark.slow
@@ -59,16 +73,15 @@ def test_rates_that_are_none_are_refused_in_a_line() -> None:
 
 
 STUDY = """
-from ablations.ablation import Ablation, Metric, Rates
+from ablations.ablation import Ablation, Metric
 from standin.run import RunConfig
 
 ABLATION = Ablation(
     question="Does a batch matter?",
-    baseline=RunConfig(),
+    baseline=RunConfig().override({"training.rate": 1.0}),
     design="explicit",
     arms={"small": {}, "large": {"model.mixer.memory": 9}},
     metric=Metric("val/bpb", goal="minimize"),
-    rates=Rates(),
 )
 """
 

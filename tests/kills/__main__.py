@@ -71,6 +71,7 @@ ABLATION = Ablation(
     arms={"one process": {}, "no memory": {"model.mixer.memory": 0}, "two ranks": {"training.devices": 2}},
     seeds=SEEDS,
     metric=Metric("val/bpb", goal="minimize"),
+    rates=None,
 )
 """
 
@@ -92,6 +93,7 @@ ABLATION = Ablation(
     },
     seeds=SEEDS,
     metric=Metric("val/bpb", goal="minimize"),
+    rates=None,
 )
 """
 REAL_STAGES = """
@@ -117,6 +119,7 @@ ABLATION = Ablation(
     factors={"pretraining": {"short": {}, "long": {"start.network.run.training.steps": 40}}},
     seeds=SEEDS,
     metric=Metric("val/bpb", goal="minimize"),
+    rates=None,
 )
 """
 

@@ -35,6 +35,7 @@ ABLATION = Ablation(
     seeds=SEEDS,
     metric=Metric("val/bpb", goal="minimize"),
     match=Match("tokens"),
+    rates=None,
 )
 """
 

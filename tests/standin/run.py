@@ -67,7 +67,7 @@ class TrainingConfig(Config):
     batch: Positive = 4
     devices: Positive = 1
     pause: NonNegativeFloat = 0.0
-    rate: PositiveFloat = 1.0
+    rate: PositiveFloat | None = None
     fault: Literal[
         "none",
         "nan",
@@ -201,7 +201,7 @@ def fit(
     report(Progress(step, config.training.steps, math.nan, {}, None, "gates"))
     started = step
     while step < config.training.steps:
-        increment = config.model.width + config.model.mixer.memory + int(1000 * (config.training.rate - 1))
+        increment = config.model.width + config.model.mixer.memory + int(1000 * ((config.training.rate or 1) - 1))
         state = (state * 6364136223846793005 + increment) % 2**61
         step += 1
         time.sleep(config.training.pause)
@@ -302,7 +302,7 @@ def retention(config: RunConfig, measured: RunConfig) -> RetentionConfigs | None
 
 
 def rate_fields(config: RunConfig) -> list[str]:
-    return ["training.rate"]
+    return [] if config.training.rate is None else ["training.rate"]
 
 
 RUNNER = Runner(
