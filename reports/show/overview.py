@@ -85,7 +85,8 @@ def by_system(entries: Sequence[GalleryEntry]) -> dict[str, list[GalleryEntry]]:
 
 
 def summary(entries: Sequence[GalleryEntry]) -> str:
-    """Returns a text on the question of the gallery and the number of comparisons with each agreement."""
+    """Returns a text on the question of the gallery, the number of comparisons with each agreement, and the runs that
+    several studies have in common, which are no second piece of evidence."""
     agreements = Counter(judged.agreement for entry in entries for judged in entry.judged)
     withdrawn = [entry.name for entry in entries if entry.findings.study.withdrawn]
     number = len(entries) - len(withdrawn)
@@ -102,8 +103,14 @@ def summary(entries: Sequence[GalleryEntry]) -> str:
     apart = f" Withdrawn, and not counted: {', '.join(withdrawn)}." if withdrawn else ""
     return (
         "Which changes to a Transformer help, how much, at which cost, and does the paper that proposed them agree? "
-        f"{counted}: {tally}.{apart}"
+        f"{counted}: {tally}.{apart}{_shared(entries)}"
     )
+
+
+def _shared(entries: Sequence[GalleryEntry]) -> str:
+    studies = Counter(key for entry in entries for key in {*entry.findings.study.plan.by_key()})
+    several = sum(count > 1 for count in studies.values())
+    return f" {several} of the {len(studies)} runs stand in more than one study." if several else ""
 
 
 def findings_of(entries: Sequence[GalleryEntry], page: str) -> list[Finding]:

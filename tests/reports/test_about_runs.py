@@ -11,6 +11,8 @@ from study_on_disk import BYTES, key_of, name_of, product_arms, write_json, writ
 
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.measurement import Measurement
+from lit_transformers.records.rate_values import RateValues
+from reports.gallery import read_entry
 from reports.judge.findings import Findings
 from reports.read.answers import STATED_LATER
 from reports.read.shared_runs import with_planned
@@ -20,6 +22,7 @@ from reports.show.about_runs import about_runs, absolute_values
 from reports.show.curves import curve_title, load_curves
 from reports.show.html import to_html
 from reports.show.method import method
+from reports.show.overview import summary
 from reports.show.screen import screen
 
 ON, _, OFF, _ = map(name_of, product_arms())
@@ -58,6 +61,23 @@ def test_the_first_screen_says_which_split_was_measured_and_on_what_hardware(tmp
     write_run(tmp_path, ON, 0, BYTES, **trained)
     hardware = "Hardware: 2 CPU cores; A CPU, 2 cores, device cpu, 1 thread a run."
     assert about(load_study(tmp_path, "xl_recurrence")).endswith(hardware)
+
+
+def test_the_first_screen_says_that_other_rates_are_not_measured_yet_of_runs_that_have_one(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.1})
+    study, pending = load_study(tmp_path, "xl_recurrence"), "Not measured yet: whether verdicts stand at half and twice"
+    assert pending not in about(study), "these runs state no learning rate"
+
+    def trained(run: Run, steps: int) -> Run:
+        assert run.record is not None
+        training = {"steps": steps, "optimizer": {"learning_rate": 0.002}}
+        return replace(run, record=replace(run.record, config={**run.record.config, "training": training}))
+
+    def with_steps(steps: int) -> Study:
+        return replace(study, runs=tuple(trained(run, steps) for run in study.runs))
+
+    assert pending in about(with_steps(9)) and pending not in about(with_steps(0))
+    assert pending not in about(replace(with_steps(9), rates=RateValues("val/bpb", ())))
 
 
 def test_curves_of_a_study_that_measures_test_are_those_of_its_validations(tmp_path: Path) -> None:
@@ -121,6 +141,9 @@ def test_a_report_names_the_studies_that_have_some_of_its_runs_too(tmp_path: Pat
     (published.parent / "relative" / RESULTS).write_text(json.dumps(other) + "\n", encoding="utf-8")
     assert "shared" not in json.loads(first) and others
     assert as_published(study, published).shared == SharedRuns(3, ("relative",))
+    entry = read_entry(published)
+    assert "12 of the 12 runs stand in more than one study." in summary([entry, entry])
+    assert "more than one study" not in summary([entry])
 
 
 @pytest.mark.parametrize("documents", [True, False])
