@@ -72,9 +72,16 @@ TUNED = RunConfig(
 of validation."""
 
 FEW_LABELS = TUNED.override(
-    {"data.source.examples": 256, "data.source.balanced": True, "training.steps": 64, "training.schedule.warmup": 6}
+    {
+        "data.source.examples": 256,
+        "data.source.balanced": True,
+        "training.steps": 64,
+        "training.optimizer.learning_rate": 5e-5,
+        "training.schedule.warmup": 6,
+    }
 )
-"""MiniLM fine-tuned on 256 labels, 128 of each class, in eight passes."""
+"""MiniLM fine-tuned on 256 labels, 128 of each class, in eight passes. At twice this rate ten seeds lose .85 nats, more
+than guessing, with the same accuracy: they are sure of what they get wrong."""
 
 PROBE = TUNED.override(
     {
