@@ -44,8 +44,8 @@ PATIENCE = 40.0
 """Seconds after which a connection hangs. The server gives up a request after 30 s."""
 GROWTH = 16.0
 """Mebibytes by which the memory of a server may grow in the second half of the requests. In the first half the process
-that computes fills its caches: oneDNN keeps the products that it has compiled for up to 1,024 shapes, and the allocator
-the largest sizes that were needed."""
+that computes fills its caches: oneDNN keeps the products that it has compiled for a limited number of shapes, and the
+allocator the largest sizes that were needed."""
 ALLOWED = frozenset({200, 400, 401, 404, 405, 408, 413, 422, 429, 431})
 """The statuses of answers and of refusals for which the client is the cause."""
 HELD = 0.002

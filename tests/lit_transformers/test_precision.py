@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +94,29 @@ def test_products_of_onednn_are_those_of_torch(mixer: str, tmp_path: Path, monke
         packed.append([one.packed is not None for one in maps])
     torch.testing.assert_close(*results, rtol=0, atol=2e-6)
     assert all(packed[0]) and len(packed[0]) == 6 and not any(packed[1])
+
+
+READ_ALL_LENGTHS = """
+import ctypes, psutil, torch
+from lit_transformers import onednn
+
+def memory_after(lengths):
+    for length in lengths:
+        onednn.product(torch.randn(length, 384), weight, None)
+    ctypes.CDLL(None).malloc_trim(0)
+    return psutil.Process().memory_info().rss / 2**20
+
+torch.set_num_threads(1)
+weight = onednn.packed(torch.randn(768, 384))
+print(-memory_after([400, *range(1, 10)]) + memory_after(range(10, 400)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs the allocator of glibc")
+def test_products_of_all_lengths_keep_little_memory() -> None:
+    """Where each of them is kept, they take more than 200 MiB."""
+    done = subprocess.run([sys.executable, "-c", READ_ALL_LENGTHS], capture_output=True, text=True, timeout=300)
+    assert float(done.stdout) < 100, done.stderr
 
 
 def test_a_network_of_quantised_weights_keeps_them(tmp_path: Path) -> None:

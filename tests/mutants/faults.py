@@ -5561,6 +5561,14 @@ EXCHANGE_FAULTS = (
     ),
     Fault(
         "predict",
+        "every product of oneDNN is kept in memory",
+        "lit_transformers/onednn.py",
+        "        os.environ.setdefault(name, str(SHAPES))\n",
+        "        pass\n",
+        (f"{PRECISION}products_of_all_lengths_keep_little_memory",),
+    ),
+    Fault(
+        "predict",
         "inputs of int8 have a scale for their batch",
         "lit_transformers/inference/precision.py",
         "by_row=True",
