@@ -71,7 +71,7 @@ def _without_value(study: Study) -> str:
         return f"All {len(study.runs)} runs have a value."
     counts = Counter(_reason(run) for run in without)
     reasons = ", ".join(f"{count} {reason}" for reason, count in counts.items())
-    return f"Of {len(study.runs)} runs {len(without)} {'has' if len(without) == 1 else 'have'} no value: {reasons}."
+    return f"{len(without)} of {len(study.runs)} runs {'has' if len(without) == 1 else 'have'} no value: {reasons}."
 
 
 def _reason(run: Run) -> str:

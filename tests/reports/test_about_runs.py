@@ -94,7 +94,7 @@ def test_the_first_screen_gives_absolute_values_and_counts_runs_without_one(tmp_
     diverged = {"outcome": "failed", "reason": "not-a-number: the loss is nan at step 3", "metrics": {}}
     write_run(tmp_path, OFF, 2, BYTES, **diverged)
     findings = find(load_study(tmp_path, "xl_recurrence"))
-    counted = "Of 8 runs 2 have no value: 1 diverged, 1 not run."
+    counted = "2 of 8 runs have no value: 1 diverged, 1 not run."
     assert all(counted in " ".join(text.split()) for text in texts(findings))
     means = [findings.study.mean_of(arm) for arm in (ON, OFF)]
     values = absolute_values(findings)
