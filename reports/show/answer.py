@@ -9,6 +9,7 @@ from reports.judge.comparisons import Comparison, Verdict
 from reports.judge.costs import CostRatio, cost_ratio
 from reports.judge.findings import Findings
 from reports.judge.known import LEAST
+from reports.judge.statistics import LEVEL
 from reports.show.names import name_comparisons
 from reports.show.rates import rate_sentence
 from reports.show.sections import seeds_needed
@@ -331,14 +332,25 @@ def _change_with_interval(findings: Findings, comparison: Comparison) -> str:
     certainty = f"95 % interval {interval}, {certainty}" if interval else certainty
     if not findings.study.knows_configs and comparison.adjusted is not None:
         certainty += f", {_p_text(comparison.adjusted)}"
+    elif _is_only_corrected(comparison):
+        assert comparison.adjusted is not None
+        certainty += f", {_p_text(comparison.adjusted)} after Holm's correction"
     if comparison.of_all_seeds:
         mean, seeds = comparison.of_all_seeds
         certainty += f"; {_signed(findings, mean)} in all {seeds}"
     return f"{_signed(findings, estimate.difference)} {_unit(findings)} ({certainty})"
 
 
+def _is_only_corrected(comparison: Comparison) -> bool:
+    """Whether a comparison is unresolved because the study makes several, though its interval excludes zero."""
+    if comparison.verdict != "unresolved" or comparison.estimate is None or comparison.estimate.interval is None:
+        return False
+    low, high = comparison.estimate.interval
+    return (low > 0 or high < 0) and comparison.adjusted is not None and comparison.adjusted >= LEVEL
+
+
 def _p_text(p: float) -> str:
-    return "p < 0.0001" if p < 1e-4 else f"p = {p:.1g}" if p < 0.1 else f"p = {p:.2f}"
+    return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}" if p < 0.1 else f"p = {p:.2f}"
 
 
 def _capitalized_name(findings: Findings, comparison: Comparison) -> str:

@@ -220,3 +220,15 @@ def test_a_study_without_a_margin_has_the_columns_and_paragraphs_it_had(tmp_path
     assert (comparison.margin, comparison.equality, result.margin) == (None, None, None)
     page = markdown(result, all_tables(result), {})
     assert "p (equal)" not in page and "margin" not in page
+
+
+def test_a_comparison_whose_interval_excludes_zero_and_that_is_unresolved_says_that_it_was_corrected(
+    tmp_path: Path,
+) -> None:
+    result = findings(tmp_path, 0.3, None, contrasts=CONTRAST)
+    [decided] = result.comparisons
+    unresolved = replace(decided, verdict="unresolved", adjusted=0.068)
+    assert "p = 0.068 after Holm's correction): unresolved" in sentence(result, unresolved)
+    assert "Holm" not in sentence(result, decided)
+    [small] = findings(tmp_path / "small", 0.0, None, contrasts=CONTRAST).comparisons
+    assert small.verdict == "unresolved" and "Holm" not in sentence(result, small)
