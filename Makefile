@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo   ask whether recurrence helps, on this machine: two or three minutes on two cores"
+	@echo "make demo   ask whether recurrence helps, on this machine: about five minutes on two cores"
 	@echo "make test   all tests, the slow proofs included"
 	@echo "make quick  the tests that take seconds"
 	@echo "make check  lint, types and all tests: what has to pass before a change lands"

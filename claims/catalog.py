@@ -62,7 +62,7 @@ CLAIMS = {
             _measure_demo,
             _demo_configs,
             (f"ablations.studies.{STUDY}", "reports.judge.comparisons"),
-            minutes=3,
+            minutes=5,
         ),
         Claim(
             "multi30k",

@@ -15,14 +15,14 @@ NOTE = (
     "A verdict stands at a rate if it holds there in each of these seeds, and reverses if it holds in none. "
     "This is no test, and changes no verdict."
 )
-_NAMED = {0.5: "half the learning rate", 2.0: "twice the learning rate"}
+_NAMED = {0.5: "half", 2.0: "twice"}
 _MOST = 3
 _MEANINGS = {"stands": "stands", "reverses": "is reversed", "mixed": "holds in some seeds", None: "has no result"}
 
 
 def rate_name(factor: float) -> str:
-    """Returns the name of a learning rate by its multiple of the study's."""
-    return _NAMED.get(factor, f"{factor:g} times the learning rate")
+    """Returns which multiple of the study's learning rate another one is, in words."""
+    return _NAMED.get(factor, f"{factor:g} times")
 
 
 def rate_table(findings: Findings) -> Table:
@@ -96,7 +96,7 @@ def rate_sentence(findings: Findings) -> str:
     for factor in dict.fromkeys(one.factor for one in rows):
         group = [one for one in rows if one.factor == factor]
         by_text.setdefault("; ".join(_standings(findings, group)), []).append(rate_name(factor))
-    text = ". ".join(f"At {' and '.join(rates)}: {standings}" for standings, rates in by_text.items())
+    text = ". ".join(f"At {' and '.join(rates)} the learning rate: {standings}" for standings, rates in by_text.items())
     return f"{text} ({seeds} seed{'s' if seeds != 1 else ''} each)."
 
 
