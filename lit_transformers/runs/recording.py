@@ -105,8 +105,8 @@ def recorded(
             record.measured |= {"steps": end.step}
             record.cost = end.cost or record.cost
         except Exception as error:
-            if (death := loader_death(error)) is not None:
-                raise death from error
+            if loader_death(error) is not None:
+                raise
             _log_traceback(directory, error)
             record.reason, record.resumable = reason(error), what_is_full(error) is not None
     ended_at = datetime.now(UTC).isoformat(timespec="seconds")

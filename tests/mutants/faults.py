@@ -4661,8 +4661,8 @@ RUN_FAULTS = (
         "launchers",
         "the record of a run says that it failed where its data loader was killed",
         "lit_transformers/runs/recording.py",
-        "                raise death from error\n",
-        "                pass\n",
+        "            if loader_death(error) is not None:\n",
+        "            if False:\n",
         (f"{LOADERS}a_run_whose_loader_is_killed_leaves_no_record_and_resumes_from_its_checkpoint",),
     ),
     Fault(
