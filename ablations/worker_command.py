@@ -16,6 +16,7 @@ from ablations.options import (
     MemoryLimit,
     MemoryPerRun,
     Project,
+    RateSeeds,
     Retry,
     Scale,
     Seeds,
@@ -44,15 +45,15 @@ def worker(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
     device: Device = None, workers: Workers = None, threads: Threads = None, retry_failed: Retry = False,
     wandb: Wandb = "disabled", storage: Storage = None, time_limit: TimeLimit = None, memory_limit: MemoryLimit = None,
-    memory_per_run: MemoryPerRun = None, project: Project = None, entity: Entity = None, tags: Tags = None,
-    artifacts: Artifacts = False, system_metrics: SystemMetrics = False,
+    memory_per_run: MemoryPerRun = None, rates: RateSeeds = None, project: Project = None, entity: Entity = None,
+    tags: Tags = None, artifacts: Artifacts = False, system_metrics: SystemMetrics = False,
 ) -> None:  # fmt: skip
     """Join a study: do runs that wait, take over those of workers that die, and leave when all are over."""
     start, limits = time.monotonic(), limits_of(time_limit, memory_limit, memory_per_run)
     file = catalog.find(study) if artifacts else None
     target = wandb_target(wandb, project, entity, tags, file, system_metrics)
     settings = LaunchSettings(workers, threads, limits, retry_failed, target, storage=storage)
-    planned = plan_for(study, runs, request_of(scale, changes, seeds, device), in_server=True)
+    planned = plan_for(study, runs, request_of(scale, changes, seeds, device), in_server=True).with_rates(rates)
     rows = survey_to_train(planned, runs, settings)
     try:
         with ends_when_stopped():

@@ -17,8 +17,8 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = {
     "descent_study": ("", "loss", 8, ("--until", "decided")),
     "forest_study": ("sklearn", "accuracy", 8, ()),
-    "nano_gpt_study": ("torch", "val_loss", 6, ()),
-    "trainer_study": ("transformers", "eval_loss", 6, ()),
+    "nano_gpt_study": ("torch", "val_loss", 6, ("--rates", "0")),
+    "trainer_study": ("transformers", "eval_loss", 6, ("--rates", "0")),
 }
 """The package that each needs beside the suite, its metric, the number of its runs, and further options. The first one
 adds seeds after a look."""

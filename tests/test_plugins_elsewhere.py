@@ -85,6 +85,7 @@ def test_a_worker_in_another_folder_does_runs_of_a_project_with_a_plugin(python:
     words = (study, "--runs", project / "runs", *SMALL)
     without = run(python, elsewhere, "ablations", "worker", *words)
     assert without.returncode == 2 and "No module named 'my_parts'" in without.stderr
+    words = (*words, "--rates", "0")
     worker = run(python, elsewhere, "ablations", "worker", *words, "--plugin", project / "my_parts.py")
     assert worker.returncode == 0, worker.stdout + worker.stderr
     by_worker = records(project / "runs")

@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forked import prepare
@@ -149,5 +150,6 @@ def test_the_example_compares_its_arms(tmp_path: Path) -> None:
     ablation = runpy.run_path(str(EXAMPLE))["STUDY"]
     measured = {"data.evaluation.bytes": 256, "data.evaluation.last": "cut"}
     small = {"training.steps": 2, "data.source.documents": 60, **measured}
-    frame = run_study(ablation, name="memory_reaches", runs=tmp_path, changes=small, seeds=2, progress=False)
+    options: dict[str, Any] = {"changes": small, "seeds": 2, "rates": 0, "progress": False}
+    frame = run_study(ablation, name="memory_reaches", runs=tmp_path, **options)
     assert frame["comparison"].tolist() == ["memory=0 against the baseline"] and frame["low"].notna().all()

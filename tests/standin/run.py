@@ -302,7 +302,7 @@ def retention(config: RunConfig, measured: RunConfig) -> RetentionConfigs | None
 
 
 def rate_fields(config: RunConfig) -> list[str]:
-    return [] if config.training.rate is None else ["training.rate"]
+    return ["training.rate"] if getattr(config.training, "rate", None) is not None else []
 
 
 RUNNER = Runner(
