@@ -243,6 +243,8 @@ def _bags(batches: Iterable[LabelledBatch], column: str, kind: Labels) -> _Bags:
         truth, has = _truth(batch, column, kind)
         parts.append(scipy.sparse.csr_matrix(features)[has])
         labels.append(truth[has])
+    if not parts:
+        raise DataError("the run reads no batch of these data, from which simple predictors could learn")
     return _Bags(scipy.sparse.csr_matrix(scipy.sparse.vstack(parts)), np.concatenate(labels))
 
 

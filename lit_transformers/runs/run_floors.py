@@ -9,6 +9,7 @@ from lit_transformers.records.measurement import PREFIXES
 from lit_transformers.records.reference import Reference
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.reach import visible_context
+from lit_transformers.runs.stages import source_runs
 
 __all__ = ["document_floors", "floors"]
 
@@ -42,5 +43,11 @@ def _measured(config: RunConfig, metric: str) -> tuple[Data, str, int]:
     data = config.build_data()
     if split != PREFIXES[data.measured_split]:
         raise ConfigError(f"{metric} is no score of predictions on the {data.measured_split} split")
-    batches = config.training.steps * config.training.accumulate
-    return data, config.measured_task.measured_as(name), batches
+    return data, config.measured_task.measured_as(name), _batches(config)
+
+
+def _batches(config: RunConfig) -> int:
+    """Returns how many batches a run reads. Of a run that trains nothing, such as a compression after training: how many
+    the runs that it starts from read of the same data."""
+    own = config.training.steps * config.training.accumulate
+    return own or sum(_batches(run) for run in source_runs(config).values() if run.data == config.data)

@@ -312,3 +312,20 @@ def test_a_run_has_floors_of_its_metric_for_the_batches_that_it_trains_on(play: 
     assert {name: values[name] for name in expected} == expected
     with pytest.raises(ConfigError, match="measured/seconds is no score of predictions"):
         floors_of_run(config, "measured/seconds")
+
+
+def test_predictors_of_a_run_that_trains_nothing_learn_from_what_its_source_read(tmp_path: Path) -> None:
+    """So do those of a compression after training, and of several in a row."""
+    (tmp_path / "texts.csv").write_text("text,label\n" + "".join(f"word{n % 3} of {n},{n % 2}\n" for n in range(80)))
+    source = {"kind": "labelled_texts", "path": str(tmp_path / "texts.csv"), "labels": ["0", "1"], "splits": "hash"}
+    data = {"kind": "labelled", "source": source | {"tokenizer": {"kind": "words", "size": 10}, "length": 10}}
+    model = {"kind": "encoder", "dim": 8, "heads": 2, "depth": 1}
+    trained = RunConfig.from_dict({"model": model, "task": "classification", "data": data, "training": {"steps": 3}})
+
+    def after(config: RunConfig) -> RunConfig:
+        return config.override({"start.network": {"run": config.to_dict()}, "training.steps": 0})
+
+    expected = floors_of_run(trained, "val/nats")
+    assert floors_of_run(after(trained), "val/nats") == expected == floors_of_run(after(after(trained)), "val/nats")
+    with pytest.raises(DataError, match="reads no batch of these data"):
+        floors_of_run(after(trained.override({"data.batch_size": 7})).override({"data.batch_size": 8}), "val/nats")

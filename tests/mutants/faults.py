@@ -1616,9 +1616,19 @@ TASK_FAULTS = (
         "metrics",
         "floors know the words of 13a alone",
         "lit_transformers/runs/run_floors.py",
-        "config.measured_task.measured_as(name), batches",
-        "name, batches",
+        "config.measured_task.measured_as(name), _batches",
+        "name, _batches",
         ("tests/datamodules/test_floors.py::test_floors_know_words_as_the_score_of_the_run_does",),
+    ),
+    Fault(
+        "floors",
+        "a compression after training has no floor",
+        "lit_transformers/runs/run_floors.py",
+        "    return own or sum(",
+        "    return own and sum(",
+        (
+            "tests/datamodules/test_floors.py::test_predictors_of_a_run_that_trains_nothing_learn_from_what_its_source_read",
+        ),
     ),
     Fault(
         "metrics",
