@@ -47,7 +47,7 @@ def _measured(config: RunConfig, metric: str) -> tuple[Data, str, int]:
 
 
 def _batches(config: RunConfig) -> int:
-    """Returns how many batches a run reads. Of a run that trains nothing, such as a compression after training: how many
-    the runs that it starts from read of the same data."""
+    """Returns how many batches a run reads. Of a run that trains nothing, such as a compression after training: how
+    many the runs that it starts from read of the same data."""
     own = config.training.steps * config.training.accumulate
     return own or sum(_batches(run) for run in source_runs(config).values() if run.data == config.data)
