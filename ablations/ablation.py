@@ -255,8 +255,8 @@ class Ablation(Checked):
     metrics that the report shows with their intervals and without verdicts; None: nats next to an accuracy or another
     score of predictions, and accuracy next to nats, if all arms measure both. ``retention`` names the measurements of
     forgetting, which are made before and after the runs of each arm. ``rates`` names other learning rates at which the
-    arms are measured once more, to show whether the verdicts stand there: by default half and twice that of each arm;
-    None: no others. ``preparation`` is the command that fetches the released weights which arms start from.
+    arms are measured once more, to show whether the verdicts stand there: by default half and twice the rate of each
+    arm; None: no others. ``preparation`` is the command that fetches the released weights which arms start from.
     ``space`` adds knobs to the search of ``tune``, by path: ``{"training.clip": Interval(0.1, 10.0, log=True)}``; a
     ``Conditional`` exists where another knob has a value.
     The constructor raises ConfigError for a mistyped path, a value out of range, or two arms that are the same run.

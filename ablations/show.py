@@ -216,16 +216,20 @@ def chain_lines(planned: PlannedStudy) -> Iterator[str]:
 def runs_at_other_rates(plan: Plan, rates: PlannedRates, time_estimate: TimeEstimate, workers: int) -> str:
     """Returns a line on the runs at other learning rates, which follow those of the study: their number and time."""
     seconds = [time_estimate.seconds[run.key] for arm in plan.arms for run in arm.runs[: rates.seeds]]
-    number = len(seconds) * len(rates.factors)
-    time = clock(sum(seconds) * len(rates.factors) / min(workers, max(number, 1)))
-    factors = " and ".join(f"{factor:g}" for factor in rates.factors)
-    return f"then {number} runs at {factors} times the learning rate, about {time}; --rates 0 omits them"
+    seconds *= len(rates.factors)
+    factors, time = " and ".join(f"{factor:g}" for factor in rates.factors), clock(_total_seconds(seconds, workers))
+    return f"then {len(seconds)} runs at {factors} times the learning rate, about {time}; --rates 0 omits them"
+
+
+def _total_seconds(seconds: Sequence[float], workers: int) -> float:
+    """Returns how long workers take for runs together, given the seconds of each run."""
+    return sum(seconds) / min(workers, max(len(seconds), 1))
 
 
 def remaining_work(time_estimate: TimeEstimate, done: set[str], workers: int) -> str:
     """Returns a sentence with the number of runs that are left, how long they will take, and what that is based on."""
     remaining = [seconds for key, seconds in time_estimate.seconds.items() if key not in done]
-    total = sum(remaining) / min(workers, max(len(remaining), 1))
+    total = _total_seconds(remaining, workers)
     worker_count = "1 worker" if workers == 1 else f"{workers} workers"
     return f"{len(remaining)} runs left, about {clock(total)} with {worker_count} ({time_estimate.basis})"
 

@@ -1,4 +1,4 @@
-"""The float32 product of oneDNN, for passes without gradients on a CPU.
+"""The float32 product of oneDNN, for passes without gradients on a CPU, and how many products oneDNN remembers.
 
 torch multiplies by MKL, which uses no AVX-512 on processors of AMD: there oneDNN takes less than half of its time.
 """
@@ -6,7 +6,6 @@ torch multiplies by MKL, which uses no AVX-512 on processors of AMD: there oneDN
 from __future__ import annotations
 
 import os
-from functools import cache
 from typing import Any
 
 import torch
@@ -15,13 +14,14 @@ from torch import Tensor
 
 from lit_transformers.machine.processor import vendor
 
-__all__ = ["is_faster", "packed", "product"]
+__all__ = ["is_faster", "limit_caches", "packed", "product"]
 
 CACHES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
-"""The variables by which torch and oneDNN read how many products of one shape they keep in memory."""
+"""The environment variables by which torch and oneDNN limit how many compiled products stay in memory."""
 SHAPES = 128
-"""The most products that each keeps. By default these are 1,024, which takes 240 MiB more for texts of all lengths
-(``python -m benchmarks.bad_requests --requests 20000``). To compile a product anew takes half a millisecond."""
+"""The most compiled products of each, one for each shape. By default these are 1,024, which takes 240 MiB more for
+texts of all lengths (``python -m benchmarks.bad_requests --requests 20000``). To compile one anew takes half a
+millisecond."""
 
 
 def is_faster() -> bool:
@@ -29,16 +29,15 @@ def is_faster() -> bool:
     return torch.backends.mkldnn.is_available() and vendor() == "AuthenticAMD"
 
 
-@cache
 def limit_caches() -> None:
-    """Limits the products that are kept, where the user has set no limit. It has no effect after the first product."""
+    """Limits how many compiled products stay in memory, unless the user has set a limit. It has no effect after the
+    first product of the process."""
     for name in CACHES:
         os.environ.setdefault(name, str(SHAPES))
 
 
 def packed(weight: Float[Tensor, "o i"]) -> Any:
     """Returns a copy of a matrix in the layout of oneDNN."""
-    limit_caches()
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach())
 
 

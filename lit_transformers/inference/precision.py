@@ -52,8 +52,10 @@ def quantise_network(task: nn.Module, device: torch.device) -> None:
 
 def prepare(task: Task, precision: Precision, device: torch.device) -> None:
     """Makes the networks of a task ready for passes without gradients in a precision: int8 by ``quantise_network``;
-    float32 by the products of oneDNN on a CPU where they are faster, equal but for rounding. Raises ConfigError where
-    int8 cannot be computed."""
+    float32 by the products of oneDNN on a CPU where they are faster, equal but for rounding. On a CPU it limits how
+    many compiled products stay in memory. Raises ConfigError where int8 cannot be computed."""
+    if device.type == "cpu":
+        onednn.limit_caches()
     if precision == "int8":
         quantise_network(task, device)
     elif precision == "float32" and device.type == "cpu" and onednn.is_faster():

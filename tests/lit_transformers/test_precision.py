@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -97,25 +98,41 @@ def test_products_of_onednn_are_those_of_torch(mixer: str, tmp_path: Path, monke
 
 
 READ_ALL_LENGTHS = """
-import ctypes, psutil, torch
+import ctypes, psutil, sys, torch
 from lit_transformers import onednn
+from lit_transformers.inference.precision import prepare
 
+class Task(torch.nn.Module):
+    def evaluator(self):
+        return self
+
+@torch.no_grad()
 def memory_after(lengths):
     for length in lengths:
-        onednn.product(torch.randn(length, 384), weight, None)
+        x = torch.randn(length, 384)
+        if sys.argv[1] == "float32":
+            onednn.product(x, packed, None)
+        else:
+            with torch.autocast("cpu", torch.bfloat16):
+                torch.nn.functional.linear(x, weight)
     ctypes.CDLL(None).malloc_trim(0)
     return psutil.Process().memory_info().rss / 2**20
 
 torch.set_num_threads(1)
-weight = onednn.packed(torch.randn(768, 384))
+prepare(Task(), sys.argv[1], torch.device("cpu"))
+weight = torch.randn(768, 384)
+packed = onednn.packed(weight)
 print(-memory_after([400, *range(1, 10)]) + memory_after(range(10, 400)))
 """
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs the allocator of glibc")
-def test_products_of_all_lengths_keep_little_memory() -> None:
-    """Where each of them is kept, they take more than 200 MiB."""
-    done = subprocess.run([sys.executable, "-c", READ_ALL_LENGTHS], capture_output=True, text=True, timeout=300)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_products_of_all_lengths_keep_little_memory(precision: str) -> None:
+    """Without a limit they take more than 200 MiB."""
+    words = [sys.executable, "-c", READ_ALL_LENGTHS, precision]
+    environment = {name: value for name, value in os.environ.items() if name not in onednn.CACHES}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
     assert float(done.stdout) < 100, done.stderr
 
 

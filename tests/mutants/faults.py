@@ -5605,9 +5605,9 @@ EXCHANGE_FAULTS = (
     ),
     Fault(
         "predict",
-        "every product of oneDNN is kept in memory",
-        "lit_transformers/onednn.py",
-        "        os.environ.setdefault(name, str(SHAPES))\n",
+        "compiled products stay in memory for each length of a text",
+        "lit_transformers/inference/precision.py",
+        "        onednn.limit_caches()\n",
         "        pass\n",
         (f"{PRECISION}products_of_all_lengths_keep_little_memory",),
     ),
