@@ -315,7 +315,9 @@ def make_plan(
             stages, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.most_seeds, runner)
         goal = _rehearse(configs, stages.examples, resolved.metric, runner)
         resolved = resolved._replace(metric=with_goal(resolved.metric, goal))
-        plan = _plan(study, ablation, request, resolved, matched, runs_by_arm, stages)
+        has_rate = any(runner.rate_fields(config) for config in configs.values())
+        rates = ablation.rates if has_rate else None
+        plan = _plan(study, replace(ablation, rates=rates), request, resolved, matched, runs_by_arm, stages)
         plan = replace(plan, also=further_metrics(also, resolved.metric, configs, runner))
         plan = replace(plan, retention=_plan_retention(ablation, plan, stages, runner))
         costs = _costs(configs, stages.examples, runner)
@@ -337,9 +339,7 @@ def make_plan(
     )
     sources = sorted({str(path) for config in configs.values() for path in runner.source_files(config)})
     planned = PlannedStudy(plan, stages.configs, costs, name, _repeated(configs, runner), sources)
-    has_rate = any(runner.rate_fields(config) for config in configs.values())
-    plan = plan if has_rate else replace(plan, rates=None)
-    planned = replace(planned, plan=plan, passes=_passes(planned, runner), has_rate=has_rate)
+    planned = replace(planned, passes=_passes(planned, runner), has_rate=has_rate)
     remember(planned.classes)
     return planned
 

@@ -41,6 +41,13 @@ class WrittenReport(NamedTuple):
 
         console.print(look_line(self.findings, following), markup=False, highlight=False, soft_wrap=True)
 
+    def print_before_rates_to(self, console: Console, left: int) -> None:
+        """Prints a line on a study that ``left`` runs at other learning rates follow, and where the page is."""
+        from reports.show.answer import line_before_rates
+
+        text = f"{line_before_rates(self.findings, left)}; report so far: {self.page}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
 
 def write_report(runs: Path, plan: Plan, *, unmatched: bool = False, computed: bool = True) -> WrittenReport:
     """Writes the report of a plan, and its plan with the look that was taken: a look whose runs have all ended counts

@@ -154,14 +154,16 @@ def status(
 ) -> None:  # fmt: skip
     """Show the state of every run, its worker, and the time left. Beyond 500 runs, count them by arm and state."""
     from ablations.show import status_view
+    from reports.read.study import read_rates
     from sweeps.status import bring_up_to_date, standings
 
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device))
     rows, notes = survey_plan(planned, runs)
+    rates = read_rates(runs, planned.plan, notes)
     warn(notes)
     active_runs = {} if all(row.state.over for row in rows) else standings(runs, storage)
     bring_up_to_date(rows, runs, active_runs)
-    out.print(status_view(planned.plan, rows, active_runs))
+    out.print(status_view(planned.plan, rows, active_runs, rates))
     if storage is None and address_of(runs) and not all(row.state.over for row in rows):
         out.print("give --storage to see the runs of other machines at this store", highlight=False)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ablations.plan import PlannedStudy
     from lit_transformers.records.labels import ArmLabels
     from lit_transformers.records.plan import Plan, PlannedRates
+    from lit_transformers.records.rate_values import RateValues
     from lit_transformers.records.record import Gate
     from lit_transformers.records.reproduction import Reproduction
     from reports.read.study import Study
@@ -221,6 +222,18 @@ def runs_at_other_rates(plan: Plan, rates: PlannedRates, time_estimate: TimeEsti
     return f"then {len(seconds)} runs at {factors} times the learning rate, about {time}; --rates 0 omits them"
 
 
+def rates_measured(plan: Plan, rates: RateValues | None) -> Iterator[Text]:
+    """Yields a line on how many runs at other learning rates have a value; nothing where a plan states none.
+
+    rates: what was measured for runs of the plan; None where nothing was."""
+    if rates is not None:
+        values = sum(run.value is not None for run in rates.runs)
+        yield Text(f"at other learning rates: {values} of {len(rates.runs)} runs have a value")
+    elif plan.rates is not None:
+        number = len(plan.rates.factors) * sum(len(arm.runs[: plan.rates.seeds]) for arm in plan.arms)
+        yield Text(f"at other learning rates: {number} runs, not measured yet")
+
+
 def _total_seconds(seconds: Sequence[float], workers: int) -> float:
     """Returns how long workers take for runs together, given the seconds of each run."""
     return sum(seconds) / min(workers, max(len(seconds), 1))
@@ -284,9 +297,13 @@ MOST_LINES = 500
 """Of a table with a line for every run."""
 
 
-def status_view(plan: Plan, rows: Sequence[Row], active_runs: Mapping[str, ActiveRun]) -> Group:
+def status_view(
+    plan: Plan, rows: Sequence[Row], active_runs: Mapping[str, ActiveRun], rates: RateValues | None = None
+) -> Group:
     """Shows the state of every run by records, checkpoints and locks, and below who is at those that are active. Of
-    more runs than MOST_LINES, seeds of an arm in the same state share a line with the mean of their metric."""
+    more runs than MOST_LINES, seeds of an arm in the same state share a line with the mean of their metric.
+
+    rates: what was measured at other learning rates; None where nothing was."""
     labels = plan.labels
     table = plain_table(labels.heading("arm"), "seed", "run", plan.metric.name, "state")
     for column in table.columns[1:3]:
@@ -300,7 +317,7 @@ def status_view(plan: Plan, rows: Sequence[Row], active_runs: Mapping[str, Activ
     shown = [active_runs[row.ticket.key] for row in rows if row.ticket.key in active_runs and not row.state.over]
     at_work = work_table(shown, labels.heading("arm"), lambda run: labels.in_column(run.arm))
     work: list[RenderableType] = [Text(), at_work, Text()] if shown else []
-    return Group(table, *work, Text(summary_line(rows)))
+    return Group(table, *work, Text(summary_line(rows)), *rates_measured(plan, rates))
 
 
 def _alike(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, str], list[Row]]]:

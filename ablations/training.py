@@ -212,7 +212,9 @@ def take_looks(
         is_late = settings.deadline is not None and time.monotonic() > settings.deadline
         later = None if is_late else _later_look(whole, written, until_decided)
         is_complete = later is None and not is_late and all(row.state.over for row in rows)
-        if is_complete and train_rates(planned, runs, settings, console):
+        if is_complete and train_rates(
+            planned, runs, settings, console, before=partial(written.print_before_rates_to, report)
+        ):
             written = write_report(runs, written.plan, unmatched=unmatched)
         if later is None:
             written.print_to(report, full)
@@ -289,17 +291,25 @@ def train_left(
     return _trained(runs, rows, settings.options(planned, todo), settings, board)
 
 
-def train_rates(planned: PlannedStudy, runs: Path, settings: LaunchSettings, console: Console) -> bool:
+def train_rates(
+    planned: PlannedStudy, runs: Path, settings: LaunchSettings, console: Console,
+    before: Callable[[int], None] = lambda left: None,
+) -> bool:  # fmt: skip
     """Trains the runs at other learning rates that the plan states and that have not ended, writes their values beside
     the plan, and prints why runs have none. Returns whether the plan states any. Raises Stopped where a signal stopped
-    the runs: the same command resumes them."""
+    the runs: the same command resumes them.
+
+    before: called with the number of runs that are left, if there are any, before they begin."""
     from sweeps.process.call import call_forked
 
     rates = planned.plan.rates
     if rates is None:
         return False
     scaled = call_forked(planned.runner, plan_rates, planned, rates)
-    train_left(scaled, runs, survey_to_train(scaled, runs, settings), settings, console)
+    rows = survey_to_train(scaled, runs, settings)
+    if left := sum(not row.state.over for row in rows):
+        before(left)
+    train_left(scaled, runs, rows, settings, console)
     for reason in keep_rates(runs, planned, scaled, rates):
         console.print(reason, style="yellow", markup=False, highlight=False, soft_wrap=True)
     return True

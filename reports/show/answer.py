@@ -220,6 +220,12 @@ def look_line(findings: Findings, following: int) -> str:
     )
 
 
+def line_before_rates(findings: Findings, left: int) -> str:
+    """Returns the result of a study in a line, with the number of runs at other learning rates that are left."""
+    follow = "1 run at another learning rate follows" if left == 1 else f"{left} runs at other learning rates follow"
+    return f"{findings.study.plan.study}: {_tally(findings.comparisons)}; {follow}"
+
+
 def answer(findings: Findings) -> tuple[str, ...]:
     """Returns a sentence for each of the first eight comparisons, with costs and, if unresolved, the seeds needed; none
     of a study that was withdrawn."""

@@ -100,7 +100,14 @@ def test_a_study_trains_them_after_its_runs_and_once(folder: Path, capsys: pytes
     assert load_rates(runs, "batches") is None
     assert main(["plan", str(path), "--runs", str(runs)]) == 0
     assert "then 8 runs at 0.5 and 2 times the learning rate" in " ".join(capsys.readouterr().out.split())
+    assert main(["status", str(path), "--runs", str(runs)]) == 0
+    assert "at other learning rates: 8 runs, not measured yet" in capsys.readouterr().out
     assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    early = [line for line in lines if "8 runs at other learning rates follow; report so far: " in line]
+    assert len(early) == 1 and early[0].startswith("batches: 1 unresolved; ") and lines.index(early[0]) < len(lines) - 3
+    assert main(["status", str(path), "--runs", str(runs)]) == 0
+    assert "at other learning rates: 8 of 8 runs have a value" in capsys.readouterr().out
     rates = load_rates(runs, "batches")
     assert rates is not None and rates.factors == [0.5, 2.0] and len(rates.runs) == 8
     assert all(run.value is not None for run in rates.runs)

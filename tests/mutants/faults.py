@@ -3312,6 +3312,14 @@ REPORT_FAULTS = (
     ),
     Fault(
         "rates",
+        "the answer of a study waits for the runs at other learning rates",
+        "ablations/training.py",
+        "        before(left)\n",
+        "        pass\n",
+        ("tests/ablations/test_rates.py::test_a_study_trains_them_after_its_runs_and_once",),
+    ),
+    Fault(
+        "rates",
         "a report does not say that other learning rates were not measured",
         "reports/show/about_runs.py",
         "    yield from _rates(study)\n",
