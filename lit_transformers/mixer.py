@@ -125,6 +125,13 @@ class Context(NamedTuple):
         positions = group.of(self.positions)
         return with_fields(self, positions=positions, marked=marked, segments=segments, groups=())
 
+    def of_first(self) -> Context:
+        """Returns the context of the first token of each padded row."""
+        masks = (self.padding_mask, self.marked, self.segments)
+        padding_mask, marked, segments = (None if part is None else part[:, :1] for part in masks)
+        positions = self.positions[:, :1]
+        return with_fields(self, positions=positions, padding_mask=padding_mask, marked=marked, segments=segments)
+
     @property
     def last_position(self) -> int | None:
         """A position that no token of x is behind; None where the host does not know one without waiting for a
@@ -276,6 +283,12 @@ class Mixer(nn.Module, ABC):
     def reads_groups(self) -> bool:
         """Hook: whether it reads groups of rows without padding (``Context.groups``) in one call. By default it is
         called for each group."""
+        return False
+
+    @property
+    def crosses_itself(self) -> bool:
+        """Hook: whether it computes the same for some tokens of rows that it reads in both directions if they are given
+        alone, with the whole rows as their source. By default it does not."""
         return False
 
     @abstractmethod

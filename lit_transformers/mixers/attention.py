@@ -42,6 +42,10 @@ class Attention(QKVMixer):
         super().__init__(config, shape)
         self.before = config.memory if config.same_length else None
 
+    @property
+    def crosses_itself(self) -> bool:
+        return self.rotary is None and self.relative is None
+
     def pattern(self, ctx: Context, remembered: int) -> Pattern:
         """Returns who sees whom, after so many keys of memory."""
         if ctx.pattern is not None:

@@ -16,6 +16,7 @@ from lit_transformers.batch import DataDescription
 from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Mixer
 from lit_transformers.models.model import ModelConfig, ModelOutput, Network
+from lit_transformers.named_tuples import with_fields
 from lit_transformers.stacks import Stack
 
 M = TypeVar("M", bound=ModelConfig)
@@ -142,6 +143,18 @@ class RowNetwork(Network):
         """Maps symbols (b, t) to hidden (b, t, d). ``padding_mask`` is True at real symbols and False at padding, which
         is at the end of a row; None where all are real. ``marked`` is True at symbols that the data single out;
         ``segments`` is the number of each symbol's segment, from 0, and None where a row is one segment."""
+
+    def read_first(
+        self,
+        symbols: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"] | None,
+        marked: Bool[Tensor, "b t"],
+        segments: Int[Tensor, "b t"] | None = None,
+    ) -> ModelOutput:
+        """Hook: reads symbols as ``read_row`` does, and returns the hidden vectors (b, 1, d) of the first symbol of
+        each row alone, equal but for rounding. By default it computes those of all symbols."""
+        output = self.read_row(symbols, padding_mask, marked, segments)
+        return with_fields(output, hidden=output.hidden[:, :1])
 
     def read_layers(
         self,

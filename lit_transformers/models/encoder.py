@@ -167,9 +167,11 @@ class Encoder(RowNetwork):
         order: Int[Tensor, "b t"] | None = None,
         keep_layers: bool = False,
         lower: LowerStates | None = None,
+        first: bool = False,
     ) -> ModelOutput:
-        """Maps symbols (b, t) to hidden (b, t, d). keep_layers: also return the outputs of all layers. For the other
-        arguments see ``read_row`` and ``read_ordered``."""
+        """Maps symbols (b, t) to hidden (b, t, d). keep_layers: also return the outputs of all layers. first: return
+        hidden (b, 1, d) of the first symbols alone, of a network that ``reads_first``. For the other arguments see
+        ``read_row`` and ``read_ordered``."""
         x = self.embed(symbols, segments) if lower is None else lower.states
         if self.extra is not None:
             rows, extra = symbols.size(0), self.extra.weight.size(0)
@@ -194,7 +196,9 @@ class Encoder(RowNetwork):
             last=x.size(1) - 1,
             padding_last=self.padding_last,
         )
-        if lower is None:
+        if first:
+            output = self.first_tokens(x, ctx)
+        elif lower is None:
             output = self.pass_layers(x, ctx, keep_layers)
         else:
             output = self.through(self.stack.split(lower.layers)[1], x, ctx, keep_layers)
@@ -206,6 +210,19 @@ class Encoder(RowNetwork):
     def pass_layers(self, x: Float[Tensor, "b t e"], ctx: Context, keep_hidden: bool = False) -> StackOutput:
         """Hook: passes embedded rows (b, t, e) through all layers. By default every layer reads the whole row."""
         return self.through(self.stack, x, ctx, keep_hidden)
+
+    @property
+    def reads_first(self) -> bool:
+        """Whether the last layer can compute the output for the first token of each row alone."""
+        is_whole = not (self.causal or self.apart) and self.extra is None
+        return is_whole and self.stack.reads_first
+
+    def first_tokens(self, x: Float[Tensor, "b t e"], ctx: Context) -> StackOutput:
+        """Passes embedded rows (b, t, e) through all layers, the first token of each row alone through the last one.
+        Its output has the shape (b, 1, d)."""
+        lower, last = self.stack.split(len(self.stack.steps()) - 1)
+        output = self.through(lower, x, ctx, keep_hidden=False)
+        return with_fields(output, y=last.first_tokens(output.y, ctx))
 
     def through(self, stack: Stack, x: Float[Tensor, "b t d"], ctx: Context, keep_hidden: bool) -> StackOutput:
         """Passes rows (b, t, d) through a stack, without their padding if the config says so."""
@@ -222,6 +239,18 @@ class Encoder(RowNetwork):
         segments: Int[Tensor, "b t"] | None = None,
     ) -> ModelOutput:
         output: ModelOutput = self(symbols, padding_mask, marked, segments)
+        return output
+
+    def read_first(
+        self,
+        symbols: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"] | None,
+        marked: Bool[Tensor, "b t"],
+        segments: Int[Tensor, "b t"] | None = None,
+    ) -> ModelOutput:
+        if not self.reads_first:
+            return super().read_first(symbols, padding_mask, marked, segments)
+        output: ModelOutput = self(symbols, padding_mask, marked, segments, first=True)
         return output
 
     def read_layers(

@@ -153,6 +153,25 @@ class Block(nn.Module):
             output = branch.sublayer(merged, ctx, state)
         return with_fields(output, y=self.after(branch, output.y.reshape(x.shape), x))
 
+    @property
+    def reads_first(self) -> bool:
+        """Whether ``first_tokens`` can be computed."""
+        return not self.permuted and self.cross is None and self.mixer.crosses_itself and self.feedforward.reads_groups
+
+    def first_tokens(self, x: Float[Tensor, "b t d"], ctx: Context) -> Float[Tensor, "b 1 d"]:
+        """Returns the output for the first token of each row alone, which sees the whole row (b, t, d) in both
+        directions."""
+        first, first_ctx = x[:, :1], ctx.of_first()
+        for branch in self.branches():
+            if branch.name == "mixer":
+                rows = self.before(branch, x)
+                crossed = with_fields(first_ctx, source=rows, source_padding_mask=ctx.padding_mask)
+                y = self.after(branch, self.mixer(rows[:, :1], crossed).y, rows[:, :1])
+            else:
+                y = self.compute(branch, first, first_ctx, None).y
+            first = self.add(branch, first, y)
+        return first
+
     def require_permuted(self, ctx: Context) -> None:
         """Raises ValueError for a context with a pattern where the block was not built to obey one."""
         if ctx.pattern is not None and not self.permuted:

@@ -93,6 +93,15 @@ class Sequential(Stack):
             states.append(output.state)
         return TwoStreamOutput(x, queries, aux, tuple(states))
 
+    @property
+    def reads_first(self) -> bool:
+        steps = self.steps()
+        return len(steps) > 1 and steps[-1].reads_first
+
+    def first_tokens(self, x: Float[Tensor, "b t d"], ctx: Context) -> Float[Tensor, "b 1 d"]:
+        (block,) = self.steps()
+        return block.first_tokens(self.entry(x, self.entry.drawn(ctx), self.first, self.entry.last(ctx)), ctx)
+
     def skips(self, block: nn.Module) -> bool:
         """Draws whether this pass skips a step, from the host's generator: its state is part of checkpoints."""
         return self.layer_drop > 0 and block.training and float(torch.rand((), device=HOST)) < self.layer_drop

@@ -130,6 +130,17 @@ class Stack(nn.Module, ABC):
         reason = f"a {type(self).__name__} stack reads no second stream of queries; set stack: sequential"
         raise ConfigError(reason, "stack")
 
+    @property
+    def reads_first(self) -> bool:
+        """Hook: whether the part of ``split`` that is its last step alone has ``first_tokens``. By default it does
+        not."""
+        return False
+
+    def first_tokens(self, x: Float[Tensor, "b t d"], ctx: Context) -> Float[Tensor, "b 1 d"]:
+        """Hook: passes padded rows through a stack of one step, and returns the output for the first token of each row
+        alone, where the whole stack says so (``reads_first``)."""
+        raise NotImplementedError(f"a {type(self).__name__} stack computes the outputs of all tokens")
+
     def query_flops(self, queries: int, length: int, remembered: int = 0) -> int:
         """Hook: returns the forward FLOPs that a second stream of ``queries`` queries adds to a row of ``length``
         tokens."""

@@ -145,8 +145,10 @@ class LabelledTaskConfig(TaskConfig):
 
 class LabelledTask(Task):
     """Trains and measures a network that reads whole rows. Subclasses add their heads. ``features``: a table of cached
-    outputs of the network or of its lowest layers, which replaces these for rows that it holds; usually None."""
+    outputs of the network or of its lowest layers, which replaces these for rows that it holds; usually None.
+    ``first_alone``: the heads that are computed read the first token of each row alone; usually False."""
 
+    first_alone = False
     config: LabelledTaskConfig
     network: RowNetwork
     data: LabelledDescription | MixedDescription
@@ -240,10 +242,11 @@ class LabelledTask(Task):
         return rows, network.read_layers(rows.inputs, needed_mask(rows), marks(rows), rows.segments)
 
     def chosen_layers(self, network: RowNetwork, rows: LabelledBatch) -> LayerOutputs:
-        """Runs a network on rows of one piece each. Returns the outputs of the combined layers."""
+        """Runs a network on rows of one piece each. Returns the outputs of the combined layers: of the first token of
+        each row alone if ``first_alone``."""
         inputs = rows.inputs, needed_mask(rows), marks(rows), rows.segments
         if self.combination.last_alone:
-            output = network.read_row(*inputs)
+            output = network.read_first(*inputs) if self.first_alone else network.read_row(*inputs)
             return LayerOutputs((output.hidden,), output.aux)
         read = network.read_layers(*inputs)
         return read._replace(layers=tuple(read.layers[layer] for layer in self.combination.layers))

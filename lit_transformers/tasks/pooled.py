@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Self, cast
 
@@ -166,10 +167,21 @@ class PooledTask(LabelledTask):
     def evaluation_output(self, batch: LabelledBatch) -> Float[Tensor, "b o"]:
         return self.label_head.outputs(self.evaluation_reading(batch), batch)
 
+    @contextmanager
+    def reading_first(self) -> Iterator[None]:
+        """Lets the network compute the output of the first token of each row alone within the block, if the label is
+        predicted from it."""
+        self.first_alone = self.config.pooling == "first" and self.data.pieces == 1
+        try:
+            yield
+        finally:
+            self.first_alone = False
+
     def predict_step(self, batch: LabelledBatch, batch_index: int) -> list[Any]:
         """Returns the ``prediction`` of the head for every example, without rows of padding."""
         real, predict = batch.padding_mask.any(dim=1), self.label_head.prediction
-        outputs = self.evaluation_output(batch)[real].tolist()
+        with self.reading_first():
+            outputs = self.evaluation_output(batch)[real].tolist()
         return [predict(*pair) for pair in zip(batch.example[real].tolist(), outputs, strict=True)]
 
 

@@ -60,6 +60,7 @@ WANDB_ONLINE = "tests/lit_transformers/test_wandb_online.py::test_"
 DASHBOARD = "tests/ablations/test_dashboard.py::test_"
 DEFORMER = "tests/contracts/test_deformer.py::test_"
 UNPADDED = "tests/contracts/test_unpadded.py::test_"
+FIRST = "tests/contracts/test_first_tokens.py::test_"
 PROGRAMS = "tests/lit_transformers/test_programs.py::test_"
 REQUESTS = "tests/serving/test_requests.py::test_"
 SERVING_PROCESS = "tests/serving/test_serving_process.py::test_"
@@ -10386,6 +10387,46 @@ FAULTS = (
         "[self.options.precision, code, texts.hexdigest()],",
         "[self.options.precision, code],",
         (f"{PREDICT}passages_of_a_file_are_ordered_as_an_evaluation_orders_them",),
+    ),
+    Fault(
+        "first tokens",
+        "the first token of a row sees its padding",
+        "lit_transformers/stacks/block.py",
+        "source=rows, source_padding_mask=ctx.padding_mask)",
+        "source=rows, source_padding_mask=None)",
+        (f"{FIRST}an_encoder_computes_the_first_token_alone_in_its_last_layer",),
+    ),
+    Fault(
+        "first tokens",
+        "the last layer reads the first token before its norm",
+        "lit_transformers/stacks/block.py",
+        "y = self.after(branch, self.mixer(rows[:, :1], crossed).y, rows[:, :1])",
+        "y = self.after(branch, self.mixer(x[:, :1], crossed).y, rows[:, :1])",
+        (f"{FIRST}an_encoder_computes_the_first_token_alone_in_its_last_layer",),
+    ),
+    Fault(
+        "first tokens",
+        "the last layer computes all tokens in silence",
+        "lit_transformers/models/encoder.py",
+        "        if not self.reads_first:\n            return super().read_first",
+        "        if True:\n            return super().read_first",
+        (f"{FIRST}an_encoder_computes_the_first_token_alone_in_its_last_layer",),
+    ),
+    Fault(
+        "first tokens",
+        "attention with distances reads a token alone without them",
+        "lit_transformers/mixers/attention.py",
+        "return self.rotary is None and self.relative is None",
+        "return True",
+        (f"{FIRST}other_networks_compute_all_tokens",),
+    ),
+    Fault(
+        "first tokens",
+        "a mean over tokens is that of the first token",
+        "lit_transformers/tasks/pooled.py",
+        'self.first_alone = self.config.pooling == "first" and self.data.pieces == 1',
+        "self.first_alone = True",
+        (f"{FIRST}predictions_are_those_of_all_tokens",),
     ),
     Fault(
         "unpadded rows",
