@@ -84,6 +84,9 @@ def _require_same_config(directory: Path, run: Identity) -> None:
     except ConfigError as error:
         raise _occupied(directory, f"its {RUN} cannot be read by this version ({error})") from None
     if difference := _describe_difference(existing.to_dict(), run):
+        if not any((directory / name).exists() for name in (RECORD, CHECKPOINT)):
+            way_out = f"choose another folder (--to), or edit {path.name}, of which nothing was trained yet"
+            raise ConfigError(f"holds the config of another run: {difference}; {way_out}", str(directory))
         raise _occupied(directory, difference)
 
 

@@ -73,7 +73,16 @@ def test_a_run_of_another_config_is_refused_with_what_differs(config: RunConfig,
     assert "; and 1 more; choose" in error
 
 
-@pytest.mark.parametrize("lost", [(RECORD, CHECKPOINT), (RECORD, RUN), (RUN, CHECKPOINT)])
+def test_a_config_that_was_not_trained_is_to_be_edited_and_not_removed(config: RunConfig, occupied: Path) -> None:
+    (occupied / RECORD).unlink()
+    (occupied / CHECKPOINT).unlink()
+    with pytest.raises(ConfigError) as error:
+        fit(config.override({"seed": 7}), occupied)
+    reason = "holds the config of another run: seed is 0 there and 7 here; choose another folder (--to), or edit"
+    assert str(error.value).startswith(f"{occupied}: {reason} {RUN}")
+
+
+@pytest.mark.parametrize("lost", [(RECORD, RUN), (RUN, CHECKPOINT)])
 def test_each_file_alone_says_whose_the_folder_is(config: RunConfig, occupied: Path, lost: tuple[str, str]) -> None:
     for name in lost:
         (occupied / name).unlink()
