@@ -193,6 +193,8 @@ EXPECTED = {
 
 LONGEST = 1000
 """The most characters of an error's message. The middle of a longer one, which quotes a large value, is left out."""
+FEW_NAMES = 10
+"""The most names that an error lists after a doubtful suggestion."""
 
 
 class ConfigError(ValueError):
@@ -239,12 +241,15 @@ def shortened(message: str) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Returns the end of an error message about a wrong name: the nearest names, or all of them."""
+    """Returns the end of an error message about a wrong name: the nearest names, or all of them where none is near.
+    Where the nearest are doubtful and all are few, it names both."""
     candidates = sorted(names)
-    matches = difflib.get_close_matches(name, candidates, n=3, cutoff=0.5)
-    if matches:
-        return f"did you mean {' or '.join(matches)}?"
-    return f"there are: {', '.join(candidates)}" if candidates else "there are none"
+    matches, listed = difflib.get_close_matches(name, candidates, n=3, cutoff=0.5), ", ".join(candidates)
+    if not matches:
+        return f"there are: {listed}" if candidates else "there are none"
+    suggestion = f"did you mean {' or '.join(matches)}?"
+    is_doubtful = not difflib.get_close_matches(name, matches, cutoff=0.7)
+    return f"{suggestion} There are: {listed}" if is_doubtful and len(candidates) <= FEW_NAMES else suggestion
 
 
 def existing(path: str, *variables: str) -> Path | None:

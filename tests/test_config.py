@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from datamodules import PairDataConfig
 from lit_transformers.batch import LanguageDescription, PairDescription, Vocabulary
-from lit_transformers.config import Config, ConfigError, Memory, canonical_hash, parse_assignments
+from lit_transformers.config import Config, ConfigError, Memory, canonical_hash, nearest, parse_assignments
 from lit_transformers.encodings import EncodingConfig, HuangConfig, LearnedRelativeConfig, ShawConfig, XLConfig
 from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.json_schema import config_schema
@@ -350,3 +350,12 @@ def make_or_refuse(make: Callable[[], Config]) -> None:
         assert "\n" not in str(error)
     else:
         assert type(config).from_dict(yaml.safe_load(config.to_yaml())) == config
+
+
+def test_a_wrong_name_gets_the_nearest_names_or_all_where_these_are_few() -> None:
+    fields = ("fraction", "score", "steps")
+    assert nearest("scor", fields) == "did you mean score?"
+    assert nearest("share", fields) == "did you mean score? There are: fraction, score, steps"
+    assert nearest("zzz", fields) == "there are: fraction, score, steps"
+    assert nearest("share", ["score", *map(str, range(20))]) == "did you mean score?"
+    assert nearest("share", ()) == "there are none"
