@@ -149,8 +149,9 @@ def gather(study: Study, notes: list[str]) -> Evidence:
     if measure is None or not documented:
         return Evidence(values, ratio, counted=_counted(runs, ratio))
     first = documented[0][1]
-    clusters = clusters_of(first.names)
-    sums = {(run.arm, run.seed): grouped(added(measure.sums(losses), clusters)) for run, losses in documented}
+    measured = np.flatnonzero(~np.isnan(measure.sums(first)[:, -1]))
+    clusters = clusters_of([first.names[place] for place in measured])
+    sums = {(run.arm, run.seed): grouped(added(measure.sums(losses)[measured], clusters)) for run, losses in documented}
     sizes = next(iter(sums.values()))[:, -1]
     return Evidence(
         values=values,
@@ -290,7 +291,7 @@ def _unusable(
         return "were evaluated on other documents"
     if missing := [name for name in measure.needs if name not in documents.others]:
         return f"have no {missing[0]} per document"
-    total = measure.sums(documents).sum(axis=0)
+    total = np.nansum(measure.sums(documents), axis=0)
     if total[-1] <= 0 or not abs(float(measure.value(total)) - run.value) <= _AGREEMENT * abs(run.value):
         return f"have losses per document that do not sum to {metric}"
     return None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lit_transformers.scores import (
     ENTITY_COLUMNS,
@@ -40,9 +41,9 @@ Sums = Callable[[DocumentLosses], Array]
 class DocumentMeasure:
     """A metric as a function of totals over documents.
 
-    ``sums`` returns the sums of each document [documents, k], the last of which is its size; ``value`` maps totals
-    [..., k] to [...]. Documents are weighted by their size: bytes, tokens, or one for each example. ``needs`` names the
-    columns that are required beyond nats, tokens and bytes.
+    ``sums`` returns the sums of each document [documents, k], the last of which is its size; NaN for a document that
+    the metric does not measure. ``value`` maps totals [..., k] to [...]. Documents are weighted by their size: bytes,
+    tokens, or one for each example. ``needs`` names the columns that are required beyond nats, tokens and bytes.
     """
 
     sums: Sums
@@ -78,7 +79,11 @@ def _named(name: str, columns: Collection[str]) -> DocumentMeasure | None:
             return _mean_of(name) if name in columns else known.get(name)
         measure = _named(name.removeprefix(f"{group}_"), [column for column in columns if column != group])
         return measure and DocumentMeasure(_of_group(measure.sums, group), measure.value, (group, *measure.needs))
-    measure = _named(name.removeprefix(head), own - {name.removeprefix(head)})
+    of_head = name.removeprefix(head)
+    measure = _named(of_head, own - {of_head})
+    is_computed = measure is not None and own.issuperset(measure.needs)
+    if of_head in own and not is_computed:
+        measure = _mean_of(of_head)
     if measure is None:
         return None
     return DocumentMeasure(_of_head(measure.sums, head), measure.value, tuple(f"{head}{one}" for one in measure.needs))
@@ -92,7 +97,7 @@ def _of_head(sums: Sums, head: str) -> Sums:
         there = own["tokens"] > 0
         columns = {name: column[there] for name, column in own.items()}
         names = tuple(name for name, is_there in zip(documents.names, there, strict=True) if is_there)
-        return sums(as_documents(names, {"bytes": np.zeros(len(names)), **columns}))
+        return _spread(sums(as_documents(names, {"bytes": np.zeros(len(names)), **columns})), there)
 
     return selected
 
@@ -105,17 +110,25 @@ def _of_group(sums: Sums, group: str) -> Sums:
         columns = {name: getattr(documents, name)[own] for name in ("nats", "tokens", "bytes")}
         columns |= {name: column[own] for name, column in documents.others.items()}
         names = tuple(name for name, is_there in zip(documents.names, own, strict=True) if is_there)
-        return sums(as_documents(names, columns))
+        return _spread(sums(as_documents(names, columns)), own)
 
     return selected
 
 
 def _of_length(sums: Sums, length: float) -> Sums:
     def selected(documents: DocumentLosses) -> Array:
-        rows = sums(documents)
-        return rows[documents.others["length"] == length]
+        there = documents.others["length"] == length
+        return _spread(sums(documents)[there], there)
 
     return selected
+
+
+def _spread(rows: Array, there: NDArray[np.bool_]) -> Array:
+    """Returns the rows [n, k] of some documents at the places of these among all documents, and NaN at the others.
+    there: which documents these are [documents]."""
+    spread = np.full((len(there), rows.shape[1]), np.nan)
+    spread[there] = rows
+    return spread
 
 
 def _rate(top: Callable[[DocumentLosses], Array], size: Callable[[DocumentLosses], Array]) -> Sums:

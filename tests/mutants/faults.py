@@ -3312,6 +3312,25 @@ REPORT_FAULTS = (
         ("tests/reports/test_about_runs.py::test_a_report_names_the_studies_that_have_some_of_its_runs_too",),
     ),
     Fault(
+        "judgement",
+        "documents that a metric does not measure are resampled too",
+        "reports/judge/evidence.py",
+        "clusters = clusters_of([first.names[place] for place in measured])",
+        "clusters = clusters_of(first.names)",
+        ("tests/reports/test_report_comparisons.py::test_a_metric_of_some_documents_is_resampled_over_their_clusters",),
+    ),
+    Fault(
+        "judgement",
+        "F1 of answers is taken for F1 of entities",
+        "reports/judge/measures.py",
+        "    if of_head in own and not is_computed:\n",
+        "    if False:\n",
+        (
+            "tests/reports/test_report_comparisons.py::test_a_metric_of_some_documents_is_resampled_over_their_clusters",
+            "tests/reports/test_report_statistics.py::test_a_measure_of_a_head_is_of_the_documents_that_it_has_targets_in",
+        ),
+    ),
+    Fault(
         "rates",
         "the answer of a study waits for the runs at other learning rates",
         "ablations/training.py",

@@ -259,7 +259,7 @@ def test_metrics_of_examples_are_ratios_of_their_sums(metric: str) -> None:
     documents = as_documents(list("abcd"), {name: np.array(column, float) for name, column in sums.items()})
     measure = measure_of(metric)
     assert measure is not None
-    assert float(measure.value(measure.sums(documents).sum(axis=0))) == pytest.approx(expected)
+    assert float(measure.value(np.nansum(measure.sums(documents), axis=0))) == pytest.approx(expected)
 
 
 def test_accuracy_gets_its_interval_over_examples_and_seeds(tmp_path: Path) -> None:
@@ -279,6 +279,49 @@ def test_accuracy_gets_its_interval_over_examples_and_seeds(tmp_path: Path) -> N
     assert (
         notes == [] and comparisons[OFF_AGAINST_ON].documents == 400 and comparisons[OFF_AGAINST_ON].verdict == "worse"
     )
+    assert estimate is not None and estimate.interval is not None and estimate.over_seeds is not None
+    assert estimate.interval.high - estimate.interval.low > estimate.over_seeds.high - estimate.over_seeds.low
+
+
+@pytest.mark.parametrize(
+    ("metric", "columns"),
+    [
+        ("val/film_accuracy", ("film_nats", "film_tokens", "film_correct")),
+        ("val/film_f1", ("film_nats", "film_tokens", "film_f1")),
+        ("val/film_accuracy", ("film", "correct", "cut")),
+        ("val/accuracy@20", ("length", "correct", "cut")),
+    ],
+)
+def test_a_metric_of_some_documents_is_resampled_over_their_clusters(
+    metric: str, columns: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Half of the documents are of another task, group or length; each cluster of four holds both kinds."""
+    write_plan(tmp_path, product_arms()[::2], design="explicit", metric={"name": metric, "goal": "maximize"})
+    generator = np.random.default_rng(0)
+    own = np.arange(160) % 2 == 0
+    for arm, accuracy in ((ON, 0.9), (OFF, 0.6)):
+        for seed in range(3):
+            correct = (generator.random(160) < accuracy) & own
+            write_run(tmp_path, arm, seed, BYTES, metrics={metric: float(correct[own].mean())})
+            values = {"nats": own * 0.5, "tokens": own * 1, "correct": correct * 1, "f1": correct * 1.0}
+            cells = {name: values.get(name.removeprefix("film_"), own * 1) for name in columns}
+            cells |= {"length": np.where(own, 20, 10)} if "length" in columns else {}
+            rows = [
+                [
+                    number,
+                    f"passage {number // 4}, question {number}",
+                    0.5,
+                    1,
+                    0,
+                    *(cells[name][number] for name in columns),
+                ]
+                for number in range(160)
+            ]
+            path = tmp_path / key_of(arm, seed) / "documents.csv"
+            write_rows(path, ["document", "name", "nats", "tokens", "bytes", *columns], rows)
+    comparisons, notes = compare_arms(tmp_path)
+    estimate = comparisons[OFF_AGAINST_ON].estimate
+    assert notes == [] and comparisons[OFF_AGAINST_ON].documents == 40
     assert estimate is not None and estimate.interval is not None and estimate.over_seeds is not None
     assert estimate.interval.high - estimate.interval.low > estimate.over_seeds.high - estimate.over_seeds.low
 

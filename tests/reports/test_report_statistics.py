@@ -249,6 +249,7 @@ def test_a_measure_of_a_head_is_of_the_documents_that_it_has_targets_in() -> Non
         "tags_nats": [0.0, 0.0, 3.0, 1.0],
         "tags_tokens": [0, 0, 5, 3],
         "tags_correct": [0, 0, 4, 1],
+        "tags_f1": [0.0, 0.0, 0.5, 1.0],
     }
     others = {name: np.array(values, float) for name, values in columns.items()}
     nats, tokens = (others[f"film_{name}"] + others[f"tags_{name}"] for name in ("nats", "tokens"))
@@ -258,10 +259,12 @@ def test_a_measure_of_a_head_is_of_the_documents_that_it_has_targets_in() -> Non
         ("val/film_nats", 0.75 / 2, 2),
         ("val/tags_accuracy", 5 / 8, 2),
         ("val/tags_nats", 4 / 8, 2),
+        ("val/tags_f1", 1.5 / 2, 2),
         ("val/nats", 4.75 / 10, 4),
     ):
         measure = measure_of(metric, losses.others)
         assert measure is not None and all(name in others for name in measure.needs)
         sums = measure.sums(losses)
-        assert len(sums) == documents and float(measure.value(sums.sum(axis=0))) == pytest.approx(value)
+        assert len(sums) == 4 and np.isfinite(sums).all(axis=1).sum() == documents
+        assert float(measure.value(np.nansum(sums, axis=0))) == pytest.approx(value)
     assert measure_of("val/mean_score", losses.others) is None
