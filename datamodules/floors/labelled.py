@@ -134,12 +134,14 @@ def _predictor(labels: Labels) -> _Predictor:
 
 def mixed_floors(data: MixedData, metric: str, batches: int) -> dict[str, float]:
     """Returns ``labelled_floors`` of one source for a metric of its task, such as "sst2_accuracy". The predictors are
-    fitted on batches of this source. Raises DataError for other metrics, such as means over tasks."""
+    fitted on as many batches of this source as are among the first ``batches`` of training. Raises DataError for other
+    metrics, such as means over tasks."""
     sources = [name for name in data.config.names if metric.startswith(f"{name}_")]
     if not sources:
         raise DataError(f"no predictor of several sources has a value of {metric}")
     source = max(sources, key=len)
-    return labelled_floors(data.of_source(source), metric.removeprefix(f"{source}_"), batches)
+    own_batches = data.batches_of(source, batches)
+    return labelled_floors(data.of_source(source), metric.removeprefix(f"{source}_"), own_batches)
 
 
 def _class_of(values: Floats) -> npt.NDArray[np.int64]:

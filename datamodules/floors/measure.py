@@ -33,7 +33,7 @@ from lit_transformers.source_code import code_from_outside
 
 __all__ = ["cache_floors", "floors", "measured_cache_floors", "measured_floors"]
 
-VERSION = 3
+VERSION = 4
 """Part of every cache key. Change it when floors of the same data change."""
 VALUES = "floors.json"
 

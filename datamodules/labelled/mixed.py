@@ -206,6 +206,11 @@ class MixedData(Data):
         order = partial(MixedPass, self._counts(split), evaluation.examples)
         return self._reading(split, self.rows(evaluation.batch_size or self.config.batch_size), order)
 
+    def batches_of(self, name: str, batches: int) -> int:
+        """Returns how many of the first ``batches`` batches of training are of one source."""
+        order = MixedOrder(self._counts("train"), self.config.sampling, 1, self.config.seed)
+        return int(order.before(batches)[self.config.names.index(name)])
+
     def of_source(self, name: str) -> LabelledData:
         """Returns the data of one source, with the same symbols and labels."""
         data = self.config.of_source(name).build()

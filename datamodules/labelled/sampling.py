@@ -123,12 +123,16 @@ class MixedOrder:
     def drawn(self, batch: int) -> SourceExample:
         """Returns the source of a batch; its ordinal is the number of earlier batches of that source."""
         block, place = divmod(batch, BLOCK)
+        source = int(self._block(block)[place])
+        return SourceExample(source, int(self.before(batch)[source]))
+
+    def before(self, batch: int) -> npt.NDArray[np.int64]:
+        """Returns the number of batches of each source before a batch."""
+        block, place = divmod(batch, BLOCK)
         while len(self._before) <= block:
             sources = self._block(len(self._before) - 1)
             self._before.append(self._before[-1] + np.bincount(sources, minlength=len(self.counts)))
-        sources = self._block(block)
-        source = int(sources[place])
-        return SourceExample(source, int(self._before[block][source] + (sources[:place] == source).sum()))
+        return self._before[block] + np.bincount(self._block(block)[:place], minlength=len(self.counts))
 
     def slice(self, start: int, stop: int) -> list[SourceExample]:
         """Returns the examples at places ``start`` to ``stop``; places count over all batches."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from datamodules import Data, LanguageDataConfig
 from datamodules.floors.measure import measured_cache_floors, measured_floors
 from lit_transformers.config import ConfigError
+from lit_transformers.records.measure import Measure
 from lit_transformers.records.measurement import PREFIXES
 from lit_transformers.records.reference import Reference
 from lit_transformers.runs.config import RunConfig
@@ -21,6 +24,8 @@ def floors(config: RunConfig, metric: str) -> tuple[Reference, ...]:
     metric: its name in a record, such as ``val/bpb``. Raises ConfigError or DataError where there are none.
     """
     data, name, batches = _measured(config, metric)
+    if measures := config.measured_task.averaged(name, data.description):
+        return (_mean_of_best(config, data, measures, batches),)
     values = measured_floors(data, name, batches)
     if (context := visible_context(config)) is not None:
         values |= measured_cache_floors(data, name, batches, context)
@@ -34,6 +39,17 @@ def document_floors(config: RunConfig, metric: str) -> tuple[Reference, ...]:
     if not isinstance(config.data, LanguageDataConfig) or context is None or context.most(1) is None:
         return ()
     return tuple(Reference(*item) for item in measured_cache_floors(*_measured(config, metric), None).items())
+
+
+def _mean_of_best(config: RunConfig, data: Data, measures: Mapping[str, Measure], batches: int) -> Reference:
+    """Returns the mean over several measures of the value of the best predictor of each, as a share of the perfect
+    score."""
+    shares = []
+    for name, measure in measures.items():
+        best = min if measure.goal == "minimize" else max
+        values = measured_floors(data, config.measured_task.measured_as(name), batches).values()
+        shares.append(best(values) / measure.full)
+    return Reference("the best simple predictor of each task", sum(shares) / len(shares))
 
 
 def _measured(config: RunConfig, metric: str) -> tuple[Data, str, int]:

@@ -165,6 +165,22 @@ class MultiTaskConfig(LabelledTaskConfig, kind="multi_task"):
         means = minimized(MEAN_NATS, per="task")
         return named | means | (maximized(MEAN_SCORE, per="task") if self.scores_of(data) else {})
 
+    def averaged(self, metric: str, data: DataDescription) -> dict[str, Measure]:
+        scores: Mapping[str, str] = {}
+        if metric == MEAN_SCORE:
+            scores = self.scores_of(data)
+        elif metric == MEAN_NATS:
+            scores = dict.fromkeys(MixedDescription.of(data, self.kind).sources, "nats")
+        measures = self.measures(data)
+        return {name: measures[name] for name in (f"{source}_{score}" for source, score in scores.items())}
+
+    def measured_as(self, metric: str) -> str:
+        sources = [name for name in self.tasks if metric.startswith(f"{name}_")]
+        if not sources:
+            return metric
+        source = max(sources, key=len)
+        return f"{source}_{self.tasks[source].measured_as(metric.removeprefix(f'{source}_'))}"
+
     def scores_of(self, data: DataDescription) -> dict[str, str]:
         """Returns the measure of each source that ``mean_score`` averages; empty if a task has no such measure. Raises
         ConfigError for a measure that its task does not have."""
@@ -238,8 +254,7 @@ class MultiTask(LabelledTask):
         """Raises ConfigError if the model cannot be built, or cannot be used for one of the tasks."""
         super().__init__(config, model, data, training)
         self.sources = {head: config.source_of(head, data) for head in config.all_heads(data)}
-        measures, scores = config.measures(data), config.scores_of(data).items()
-        full = {name: measures[name].full for name in (f"{source}_{measure}" for source, measure in scores)}
+        full = {name: measure.full for name, measure in config.averaged(MEAN_SCORE, data).items()}
         self.add_heads(lambda heads: MultiTaskMetric(heads, self.sources, full))
         # In tuples, so that they are not submodules: their networks and heads belong to this task.
         readers = {source: shapes_or_values(partial(self._single, source), lambda task: None) for source in self._names}

@@ -157,6 +157,11 @@ class TaskConfig(Config):
         too: floors. The name itself by default."""
         return metric
 
+    def averaged(self, metric: str, data: DataDescription) -> Mapping[str, Measure]:
+        """Hook: returns the measures of which a metric is the mean, each as a share of its perfect score, by their
+        names. By default nothing: it is no mean of others."""
+        return {}
+
     def advice(self, source_symbols: float, target_symbols: float) -> str | None:
         """Hook: returns a line where the config does not seem to fit texts of such mean lengths. None by default."""
         return None

@@ -122,10 +122,15 @@ def test_an_evaluation_reads_every_source_once_one_after_another() -> None:
     assert data.example_name(3) == "small: validation:1"
 
 
-def test_floors_of_a_task_are_those_of_its_source() -> None:
+def test_floors_of_a_task_are_those_of_its_source_and_learn_from_as_many_batches() -> None:
     data = mixed()
-    values = floors(data, "small_accuracy", 4)
-    assert values == floors(data.of_source("small"), "accuracy", 4) != floors(data, "large_accuracy", 4)
+    read = Counter(batch.source for batch in batches(data, 24))
+    assert {source: data.batches_of(source, 24) for source in read} == read and min(read.values()) > 0
+    values = floors(data, "small_nats", 24)
+    assert values == floors(data.of_source("small"), "nats", read["small"]) != floors(data, "large_nats", 24)
+    assert data.batches_of("small", BLOCK + 8) - data.batches_of("small", BLOCK) == Counter(
+        batch.source for batch in batches(data, BLOCK + 8)[BLOCK:]
+    ).get("small", 0)
     with pytest.raises(DataError, match="no predictor of several sources has a value of mean_score"):
         floors(data, "mean_score", 4)
 

@@ -37,6 +37,7 @@ from lit_transformers.models import ModelConfig
 from lit_transformers.records.files import CHECKPOINT, DOCUMENTS
 from lit_transformers.records.measure import minimized
 from lit_transformers.runs import RunConfig, fit, load
+from lit_transformers.runs.run_floors import floors
 from lit_transformers.tasks import MultiTaskConfig, Task, TaskConfig
 from lit_transformers.tasks.labelled import LabelledTask
 from lit_transformers.tasks.multi_task import MultiTask
@@ -342,6 +343,24 @@ def test_a_run_learns_both_tasks_and_its_documents_are_those_of_both(trained: Pa
         nats = [float(row[f"{name}_nats"]) for row in own]
         assert math.fsum(nats) / len(nats) == pytest.approx(metrics[f"val/{name}_nats"])
         assert sum(float(row[f"{name}_tokens"]) for row in documents) == len(own)
+
+
+def test_the_floor_of_a_mean_over_tasks_is_that_of_the_best_predictors(corpora: Path) -> None:
+    config = run(corpora)
+    for mean, measure, best in (("mean_score", "accuracy", max), ("mean_nats", "nats", min)):
+        values = [best(one.value for one in floors(config, f"val/{name}_{measure}")) for name in LABELS]
+        [floor] = floors(config, f"val/{mean}")
+        assert floor.value == pytest.approx(sum(values) / 2) and floor.name == "the best simple predictor of each task"
+
+
+def test_a_mean_over_tasks_names_its_measures_with_their_columns_and_perfect_scores() -> None:
+    tasks = {"answers": {"kind": "question_answering"}, "kinds": {"kind": "classification", "column": "topic"}}
+    config = MultiTaskConfig.from_dict({"tasks": tasks, "scores": {"kinds": "accuracy", "answers": "f1"}})
+    data = MixedDescription.of_sources({"kinds": SOURCES["kinds"], "answers": ANSWERS})
+    full = {name: measure.full for name, measure in config.averaged("mean_score", data).items()}
+    assert full == {"kinds_accuracy": 1.0, "answers_f1": 100.0} and config.averaged("answers_f1", data) == {}
+    assert config.measured_as("kinds_accuracy") == "kinds_topic:accuracy"
+    assert config.measured_as("answers_f1") == "answers_f1" and config.measured_as("mean_score") == "mean_score"
 
 
 def test_one_task_starts_from_its_head_among_several(trained: Path, corpora: Path, tmp_path: Path) -> None:

@@ -3320,6 +3320,37 @@ REPORT_FAULTS = (
         ("tests/reports/test_report_comparisons.py::test_a_metric_of_some_documents_is_resampled_over_their_clusters",),
     ),
     Fault(
+        "floors",
+        "a mean over tasks has the floor of the worst predictors",
+        "lit_transformers/runs/run_floors.py",
+        'best = min if measure.goal == "minimize" else max',
+        'best = max if measure.goal == "minimize" else min',
+        (
+            "tests/lit_transformers/test_multi_task.py::test_the_floor_of_a_mean_over_tasks_is_that_of_the_best_predictors",
+        ),
+    ),
+    Fault(
+        "floors",
+        "the predictors of a task read all batches of several tasks",
+        "datamodules/floors/labelled.py",
+        "own_batches = data.batches_of(source, batches)",
+        "own_batches = batches",
+        (
+            "tests/datamodules/test_mixed.py::test_floors_of_a_task_are_those_of_its_source_and_learn_from_as_many_batches",
+        ),
+    ),
+    Fault(
+        "floors",
+        "the column of a task among several is forgotten",
+        "lit_transformers/tasks/multi_task.py",
+        """return f"{source}_{self.tasks[source].measured_as(metric.removeprefix(f'{source}_'))}\"""",
+        "return metric",
+        (
+            "tests/lit_transformers/test_multi_task.py::"
+            "test_a_mean_over_tasks_names_its_measures_with_their_columns_and_perfect_scores",
+        ),
+    ),
+    Fault(
         "judgement",
         "F1 of answers is taken for F1 of entities",
         "reports/judge/measures.py",
