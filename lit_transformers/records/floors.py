@@ -20,8 +20,8 @@ __all__ = ["FLOORS", "VERSION", "Floors", "floors_path", "load_floors", "write_f
 FLOORS = "floors.json"
 """The name of the file."""
 VERSION = 3
-"""The version of floors that are measured now. Those of version 1 saw no more of a text than the last few symbols; those
-of version 2 had no value for a mean over tasks."""
+"""The version of floors that are measured now. Those of version 1 saw no more of a text than the last few symbols.
+Those of version 2 had no value for a mean over tasks."""
 
 
 @dataclass(frozen=True)
