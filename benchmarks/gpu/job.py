@@ -39,6 +39,7 @@ CONTRACTS = (
     "tests/contracts/test_promises.py",
     "tests/contracts/test_blocks.py",
     "tests/contracts/test_unpadded.py",
+    "tests/contracts/test_first_tokens.py",
     CACHED_DECODING,
     *TASK_CONTRACTS,
     "tests/lit_transformers/test_counter_based.py",
