@@ -225,7 +225,7 @@ def runs_at_other_rates(plan: Plan, rates: PlannedRates, time_estimate: TimeEsti
 def rates_measured(plan: Plan, rates: RateValues | None) -> Iterator[Text]:
     """Yields a line on how many runs at other learning rates have a value; nothing where a plan states none.
 
-    rates: what was measured for runs of the plan; None where nothing was."""
+    rates: values at other learning rates; None where none were measured for runs of the plan."""
     if rates is not None:
         values = sum(run.value is not None for run in rates.runs)
         yield Text(f"at other learning rates: {values} of {len(rates.runs)} runs have a value")
@@ -303,7 +303,7 @@ def status_view(
     """Shows the state of every run by records, checkpoints and locks, and below who is at those that are active. Of
     more runs than MOST_LINES, seeds of an arm in the same state share a line with the mean of their metric.
 
-    rates: what was measured at other learning rates; None where nothing was."""
+    rates: values at other learning rates; None where none were measured."""
     labels = plan.labels
     table = plain_table(labels.heading("arm"), "seed", "run", plan.metric.name, "state")
     for column in table.columns[1:3]:

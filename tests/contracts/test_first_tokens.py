@@ -1,4 +1,4 @@
-"""The output of the first token of each row, computed alone in the last layer, is that of a pass over all tokens."""
+"""The first token of each row, computed alone in the last layer, has the same output as in a pass over all tokens."""
 
 from __future__ import annotations
 

@@ -76,8 +76,10 @@ def test_a_run_of_another_config_is_refused_with_what_differs(config: RunConfig,
 def test_a_config_that_was_not_trained_is_to_be_edited_and_not_removed(config: RunConfig, occupied: Path) -> None:
     (occupied / RECORD).unlink()
     (occupied / CHECKPOINT).unlink()
+    before = folder_contents(occupied)
     with pytest.raises(ConfigError) as error:
         fit(config.override({"seed": 7}), occupied)
+    assert folder_contents(occupied) == before
     reason = "holds the config of another run: seed is 0 there and 7 here; choose another folder (--to), or edit"
     assert str(error.value).startswith(f"{occupied}: {reason} {RUN}")
 

@@ -10472,7 +10472,7 @@ FAULTS = (
     ),
     Fault(
         "first tokens",
-        "a mean over tokens is that of the first token",
+        "a mean over tokens is replaced by the first token",
         "lit_transformers/tasks/pooled.py",
         'self.first_alone = self.config.pooling == "first" and self.data.pieces == 1',
         "self.first_alone = True",
