@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ablations.plan import PlannedStudy
 from lit_transformers.config import ConfigError, Plain, canonical_hash
-from lit_transformers.records.floors import VERSION, Floors, load_floors
+from lit_transformers.records.floors import VERSION, Floors, StageFloor, load_floors
 from lit_transformers.records.plan import Plan
 from lit_transformers.records.reference import Reference
 from lit_transformers.records.schema import first_fault
@@ -30,21 +30,24 @@ Configs = Mapping[str, Mapping[str, Plain]]
 
 
 def missing_floors(runs: Path, planned: PlannedStudy, todo: int, console: Console) -> Floors | None:
-    """Measures the floors of a plan, of each of the data that its arms read and of how much of them they see, and
-    prints a line on each; returns None where they are known.
+    """Measures the floors of a plan, of each of the data that its arms read and of how much of them they see, and of
+    its stages, and prints a line on each; returns None where they are known.
 
     todo: number of runs that are still to be done; with some, floors that could not be measured are tried again. What
     fails is named by the line and by ``reason``, and keeps no run from being done.
     """
     stored = _stored(runs, planned.folder)
-    if stored is None or stored.version != VERSION or not stored.are_of(planned.plan):
+    plan = planned.plan
+    if stored is None or stored.version != VERSION or not (stored.are_of(plan) and stored.know_stages(plan)):
         stored = None
     if stored is not None and not todo:
         return None
-    readers = _readers(planned.plan, planned.configs, planned.runner)
+    readers = _readers(plan, planned.configs, planned.runner)
     if stored is not None and stored.values and stored.keys == [*readers]:
         return None
-    return _floors(planned.plan, readers, planned.configs, planned.runner, console)
+    floors = _floors(plan, readers, planned.configs, planned.runner, console)
+    stages = (_stage_floor(planned, name, key, console) for name, key in plan.first_stages().items())
+    return replace(floors, stages=tuple(stages))
 
 
 def floors_of_published(study: Study, runner: str, console: Console) -> Floors:
@@ -110,6 +113,38 @@ def _floors(
     none = replace(floors, arms=(), values=(), document=())
     rest = (measured(*other) if floors.values else replace(none, key=other[0], arms=other[1]) for other in others)
     return replace(floors, arms=first[1], others=tuple(rest))
+
+
+def _stage_floor(planned: PlannedStudy, name: str, key: str, console: Console) -> StageFloor:
+    """Measures the floor of a stage, and prints a line on it. key: of its first run."""
+    start = time.monotonic()
+    try:
+        with console.status(f"measuring the floor of {name}"):
+            floor = call_forked(planned.runner, measure_stage, planned.runner, name, key, planned.configs[key])
+    except Exception as error:  # whatever it is, it is no reason not to train
+        floor = StageFloor(name, key, reason=first_fault(error))
+    text = f"none: {floor.reason}"
+    if floor.best is not None:
+        text = f"{floor.best.value:.4g} {floor.metric}, by {floor.best.name} ({time.monotonic() - start:.0f} s)"
+    line = f"{planned.plan.study}: best floor of {name} {text}"
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return floor
+
+
+def measure_stage(runner: str, name: str, key: str, config: Mapping[str, Plain]) -> StageFloor:
+    """Returns the floor of a stage, for a process that has imported its runner: of the first metric of its objective
+    that simple predictors have."""
+    loaded = load_runner(runner)
+    parsed = loaded.config.from_dict(config)
+    for metric, goal in loaded.learning_metrics(parsed).items():
+        try:
+            values = loaded.floors(parsed, metric)
+        except ValueError:  # simple predictors have no such metric; the next one may be theirs
+            continue
+        choose = min if goal == "minimize" else max
+        if values:
+            return StageFloor(name, key, metric, goal, choose(values, key=lambda floor: floor.value))
+    return StageFloor(name, key, reason="simple predictors have no metric of its objective")
 
 
 def measure(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from lit_transformers.config import Config, ConfigError, Plain, plain_leaves
 from lit_transformers.plugins import load_plugins
 from lit_transformers.records.context_losses import ContextLoss
-from lit_transformers.records.measure import Measure
+from lit_transformers.records.measure import Goal, Measure
 from lit_transformers.records.measurement import named_on, split_of
 from lit_transformers.records.record import Gate
 from lit_transformers.records.reference import Reference
@@ -89,6 +89,11 @@ def no_floors(config: Any, metric: str) -> Sequence[Reference]:
 def no_document_floors(config: Any, metric: str) -> Sequence[Reference]:
     """Returns nothing: no simple predictor sees more than a run does."""
     return ()
+
+
+def no_learning_metrics(config: Any) -> Mapping[str, Goal]:
+    """Returns nothing: no metric is known to say how well these runs learn their objective."""
+    return {}
 
 
 def no_visible_context(config: Any) -> Plain:
@@ -178,7 +183,9 @@ class Runner:
     where it was stopped with a checkpoint.
     probe: measures a training step and returns its ``seconds`` and its ``memory`` in bytes. check: returns the gates.
     references: returns what is known of a metric of a record beforehand, by its name. floors: returns the values of it
-    that simple predictors reach, and raises an error of one line where there are none. visible_context: identifies how
+    that simple predictors reach, and raises an error of one line where there are none. learning_metrics: returns the
+    metrics of a record that say how well a run has learned its objective, with their goals, the main one first; nothing
+    of a run that trains nothing. visible_context: identifies how
     much of its data a run sees: runs of the same data that differ in it have floors of their own. document_floors:
     returns the values of predictors that see more, all of a document, which are shown and decide nothing.
     context_losses: measures the language model of a checkpoint with its context cut to rising lengths, and raises such
@@ -225,6 +232,7 @@ class Runner:
     cached_pass: Callable[[Any], CachedPass | None] = no_cached_pass
     visible_context: Callable[[Any], Plain] = no_visible_context
     document_floors: Callable[[Any, str], Sequence[Reference]] = no_document_floors
+    learning_metrics: Callable[[Any], Mapping[str, Goal]] = no_learning_metrics
     rate_fields: Callable[[Any], Sequence[str]] = no_rate_fields
     placement_fields: Sequence[str] = ()
     protocol_notes: Callable[[Any], Sequence[str]] = no_protocol_notes

@@ -11,11 +11,12 @@ from typing import Annotated
 from pydantic import Field
 
 from lit_transformers.records.files import write_json
+from lit_transformers.records.measure import Goal
 from lit_transformers.records.plan import Metric, Plan, plan_path
 from lit_transformers.records.reference import Reference
 from lit_transformers.records.schema import IF_ANY, parse, to_plain
 
-__all__ = ["FLOORS", "VERSION", "Floors", "floors_path", "load_floors", "write_floors"]
+__all__ = ["FLOORS", "VERSION", "Floors", "StageFloor", "floors_path", "load_floors", "write_floors"]
 
 FLOORS = "floors.json"
 """The name of the file."""
@@ -25,13 +26,29 @@ Those of version 2 had no value for a mean over tasks."""
 
 
 @dataclass(frozen=True)
+class StageFloor:
+    """The best value that a simple predictor reaches on the data of a stage, or the ``reason`` why there is none.
+
+    name: of the stage. key: of its first run, whose data and budget the predictors learned from. metric: its name in
+    records, the first metric of the stage's objective that simple predictors have. goal: what is better of it.
+    """
+
+    name: str
+    key: str
+    metric: str = ""
+    goal: Goal = "minimize"
+    best: Reference | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Floors:
     """The value of the study's metric that each simple predictor reaches, or the ``reason`` why there is none.
 
     key: of the first run of the baseline, which stands for the data and the budget that the predictors learned from.
     arms: those that read these data and see as much of them, their baseline first; empty where all do. others: of other
     data that arms read, and of these for arms that see less or more of them. document: the values of predictors that
-    see the whole document, beyond what these arms see, which decide nothing.
+    see the whole document, beyond what these arms see, which decide nothing. stages: the floor of each stage.
     """
 
     key: str
@@ -41,6 +58,7 @@ class Floors:
     others: tuple[Floors, ...] = ()
     document: Annotated[tuple[Reference, ...], IF_ANY] = ()
     version: Annotated[int, Field(exclude_if=lambda version: version == 1)] = 1
+    stages: Annotated[tuple[StageFloor, ...], IF_ANY] = ()
 
     @property
     def keys(self) -> list[str]:
@@ -54,6 +72,10 @@ class Floors:
     def best_of_document(self, metric: Metric) -> Reference | None:
         """Returns the best value of who sees the whole document; None where there is none."""
         return _best(self.document, metric)
+
+    def know_stages(self, plan: Plan) -> bool:
+        """Whether they hold a floor of each stage of a plan, or the reason why there is none."""
+        return {stage.name: stage.key for stage in self.stages} == plan.first_stages()
 
     def are_of(self, plan: Plan) -> bool:
         """Whether they were measured for the baseline of a plan, and for arms of it that read other data or see less or

@@ -382,6 +382,15 @@ class Plan:
         pairs = [pair for one in self.retention for arm in one.arms.values() for pair in arm]
         return {run.key: run for pair in pairs for run in (pair.before, pair.after)}
 
+    def first_stages(self) -> dict[str, str]:
+        """Returns the key of the first run of each stage, by the name of the stage."""
+        return {stage.name: stage.key for stage in reversed(self.stages)}
+
+    def arms_after(self, stage: str) -> tuple[str, ...]:
+        """Returns the names of the arms whose runs start from a stage, directly or through others."""
+        chains = {arm.name: self.chain(key for run in arm.runs for key in run.sources) for arm in self.arms}
+        return tuple(arm for arm, stages in chains.items() if any(one.name == stage for one in stages))
+
     def chain(self, sources: Iterable[str]) -> tuple[PlannedStage, ...]:
         """Returns the stages that have to be done before a run, each once, in the order in which they can be done.
 

@@ -11,7 +11,7 @@ from lit_transformers.records.measurement import PREFIXES, named_on
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.tasks.task import TaskConfig
 
-__all__ = ["measure_of_run", "stopping_goal"]
+__all__ = ["learning_metrics", "measure_of_run", "stopping_goal"]
 
 MEASURED: Mapping[str, Measure] = (
     minimized("seconds", per="run")
@@ -66,6 +66,17 @@ def measure_of_run(config: RunConfig, metric: str) -> Measure | None:
     if at and name in measures:
         names = [f"{prefix}/{name}@{known}" for known in lengths or ()] or [f"{prefix}/{name}"]
     raise ConfigError(f"no {metric!r} would be in the record of its runs; {nearest(metric, names)}", "metric")
+
+
+def learning_metrics(config: RunConfig) -> dict[str, Goal]:
+    """Returns the metrics in a run's record that its task measures on the split of its evaluation, with their goals:
+    means over tasks, then the others in the task's order. Nothing of a run of no steps."""
+    if not config.training.steps:
+        return {}
+    data, task = config.build_data(), config.measured_task
+    measures = task.measures(data.description)
+    names = sorted(measures, key=lambda name: not task.averaged(name, data.description))
+    return {f"{PREFIXES[data.measured_split]}/{name}": measures[name].goal for name in names}
 
 
 def stopping_goal(metric: str, task: TaskConfig, description: DataDescription) -> Goal:

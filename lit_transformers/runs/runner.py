@@ -15,7 +15,7 @@ from lit_transformers.runs.cut_context import context_losses
 from lit_transformers.runs.feature_pass import feature_pass
 from lit_transformers.runs.held_out import held_out_gates
 from lit_transformers.runs.keys import PLACEMENT_FIELDS, code_of, training_key
-from lit_transformers.runs.metrics import measure_of_run
+from lit_transformers.runs.metrics import learning_metrics, measure_of_run
 from lit_transformers.runs.probe import probe
 from lit_transformers.runs.reach import smallest_reach, visible_context
 from lit_transformers.runs.rehearsal import rehearse
@@ -78,6 +78,7 @@ RUNNER = Runner(
     cached_pass=feature_pass,
     visible_context=_visible_context,
     document_floors=document_floors,
+    learning_metrics=learning_metrics,
     rate_fields=_rate_fields,
     placement_fields=PLACEMENT_FIELDS,
 )

@@ -19,6 +19,7 @@ from reports.judge.generalization import GeneralizationGap, generalization_gap
 from reports.judge.known import KnownShare, known_shares, learned_too_little
 from reports.judge.matrix import Matrix, accuracy_matrix
 from reports.judge.significance import ContrastTests, bleu_tests
+from reports.judge.stages import LearnedStage, learned_stages
 from reports.read.study import Study
 
 __all__ = ["NOT_ALONE", "Findings"]
@@ -88,6 +89,17 @@ class Findings:
         gains = {arm: self.study.gain_over(floor, arm) for arm, floor in best.items() if arm not in self.gaps}
         return {arm: best[arm] for arm, gain in gains.items() if gain is not None and gain <= 0}
 
+    @cached_property
+    def stages(self) -> tuple[LearnedStage, ...]:
+        """The stages whose floors were measured."""
+        return tuple(learned_stages(self.study))
+
+    @property
+    def stages_below_floor(self) -> tuple[LearnedStage, ...]:
+        """The stages that are no better than the best floor of their data, so that the arms that start from them say
+        little of their objective."""
+        return tuple(stage for stage in self.stages if stage.gain is not None and stage.gain <= 0)
+
     @property
     def trained_too_little(self) -> bool:
         """Whether the baseline is no better than the best floor, so that its arms cannot answer the question."""
@@ -122,6 +134,7 @@ class Findings:
         if self.study.withdrawn:
             return False
         readers = [self.floors[baseline].arms for baseline in self.below_floor]
+        readers += [stage.arms for stage in self.stages_below_floor if stage.arms]
         arms = tuple(arms)
         too_little = any(not names or name in names for names in readers for name in arms)
         return not too_little and self.gains_nothing_beyond is None and not learned_too_little(self.study, arms)

@@ -66,7 +66,7 @@ def write_results(study: Study, path: Path, public: bool = False) -> None:
 
 
 def _lines(study: Study, public: bool) -> Iterator[dict[str, Any]]:
-    runs = list({**{run.key: run for run in study.runs}, **study.retention}.values())
+    runs = list({**_stage_runs(study), **{run.key: run for run in study.runs}, **study.retention}.values())
     plan = _in_order(dump(study.plan), PLAN_END)
     commands = {name: _public_command(text) if public else text for name, text in plan["commands"].items()}
     plan = _public(plan) | {"commands": commands}
@@ -88,6 +88,12 @@ def _lines(study: Study, public: bool) -> Iterator[dict[str, Any]]:
                 numbers[identity] = len(numbers)
                 yield {"kind": "column", "column": numbers[identity], "values": _values(column)}
         yield _run_line(run, numbers)
+
+
+def _stage_runs(study: Study) -> dict[str, Run]:
+    """Returns the runs that those of arms start from, by key."""
+    planned = {stage.key: stage for stage in study.plan.stages}
+    return {key: Run(planned[key].name, planned[key].seed, key, one, None) for key, one in study.stages.items()}
 
 
 def _run_line(run: Run, numbers: Mapping[Identity, int]) -> dict[str, Any]:
@@ -176,7 +182,7 @@ def read_results(path: Path) -> Study:
         ) from None
     no_line = RunData(f"its line in {path.name} is missing")
     study = assemble(plan, {key: reading.runs.get(key, no_line) for key in reading.known}, notes)
-    return replace(first, runs=study.runs, notes=study.notes, retention=study.retention)
+    return replace(first, runs=study.runs, notes=study.notes, retention=study.retention, stages=study.stages)
 
 
 def _parse_first_line(path: Path, text: str) -> Study:
@@ -217,8 +223,8 @@ class _Reading:
 
     @cached_property
     def known(self) -> set[str]:
-        """The keys of all runs that the plan names, those that measure retention too."""
-        return {*self.plan.by_key(), *self.plan.retention_runs()}
+        """The keys of all runs that the plan names, with stages and those that measure retention."""
+        return {*self.plan.by_key(), *self.plan.retention_runs(), *(stage.key for stage in self.plan.stages)}
 
     def add_line(self, number: int, text: str) -> None:
         """Reads one line; a line that cannot be read becomes a note."""

@@ -90,9 +90,10 @@ class Study:
     """A plan, its runs in the plan's order, notes on every file that could not be used, its floors, and how much of its
     context the baseline uses; None where these were not measured. reproductions: runs that were repeated later.
     withdrawn: the reason why a publication is wrong; empty where it stands. retention: the runs that measure what
-    networks can do before and after those of arms, by key, each with the value of what it measures. rates: the arms at
-    other learning rates; None where these were not measured. shared: the runs that also stand in other studies; None
-    where there are none, and where that was not looked up."""
+    networks can do before and after those of arms, by key, each with the value of what it measures. stages: the
+    records of the runs that those of arms start from, by key. rates: the arms at other learning rates; None where these
+    were not measured. shared: the runs that also stand in other studies; None where there are none, and where that was
+    not looked up."""
 
     plan: Plan
     runs: tuple[Run, ...]
@@ -102,6 +103,7 @@ class Study:
     reproductions: tuple[Reproduction, ...] = ()
     withdrawn: str = ""
     retention: Mapping[str, Run] = field(default_factory=dict)
+    stages: Mapping[str, Record] = field(default_factory=dict)
     rates: RateValues | None = None
     shared: SharedRuns | None = None
 
@@ -188,7 +190,8 @@ def load_study(runs: Path, study: str, plan: Plan | None = None) -> Study:
     notes: list[str] = []
     floors, context = read_floors(runs, plan, notes), read_context(runs, plan, notes)
     runs_by_key = {key: read_run(runs / key, notes) for key in plan.by_key()}
-    runs_by_key |= {key: RunData(read_record(runs / key / RECORD, notes)) for key in plan.retention_runs()}
+    others = [*plan.retention_runs(), *(stage.key for stage in plan.stages)]
+    runs_by_key |= {key: RunData(read_record(runs / key / RECORD, notes)) for key in others if key not in runs_by_key}
     rates = read_rates(runs, plan, notes)
     whole = assemble(plan, runs_by_key, notes)
     origins = brought_in_notes((run.arm, run.seed, run.record) for run in whole.runs)
@@ -205,7 +208,9 @@ def assemble(plan: Plan, runs_by_key: Mapping[str, RunData], notes: Iterable[str
         for pair in pairs
         for planned in (pair.before, pair.after)
     }
-    return Study(plan, tuple(runs), tuple(notes), retention=retention)
+    records = {stage.key: runs_by_key[stage.key].record for stage in plan.stages if stage.key in runs_by_key}
+    stages = {key: record for key, record in records.items() if isinstance(record, Record)}
+    return Study(plan, tuple(runs), tuple(notes), retention=retention, stages=stages)
 
 
 def read_floors(runs: Path, plan: Plan, notes: list[str]) -> Floors | None:

@@ -53,9 +53,10 @@ def headline(findings: Findings) -> str:
     """Returns the verdict on the comparisons that answer the study's question, with sizes and intervals, then how many
     of the others have each verdict; without a finished run, why there is none.
 
-    Before it stands why no answer can be expected, where the baseline does not beat its floor or gains nothing from the
-    context in which arms differ; after it, which arms have learned what does not generalize, and whether
-    the verdicts stand at other learning rates. Of a study that was withdrawn it is the reason alone.
+    Before it stands why no answer can be expected, where the baseline or a stage does not beat its floor, or the
+    baseline gains nothing from the context in which arms differ; after it, which arms have learned what does not
+    generalize, and whether the verdicts stand at other learning rates. Of a study that was withdrawn it is the reason
+    alone.
     """
     if findings.study.withdrawn:
         return why_no_answer(findings)
@@ -68,7 +69,8 @@ def why_no_answer(findings: Findings) -> str:
     """Returns why no answer can be expected, or nothing where one can, or neither floor nor context was measured."""
     if findings.study.withdrawn:
         return f"Withdrawn: {findings.study.withdrawn.rstrip('.')}."
-    return " ".join([*_too_little_training(findings), *_too_little_knowledge(findings), *_too_little_context(findings)])
+    reasons = (_too_little_training, _too_little_before, _too_little_knowledge, _too_little_context)
+    return " ".join(sentence for of_kind in reasons for sentence in of_kind(findings))
 
 
 def _too_little_training(findings: Findings) -> Iterator[str]:
@@ -78,6 +80,19 @@ def _too_little_training(findings: Findings) -> Iterator[str]:
         name = "the baseline" if arm == findings.study.plan.baseline else findings.study.plan.labels.alone(arm)
         reached = f"{name} reaches {mean} {findings.metric.title}"
         yield f"Trained too little to answer: {reached}, and a simple predictor reaches {reachable} ({floor.name})."
+
+
+def _too_little_before(findings: Findings) -> Iterator[str]:
+    """Yields a sentence for each stage that has learned less than a simple predictor."""
+    for stage in findings.stages_below_floor:
+        floor = stage.floor
+        assert stage.value is not None and floor.best is not None
+        arms = [findings.study.plan.labels.alone(arm) for arm in stage.arms[:_MOST_NAMES]]
+        rest = [f"{len(stage.arms) - len(arms)} more"] if len(stage.arms) > len(arms) else []
+        start = "starts" if len(stage.arms) == 1 else "start"
+        reached = f"{floor.name}, from which {_join_with_and([*arms, *rest])} {start}, reaches {stage.value:.4g}"
+        reachable = f"{floor.best.value:.4g} ({floor.best.name})"
+        yield f"Trained too little to answer: {reached} {floor.metric}, and a simple predictor reaches {reachable}."
 
 
 def _too_little_knowledge(findings: Findings) -> Iterator[str]:

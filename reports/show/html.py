@@ -161,7 +161,7 @@ def _parts(
     )
     yield "Published numbers", [_source(findings), *of("published")]
     yield DISAGREEMENTS, [paragraphs(disagreements(findings))]
-    yield "Floors and context", of("known", "floors", "context")
+    yield "Floors and context", of("known", "floors", "stages", "context")
     figures = ("accuracies", "state_accuracy", "distances", "seeds", "learning_curves", "further_curves")
     yield "Figures", _figures(drawn, *figures)
     yield "Cost", [*_figures(drawn, "cost_quality", "cost_length"), *of("costs", "match")]

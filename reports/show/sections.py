@@ -81,6 +81,7 @@ def all_tables(findings: Findings) -> tuple[Table, ...]:
         forgetting_table(findings.study),
         known(findings),
         floors(findings),
+        stages(findings),
         context(findings),
         *([] if of_rows else [ranking(findings)]),
         differences(findings, contrasts, "differences", kind),
@@ -189,6 +190,27 @@ def floors(findings: Findings) -> Table:
         names = dict.fromkeys(floor.name for floors in by_arm.values() for floor in floors.document)
         notes.append(f"More than its networks see, and no floor: {', '.join(names)}.")
     return Table("floors", "Floors: simple predictors", columns, rows, tuple(notes), unit)
+
+
+def stages(findings: Findings) -> Table:
+    """Returns a table of the value that each stage reaches, next to the best simple predictor on its data."""
+    columns = (
+        Column("Stage"),
+        Column("Arms that start from it"),
+        Column("Metric"),
+        Column("Value", "number", decimals=4),
+        Column("Simple predictor"),
+        Column("Its value", "number", decimals=4),
+    )
+    rows = []
+    for stage in findings.stages:
+        floor, best = stage.floor, stage.floor.best
+        arms = ", ".join(map(findings.study.plan.labels.in_column, stage.arms))
+        value = Cell(missing="no finished run") if stage.value is None and best else Cell(stage.value)
+        predictor = (Cell(best.name), Cell(best.value)) if best else (Cell(missing=floor.reason), Cell())
+        rows.append((Cell(floor.name), Cell(arms), Cell(floor.metric), value, *predictor))
+    notes = ("A stage that is no better than the simple predictor has learned too little for its arms to answer.",)
+    return Table("stages", "Stages: their values and floors", columns, tuple(rows), notes)
 
 
 def context(findings: Findings) -> Table:

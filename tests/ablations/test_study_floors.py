@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from standin.chains import chain
 from standin.run import RUNNER, RunConfig, TrainingConfig, fit
 
 import ablations.estimate
@@ -24,10 +25,11 @@ from ablations.plan import PlannedStudy, Request, make_plan
 from ablations.study_context import keep_context
 from ablations.study_floors import floors_of_published, missing_floors
 from ablations.training import LaunchSettings, train_study
+from datamodules.core.errors import DataError
 from lit_transformers.config import ConfigError
 from lit_transformers.records.context_losses import ContextLoss, load_context
 from lit_transformers.records.files import RESULTS
-from lit_transformers.records.floors import floors_path, load_floors
+from lit_transformers.records.floors import StageFloor, floors_path, load_floors
 from lit_transformers.records.plan import parse_plan, plan_path, plan_to_plain
 from lit_transformers.records.reference import Reference
 from reports.publish import publish, publish_floors
@@ -57,6 +59,7 @@ class Predictors:
 
     content = "0"
     depend_on_memory = False
+    unknown = "val/accuracy"
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[Any, str]] = []
@@ -66,6 +69,7 @@ class Predictors:
             floors=self.measure,
             data_content=lambda config: self.content,
             visible_context=lambda config: config.model.mixer.memory if self.depend_on_memory else None,
+            learning_metrics=lambda config: {self.unknown: "maximize", "val/bpb": "minimize"},
             document_floors=lambda config, metric: [Reference("whole", 1.0)] if self.depend_on_memory else (),
         )
         monkeypatch.setattr(ablations.study_floors, "load_runner", lambda name: runner)
@@ -75,6 +79,8 @@ class Predictors:
 
     def measure(self, config: Any, metric: str) -> Sequence[Reference]:
         self.calls.append((config, metric))
+        if metric == self.unknown:
+            raise DataError(f"no predictor has {metric}")
         if self.error:
             raise self.error
         return [Reference("pairs", 3.5951), Reference("triples", 2.1)]
@@ -137,6 +143,28 @@ def test_of_other_data_that_arms_read_they_are_measured_too(tmp_path: Path, monk
     assert floors.are_of(planned.plan) and printed(tmp_path, planned, 8) == ""
     changed = make_plan("memory_helps", replace(study, factors=study.factors | {"text": texts | OTHER_TEXT}), Request())
     assert changed.plan.arms[0].runs == planned.plan.arms[0].runs and not floors.are_of(changed.plan)
+
+
+def test_stages_have_floors_of_the_first_of_their_metrics_that_predictors_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictors = Predictors(monkeypatch)
+    study = replace(STUDY, baseline=chain(3, 4))
+    planned = make_plan("memory_helps", study, Request())
+    assert printed(tmp_path, planned, 4).splitlines() == [
+        "memory_helps: best floor 2.1 bits per byte, by triples (0 s)",
+        "memory_helps: best floor of stage 1 2.1 val/bpb, by triples (0 s)",
+    ]
+    assert [metric for config, metric in predictors.calls if config == chain(3)] == ["val/accuracy", "val/bpb"]
+    floors = load_floors(tmp_path, planned.folder)
+    first = next(stage.key for stage in planned.plan.stages if stage.seed == 0)
+    assert floors and floors.stages == (StageFloor("stage 1", first, "val/bpb", "minimize", Reference("triples", 2.1)),)
+    assert printed(tmp_path, planned, 4) == ""
+    planned.write(tmp_path, replace(floors, stages=()))
+    assert "floor of stage 1" in printed(tmp_path, planned, 0), "as of a study that was done before there were any"
+    predictors.error = RuntimeError("the text is gone")
+    other = make_plan("memory_helps", replace(STUDY, baseline=chain(2, 4)), Request())
+    assert printed(tmp_path, other, 4).splitlines()[1] == "memory_helps: best floor of stage 1 none: the text is gone"
 
 
 def test_arms_that_see_more_or_less_of_the_same_data_have_floors_of_their_own(

@@ -1623,6 +1623,38 @@ TASK_FAULTS = (
     ),
     Fault(
         "floors",
+        "arms of a stage that has learned nothing answer",
+        "reports/judge/findings.py",
+        "for stage in self.stages_below_floor if stage.arms",
+        "for stage in ()",
+        (
+            "tests/reports/test_report_floors.py::"
+            "test_a_stage_below_its_floor_was_trained_too_little_for_the_arms_that_start_from_it",
+        ),
+    ),
+    Fault(
+        "floors",
+        "a stage whose metric is maximized is judged by the wrong side",
+        "reports/judge/stages.py",
+        'return -gain if self.floor.goal == "minimize" else gain',
+        "return -gain",
+        (
+            "tests/reports/test_report_floors.py::"
+            "test_a_stage_below_its_floor_was_trained_too_little_for_the_arms_that_start_from_it",
+        ),
+    ),
+    Fault(
+        "floors",
+        "stages of a study that is whole get no floors",
+        "ablations/study_floors.py",
+        "stored.are_of(plan) and stored.know_stages(plan)",
+        "stored.are_of(plan)",
+        (
+            "tests/ablations/test_study_floors.py::test_stages_have_floors_of_the_first_of_their_metrics_that_predictors_have",
+        ),
+    ),
+    Fault(
+        "floors",
         "a compression after training has no floor",
         "lit_transformers/runs/run_floors.py",
         "    return own or sum(",

@@ -13,8 +13,9 @@ from study_on_disk import key_of, name_of, product_arms, write_json, write_produ
 
 from lit_transformers.records.context_losses import ArmContext, ContextLoss, ContextUse
 from lit_transformers.records.files import RESULTS
-from lit_transformers.records.floors import Floors
-from lit_transformers.records.plan import Margin, Metric
+from lit_transformers.records.floors import Floors, StageFloor
+from lit_transformers.records.measure import Goal
+from lit_transformers.records.plan import Margin, Metric, PlannedStage
 from lit_transformers.records.reference import Reference
 from reports.gallery import read_entry
 from reports.judge.agreement import GalleryEntry, judge_comparisons
@@ -101,6 +102,52 @@ def test_arms_that_read_other_data_are_compared_with_the_floor_of_these(runs: Pa
     mean = findings.study.mean_of(second)
     assert mean is not None
     assert table_of(findings, "floors")[1] == [second, "copies", 2.2, pytest.approx(2.2 - mean)]
+
+
+def after_a_stage(runs: Path, folder: Path, values: dict[int, float], goal: Goal = "minimize") -> Findings:
+    """Returns the findings, read from a file of results, of the study where OFF starts from a stage that reaches these
+    values of val/nats by seed, and a simple predictor 2.0."""
+    study = study_with(runs, {"pairs": 3.6})
+    record = next(run.record for run in study.runs if run.record)
+    stages = tuple(PlannedStage("stage 1", f"{OFF}: start.network", seed, f"pretrained-{seed}") for seed in range(3))
+    arms = tuple(
+        replace(arm, runs=tuple(replace(run, sources=(f"pretrained-{run.seed}",)) for run in arm.runs))
+        if arm.name == OFF
+        else arm
+        for arm in study.plan.arms
+    )
+    records = {
+        f"pretrained-{seed}": replace(record, key=f"pretrained-{seed}", seed=seed, metrics={"val/nats": value})
+        for seed, value in values.items()
+    }
+    assert study.floors
+    floor = StageFloor("stage 1", "pretrained-0", "val/nats", goal, Reference("pairs", 2.0))
+    floors = replace(study.floors, stages=(floor,))
+    plan = replace(study.plan, stages=stages, arms=arms)
+    write_results(replace(study, plan=plan, floors=floors, stages=records), folder / RESULTS)
+    return find(read_results(folder / RESULTS))
+
+
+def test_a_stage_below_its_floor_was_trained_too_little_for_the_arms_that_start_from_it(
+    runs: Path, tmp_path: Path
+) -> None:
+    findings = after_a_stage(runs, tmp_path, {0: 2.2, 2: 2.4})
+    assert headline(findings).startswith(
+        f"Trained too little to answer: stage 1, from which {OFF} starts, reaches 2.3 val/nats, and a simple predictor "
+        "reaches 2 (pairs). Better: recurrence on vs off:"
+    )
+    assert not findings.can_answer([ON, OFF]) and findings.can_answer([ON]) and not findings.trained_too_little
+    assert table_of(findings, "stages") == [["stage 1", OFF, "val/nats", pytest.approx(2.3), "pairs", 2.0]]
+    cases: list[tuple[dict[int, float], Goal]] = [
+        ({0: 1.8, 1: 1.7}, "minimize"),
+        ({0: 2.2}, "maximize"),
+        ({}, "minimize"),
+    ]
+    for values, goal in cases:
+        learned = after_a_stage(runs, tmp_path, values, goal)
+        assert learned.can_answer([ON, OFF]) and "stage" not in headline(learned)
+    [table] = [table for table in all_tables(learned) if table.name == "stages"]
+    assert table.rows[0][3].missing == "no finished run"
 
 
 def test_what_the_whole_document_would_give_is_shown_and_decides_nothing(runs: Path, tmp_path: Path) -> None:
