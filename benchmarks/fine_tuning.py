@@ -1,20 +1,24 @@
 """Fine-tuning through the suite and through the Trainer of transformers: examples a second, and nats after an epoch.
 
-    python -m benchmarks.fine_tuning [--examples 8000] [--seeds 3] [--rounds 3] [--tiny] [--json NAME]
+    python -m benchmarks.fine_tuning [--examples 8000] [--seeds 3] [--tiny] [--json NAME]
 
 Both fine-tune a released MiniLM (22.7 M parameters) on sentences of SST-2 with the same head, optimizer, schedule,
-dropout and batch size, in float32, and are measured on the same sentences of validation.
+dropout and batch size, in float32, and are measured on the same sentences of validation. For each seed they train an
+epoch in turns, each in a new process as its own commands start one; the Trainer trains in random order, its default,
+and grouped by length. On a CPU a process of the suite has huge pages.
 
-Speed: in turns, each trains on as many sentences, the Trainer in random order, its default, and grouped by length.
-Ratios are of examples per second of processor time, median over rounds, above 1 where the suite is faster.
-Nats: after one epoch, paired by seed; differences are negative where the suite is better.
+Speed: ratios are of examples per second of processor time, median over seeds, above 1 where the suite is faster.
+Nats: paired by seed; differences are negative where the suite is better.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
@@ -35,6 +39,7 @@ from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig
 from lit_transformers.runs.made_weights import file_of_source
 from lit_transformers.runs.train import contents, make_trainer, quiet, starting_task
+from lit_transformers.startup.quick_imports import HUGE_PAGES
 from lit_transformers.tasks.pooled import PooledTask
 from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck
 from lit_transformers.training.reporting import ProgressReporter
@@ -45,14 +50,21 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "trec.yaml"
 BATCH, RATE, DROPOUT, WARMUP = 32, 1e-4, 0.1, 0.1
 ORDERS = ("random", "group_by_length")
 """How the Trainer samples: its default, and rows of about equal lengths together."""
+NAMES = ("ours", *ORDERS)
 
 
 class Trained(NamedTuple):
-    """Seconds of training, by the clock and by processor time, and the logits of a batch after it."""
+    """The seconds of processor time that training took, and the logits of a batch after it."""
 
-    clock: float
-    processor: float
+    seconds: float
     logits: Callable[[LabelledBatch], Tensor]
+
+
+class Epoch(NamedTuple):
+    """An epoch of training: its seconds of processor time, and the nats per sentence of validation after it."""
+
+    seconds: float
+    nats: float
 
 
 def config_of(examples: int, seed: int) -> RunConfig:
@@ -93,9 +105,9 @@ def ours(config: RunConfig, folder: Path) -> Trained:
         trainer = make_trainer(config.training, folder, callbacks)
         begun = now()
         trainer.fit(task, data)
-        clock, processor = since(begun)
+        _, seconds = since(begun)
     task.eval()
-    return Trained(clock, processor, task.evaluation_output)
+    return Trained(seconds, task.evaluation_output)
 
 
 class TrainingSentences(torch.utils.data.Dataset[Mapping[str, Any]]):
@@ -143,19 +155,29 @@ def theirs(config: RunConfig, order: str, folder: Path) -> Trained:
     )
     begun = now()
     trainer.train()
-    clock, processor = since(begun)
+    _, seconds = since(begun)
     model.eval()
 
     def logits(batch: LabelledBatch) -> Tensor:
         return cast("Tensor", model(input_ids=batch.inputs, attention_mask=batch.padding_mask.long()).logits)
 
-    return Trained(clock, processor, logits)
+    return Trained(seconds, logits)
 
 
-def trained(config: RunConfig, name: str) -> Trained:
+def epoch(name: str, config: RunConfig, threads: int) -> Epoch:
     """Trains through the suite ("ours"), or by the Trainer in an order."""
+    torch.set_num_threads(threads)
+    transformers.logging.set_verbosity_error()
     with tempfile.TemporaryDirectory() as folder:
-        return ours(config, Path(folder)) if name == "ours" else theirs(config, name, Path(folder))
+        trained = ours(config, Path(folder)) if name == "ours" else theirs(config, name, Path(folder))
+    return Epoch(trained.seconds, nats_of(trained.logits, cast("LabelledData", config.build_data())))
+
+
+def epoch_in_new_process(name: str, config: RunConfig, threads: int) -> Epoch:
+    """Returns ``epoch`` of a new process, which has huge pages if the suite trains."""
+    os.environ[HUGE_PAGES] = "1" if name == "ours" else "0"
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return process.submit(epoch, name, config, threads).result()
 
 
 def released_folder() -> Path:
@@ -165,75 +187,56 @@ def released_folder() -> Path:
 
 
 @torch.no_grad()
-def nats_of(logits: Callable[[LabelledBatch], Tensor], data: LabelledData) -> Tensor:
-    """Returns the nats of each sentence of validation, in its order."""
-    examples, nats = [], []
-    for batch in data.val_dataloader():
-        examples.append(batch.example)
-        nats.append(F.cross_entropy(logits(batch), batch.labels, reduction="none"))
-    return torch.cat(nats)[torch.cat(examples).argsort()]
+def nats_of(logits: Callable[[LabelledBatch], Tensor], data: LabelledData) -> float:
+    """Returns the nats per sentence of validation."""
+    nats = [F.cross_entropy(logits(batch), batch.labels, reduction="none") for batch in data.val_dataloader()]
+    return float(torch.cat(nats).mean())
 
 
-def rates(examples: int, rounds: int) -> dict[str, Any]:
-    """Trains in turns, the suite and the Trainer in both orders, and returns examples a second with their ratios."""
-    seconds: dict[str, list[float]] = {name: [] for name in ("ours", *ORDERS)}
-    for number in range(rounds + 1):
-        config = config_of(examples, number)
-        for name in seconds:
-            run = trained(config, name)
-            if number:  # the first round warms up
-                seconds[name].append(run.processor)
-    per_second = {name: examples / statistics.median(of_rounds) for name, of_rounds in seconds.items()}
+def measure(examples: int, seeds: int, threads: int) -> dict[str, Any]:
+    """Trains an epoch of each seed by the suite and by the Trainer in both orders; returns examples a second with their
+    ratios, and nats by seed with their mean differences."""
+    epochs = [
+        {name: epoch_in_new_process(name, config_of(examples, seed), threads) for name in NAMES}
+        for seed in range(seeds)
+    ]
     ratios = {
-        order: statistics.median(slow / fast for slow, fast in zip(seconds[order], seconds["ours"], strict=True))
+        order: statistics.median(of_seed[order].seconds / of_seed["ours"].seconds for of_seed in epochs)
         for order in ORDERS
     }
-    return {"examples": examples, "rounds": rounds, "examples_per_second": per_second, "ratios": ratios}
-
-
-def differences(examples: int, seeds: int) -> dict[str, Any]:
-    """Trains an epoch of each seed by the suite and by the Trainer in both orders, and returns nats by seed."""
-    rows = []
-    for seed in range(seeds):
-        config = config_of(examples, seed)
-        row: dict[str, float] = {}
-        for name in ("ours", *ORDERS):
-            run = trained(config, name)
-            row[name] = float(nats_of(run.logits, cast("LabelledData", config.build_data())).mean())
-        rows.append(row)
-    means = {order: statistics.mean(row["ours"] - row[order] for row in rows) for order in ORDERS}
-    return {"examples": examples, "seeds": rows, "mean_differences": means}
+    means = {
+        order: statistics.mean(of_seed["ours"].nats - of_seed[order].nats for of_seed in epochs) for order in ORDERS
+    }
+    per_second = {name: examples / statistics.median(of_seed[name].seconds for of_seed in epochs) for name in NAMES}
+    nats = [{name: of_seed[name].nats for name in NAMES} for of_seed in epochs]
+    return {
+        "speed": {"examples": examples, "examples_per_second": per_second, "ratios": ratios},
+        "nats": {"examples": examples, "seeds": nats, "mean_differences": means},
+    }
 
 
 def main(
-    examples: Annotated[int, typer.Option(min=BATCH, help="Train on this many sentences for the nats.")] = 8000,
-    seeds: Annotated[int, typer.Option(min=1, help="Train this many seeds for the nats.")] = 3,
-    rounds: Annotated[int, typer.Option(min=0, help="Time this many rounds, after a round of warm-up; 0: none.")] = 3,
+    examples: Annotated[int, typer.Option(min=BATCH, help="Train on this many sentences.")] = 8000,
+    seeds: Annotated[int, typer.Option(min=1, help="Train this many seeds.")] = 3,
     threads: Annotated[int, typer.Option(min=1, help="Use this many threads.")] = 1,
     tiny: Annotated[bool, typer.Option("--tiny", help="Train on few sentences, to check this script.")] = False,
     json: Annotated[str | None, typer.Option(help=JSON_HELP)] = None,
 ) -> None:
     """Print examples a second of both, and the difference of their nats."""
-    torch.set_num_threads(threads)
-    transformers.logging.set_verbosity_error()
-    timed = rates(BATCH * (2 if tiny else 20), 1 if tiny else rounds) if rounds else None
-    if timed is not None:
-        table = Table("examples a second", "suite", *ORDERS)
-        per_second, ratios = timed["examples_per_second"], timed["ratios"]
-        table.add_row("", *(f"{per_second[name]:.1f}" for name in ("ours", *ORDERS)))
-        table.add_row("suite, times faster", "", *(f"{ratios[order]:.2f}" for order in ORDERS))
-        Console().print(table)
-    measured = differences(BATCH * 2 if tiny else examples, 1 if tiny else seeds)
-    table = Table("nats of seed", "suite", *ORDERS)
-    for seed, row in enumerate(measured["seeds"]):
-        table.add_row(str(seed), *(f"{row[name]:.4f}" for name in ("ours", *ORDERS)))
-    table.add_row("suite, difference", "", *(f"{measured['mean_differences'][order]:.4f}" for order in ORDERS))
+    measured = measure(BATCH * 2 if tiny else examples, 1 if tiny else seeds, threads)
+    speed, nats = measured["speed"], measured["nats"]
+    table = Table("", "suite", *ORDERS)
+    table.add_row("examples a second", *(f"{speed['examples_per_second'][name]:.1f}" for name in NAMES))
+    table.add_row("suite, times faster", "", *(f"{speed['ratios'][order]:.2f}" for order in ORDERS))
+    for seed, row in enumerate(nats["seeds"]):
+        table.add_row(f"nats of seed {seed}", *(f"{row[name]:.4f}" for name in NAMES))
+    table.add_row("suite, difference", "", *(f"{nats['mean_differences'][order]:.4f}" for order in ORDERS))
     Console().print(table)
     if tiny:
         typer.echo("Few sentences: these numbers say that the script runs, and nothing about speed.")
     if json:
-        hardware = describe(("lightning", "transformers"))
-        save(json, {"hardware": hardware, "tiny": tiny, "speed": timed, "nats": measured})
+        torch.set_num_threads(threads)
+        save(json, {"hardware": describe(("lightning", "transformers")), "tiny": tiny} | measured)
 
 
 if __name__ == "__main__":

@@ -64,10 +64,9 @@ def test_the_speed_of_fine_tuning_is_stated_once_it_is_measured(tmp_path: Path) 
         "| Trainer, random order | 30.0 | 2.50 | 0.4150 | -0.0050 |",
         "| Trainer, similar lengths | 74.0 | 1.01 | 0.4100 | +0.0000 |",
     ]
-    for change in ({"tiny": True}, {"speed": None}):
-        path.write_text(json.dumps(results | change))
-        with pytest.raises(ClaimError, match=r"fine_tuning_cpu\.json has few sentences or no rounds; measure anew: py"):
-            fine_tuning_values(path)
+    path.write_text(json.dumps(results | {"tiny": True}))
+    with pytest.raises(ClaimError, match=r"fine_tuning_cpu\.json has few sentences; measure anew: python"):
+        fine_tuning_values(path)
 
 
 @pytest.fixture

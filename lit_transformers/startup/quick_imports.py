@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["quick_imports", "use_huge_pages"]
+__all__ = ["HUGE_PAGES", "quick_imports", "use_huge_pages"]
 
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 """The variable by which torch has the system map large tensors of a CPU by pages of 2 MiB, read once."""
