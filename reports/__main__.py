@@ -30,6 +30,8 @@ python -m reports report xl_recurrence                                  render o
 
 python -m reports compare xl_recurrence runs2/studies/xl_recurrence     compare two studies arm by arm
 
+python -m reports order everything everything_text                      compare the order of mixers in both
+
 python -m reports judge lightning_logs --metric val_loss                judge runs as a tracker keeps them
 
 python -m reports judge results.csv --metric val_loss --minimize        judge runs that any program trained
@@ -70,6 +72,11 @@ TABLE = (
         "compare",
         "compare_command:compare",
         "Compare two runs or two studies: configs path by path, metrics with intervals, costs as ratios.",
+    ),
+    ListedCommand(
+        "order",
+        "order_command:order",
+        "Compare the order of a factor's levels in two studies: ranks, their correlation, pairs that both decide.",
     ),
     ListedCommand(
         "judge",

@@ -30,6 +30,8 @@ from reports.show.sections import filled_costs
 from reports.show.tables import Cell, Column, Table, escape_markdown, plain, to_markdown
 
 _ALL = "all arms"
+SIDES = {"one": -1.0, "other": 1.0}
+"""The ends of the names of the joined study's arms, with their signs in the second side minus the first."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ def compare(one: ComparedSide, other: ComparedSide) -> tuple[tuple[Table, ...], 
         raise ReportError(f"{one.name} and {other.name} have no arm in common; the arms of {one.name}: {arms}")
     notes = [f"{side.name} was withdrawn: {side.study.withdrawn}" for side in (one, other) if side.study.withdrawn]
     notes += [*one.study.notes, *other.study.notes]
-    candidates = (configs(one, other, pairs), metrics(one, other, pairs, notes), costs(one, other, pairs))
+    of_effects = [effects(one, other, pairs, notes)] if one.kind == "study" else []
+    candidates = (configs(one, other, pairs), metrics(one, other, pairs, notes), *of_effects, costs(one, other, pairs))
     tables = [table if one.kind == "study" else _without_arms(table) for table in candidates if table.rows]
     if not tables:
         raise ReportError(_why_nothing(one, other))
@@ -203,12 +206,65 @@ def _common_metrics(pairs: list[ComparedArm]) -> list[str]:
     return [name for name in dict.fromkeys(mine) if name in theirs]
 
 
+def effects(one: ComparedSide, other: ComparedSide, pairs: list[ComparedArm], notes: list[str]) -> Table:
+    """Returns a table of every comparison that both studies make by the same metric, with the second effect minus the
+    first and its interval: whether a gain grows or shrinks, for example with training. No rows for other metrics."""
+    columns = (
+        Column("Comparison"),
+        Column(one.name, "number", decimals=4),
+        Column(other.name, "number", decimals=4),
+        Column("Change", "number", decimals=4),
+        Column("95 % interval", "interval", decimals=4),
+        Column("Verdict"),
+    )
+    first, second = one.study.plan.metric, other.study.plan.metric
+    if (first.name, first.compare) != (second.name, second.compare):
+        return Table("effects", "Effects", columns, ())
+    joint = join(one.study, other.study, pairs, first.name)
+    joint = replace(joint, plan=replace(joint.plan, metric=replace(first, margin=None)))
+    number = {pair.arm: number for number, pair in enumerate(pairs)}
+    theirs = {comparison.name: comparison for comparison in compare_arms(other.study, [])}
+    both = [
+        (comparison, theirs[comparison.name])
+        for comparison in compare_arms(one.study, [])
+        if comparison.weights and comparison.weights.keys() <= number.keys()
+        if comparison.name in theirs and theirs[comparison.name].weights == comparison.weights
+    ]
+    planned = []
+    for comparison, _ in both:
+        weights = comparison.weights.items()
+        signed = {f"{number[arm]} {side}": sign * weight for side, sign in SIDES.items() for arm, weight in weights}
+        planned.append(Comparison(comparison.name, "interaction", signed))
+    changes = compare_arms(joint, notes, unmatched=True, planned=planned)
+    rows = tuple(
+        (Cell(change.name), *map(_effect_cell, (*of_studies, change)), _interval_cell(change), Cell(_verdict(change)))
+        for of_studies, change in zip(both, changes, strict=True)
+        if all(comparison.estimate for comparison in of_studies)
+    )
+    note = f"A change is the effect in {other.name} minus that in {one.name}, over the seeds that both have."
+    ratios = ["Effects are logarithms of ratios."] if first.compare == "ratio" else []
+    return Table("effects", "Effects", columns, rows, (note, *ratios))
+
+
+def _effect_cell(comparison: Comparison) -> Cell:
+    return Cell(comparison.estimate.difference) if comparison.estimate else Cell()
+
+
+def _interval_cell(comparison: Comparison) -> Cell:
+    interval = comparison.estimate.interval if comparison.estimate else None
+    return Cell(low=interval.low, high=interval.high) if interval else Cell()
+
+
+def _verdict(comparison: Comparison) -> str:
+    return comparison.verdict or f"none ({comparison.reason})"
+
+
 def join(one: Study, other: Study, pairs: list[ComparedArm], metric: str) -> Study:
     """Joins both sides into one study with each common arm twice and a contrast of the second minus the first."""
     arms, contrasts = [], []
     run_data: dict[str, RunData] = {}
     for number, pair in enumerate(pairs):
-        names = (f"{number} one", f"{number} other")
+        names = tuple(f"{number} {side}" for side in SIDES)
         for name, runs in zip(names, (pair.first, pair.second), strict=True):
             run_data |= {f"{name} {index}": _run_data(run) for index, run in enumerate(runs)}
             # Two single runs form one pair, whatever their seeds are.

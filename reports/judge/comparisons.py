@@ -166,13 +166,17 @@ class Comparison:
         return 1.0 if self.normal_from is not None and seeds >= self.normal_from else self.widening
 
 
-def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Comparison, ...]:
+def compare(
+    study: Study, notes: list[str], unmatched: bool = False, planned: Sequence[Comparison] | None = None
+) -> tuple[Comparison, ...]:
     """Returns all comparisons of a study in print order, corrected as one family with an error rate of 5 % of studies.
 
-    ``unmatched``: give verdicts also where the budgets of arms do not match.
+    ``unmatched``: give verdicts also where the budgets of arms do not match. ``planned``: make these comparisons in
+    place of those of the plan.
     """
     evidence, learned = gather(study, notes), learned_runs(study)
-    planned = [*planned_contrasts(study.plan), *planned_effects(study.plan, evidence)]
+    if planned is None:
+        planned = [*planned_contrasts(study.plan), *planned_effects(study.plan, evidence)]
     looks, margin = looks_taken(study.plan.looks), _margin(study, notes)
     if study.plan.looks and not looks:
         reason = f"the look of {study.plan.looks.planned[0]} seeds is not complete"

@@ -1622,6 +1622,41 @@ TASK_FAULTS = (
         ("tests/datamodules/test_floors.py::test_floors_know_words_as_the_score_of_the_run_does",),
     ),
     Fault(
+        "order",
+        "the order of a metric that is maximized is turned around",
+        "reports/judge/order.py",
+        "side.means[level] * (1 if side.minimize else -1)",
+        "side.means[level]",
+        ("tests/reports/test_report_order.py::test_a_metric_that_is_maximized_has_its_best_level_first",),
+    ),
+    Fault(
+        "order",
+        "pairs that one study decides count as decided by both",
+        "reports/judge/order.py",
+        "sum(map(abs, products))",
+        "len(products)",
+        ("tests/reports/test_report_order.py::test_pairs_within_the_noise_of_a_study_are_not_decided",),
+    ),
+    Fault(
+        "order",
+        "the interval of a rank correlation is that of Pearson's",
+        "reports/judge/order.py",
+        "(1 + rho**2 / 2) / (len(self.levels) - 3)",
+        "1 / (len(self.levels) - 3)",
+        ("tests/reports/test_report_order.py::test_ranks_correlation_interval_and_p_are_those_of_their_definitions",),
+    ),
+    Fault(
+        "comparisons",
+        "the change of an effect is its size in the second study",
+        "reports/compare.py",
+        'SIDES = {"one": -1.0, "other": 1.0}',
+        'SIDES = {"one": 0.0, "other": 1.0}',
+        (
+            "tests/reports/test_report_compare.py::"
+            "test_the_change_of_an_effect_between_two_studies_has_an_interval_and_a_verdict",
+        ),
+    ),
+    Fault(
         "floors",
         "arms of a stage that has learned nothing answer",
         "reports/judge/findings.py",

@@ -84,6 +84,24 @@ def test_two_studies_are_compared_arm_by_arm_over_their_seeds(tmp_path: Path) ->
     assert costs["Time"] == ["51 s", "51 s", "1.00", "1.00 to 1.00"] and costs["Tokens planned"][-1] == "-"
 
 
+def test_the_change_of_an_effect_between_two_studies_has_an_interval_and_a_verdict(tmp_path: Path) -> None:
+    contrasts = [{"name": "off against on", "arm": OFF, "against": ON}]
+    for name, effect, noise in (("one", 0.1, 0.01), ("two", 0.3, 0.012)):
+        write_product(tmp_path / name, {"off": effect}, noise=noise, contrasts=contrasts)
+    tables, _ = compare_tables(tmp_path, *(str(tmp_path / name / "studies/xl_recurrence") for name in ("one", "two")))
+    contrast, main_effect, *_ = texts(tables["effects"])
+    assert contrast[0] == "off against on" and main_effect[0] == "recurrence: off against on"
+    for _, before, after, change, interval, verdict in (contrast, main_effect):
+        low, high = map(float, interval.split(" to "))
+        assert float(change) == pytest.approx(float(after) - float(before), abs=2e-4)
+        assert verdict == "differs" and 0.1 < low < float(change) < high < 0.3
+    positions = texts(tables["effects"])[2]
+    assert positions[0].startswith("positions:") and positions[-1] == "unresolved"
+    write_product(tmp_path / "two", {}, metric={"name": "val/nats", "goal": "minimize"})
+    tables, _ = compare_tables(tmp_path, *(str(tmp_path / name / "studies/xl_recurrence") for name in ("one", "two")))
+    assert "effects" not in tables
+
+
 def test_a_published_study_stands_beside_the_one_run_here(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.1})
     publish(tmp_path, "xl_recurrence", tmp_path / "published")

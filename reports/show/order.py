@@ -1,0 +1,53 @@
+"""The order of the levels of a factor in two studies, as a table whose notes say how alike the two orders are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from reports.judge.findings import Findings
+from reports.judge.order import FEWEST, LevelMeans, Order
+from reports.read.study import Study
+from reports.show.answer import why_no_answer
+from reports.show.tables import Cell, Column, Table, fixed, interval_text
+
+__all__ = ["order_notes", "order_table"]
+
+_DECIMALS = 3
+_DECIMALS_OF_CORRELATION = 2
+
+
+def order_table(order: Order, one: Study, other: Study) -> Table:
+    """Returns a table of the levels with their means and ranks, from the best in the first study to the worst."""
+
+    def columns_of(study: Study) -> tuple[Column, Column]:
+        return Column(study.plan.study, "number", study.plan.metric.title, _DECIMALS), Column("Rank")
+
+    def cells(side: LevelMeans, level: str) -> tuple[Cell, Cell]:
+        mean = side.means[level]
+        return Cell(math.exp(mean) if side.evidence.ratio else mean), Cell(f"{order.ranks(side)[level]:g}")
+
+    columns = (Column(order.factor), *columns_of(one), *columns_of(other))
+    rows = tuple((Cell(level), *cells(order.one, level), *cells(order.other, level)) for level in order.levels)
+    return Table("order", f"Order of {order.factor} in both studies", columns, rows, (*order_notes(order, one, other),))
+
+
+def order_notes(order: Order, one: Study, other: Study) -> Iterator[str]:
+    """Yields the rank correlation, the pairs that both studies decide, and why a study may not answer."""
+    count, rho, interval = len(order.levels), order.correlation, order.interval
+    if rho is None:
+        yield f"There is no rank correlation: all {count} levels of one study have the same mean."
+    else:
+        ends = f"{interval_text(*interval, _DECIMALS_OF_CORRELATION)}, " if interval else ""
+        value = fixed(rho, _DECIMALS_OF_CORRELATION)
+        yield f"Spearman's rank correlation over {count} levels: {value} ({ends}p = {order.p:.2g} by permutations)."
+        yield (
+            "The interval is over levels (Bonett and Wright 2000), and the seeds of a study draw the correlation to 0."
+            if interval
+            else f"It has no interval: it is 1 or -1, and {count} levels say little ({FEWEST} are the fewest)."
+        )
+    pairs, decided, alike = order.agreed
+    yield f"Of {pairs} pairs of levels both studies decide {decided}, each at 95 %, and {alike} of these alike."
+    for study in (one, other):
+        if reason := why_no_answer(Findings(study, ())):
+            yield f"{study.plan.study}: {reason}"
