@@ -138,7 +138,7 @@ class Context(NamedTuple):
         device."""
         if self.start is None:
             return self.last
-        longest = max((group.length for group in self.groups), default=self.positions.size(1))
+        longest = max(group.length for group in self.groups) if self.groups else self.positions.size(1)
         return self.start + longest - 1
 
     @property
