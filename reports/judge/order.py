@@ -22,9 +22,9 @@ from reports.judge.evidence import Evidence, gather
 from reports.judge.statistics import LEVEL, Array, ConfidenceInterval, estimate
 from reports.read.study import ReportError, Study
 
-__all__ = ["FEWEST", "LevelMeans", "Order", "order_of"]
+__all__ = ["LevelMeans", "Order", "order_of"]
 
-FEWEST = 4
+_FEWEST = 4
 """The fewest levels whose ranks are correlated."""
 _RESAMPLES = 9999
 """The number of permutations of more levels than can be permuted in every way."""
@@ -147,9 +147,11 @@ def order_of(one: Study, other: Study, factor: str | None = None) -> Order:
             raise ReportError(f"{study.plan.study} has no factor {chosen!r}; its factors: {_listed(study)}")
     first, second = (level_means(study, chosen) for study in (one, other))
     levels = [level for level in first.means if level in second.means]
-    if len(levels) < FEWEST:
+    if len(levels) < _FEWEST:
         finished = ", ".join(levels) or "none"
-        raise ReportError(f"{names} have fewer than {FEWEST} levels of {chosen} with finished runs in both: {finished}")
+        raise ReportError(
+            f"{names} have fewer than {_FEWEST} levels of {chosen} with finished runs in both: {finished}"
+        )
     levels.sort(key=lambda level: first.means[level], reverse=not first.minimize)
     return Order(chosen, tuple(levels), first, second)
 

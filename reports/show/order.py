@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from reports.judge.findings import Findings
-from reports.judge.order import FEWEST, LevelMeans, Order
+from reports.judge.order import LevelMeans, Order
 from reports.read.study import Study
 from reports.show.answer import why_no_answer
 from reports.show.tables import Cell, Column, Table, fixed, interval_text
@@ -41,13 +41,13 @@ def order_notes(order: Order, one: Study, other: Study) -> Iterator[str]:
         ends = f"{interval_text(*interval, _DECIMALS_OF_CORRELATION)}, " if interval else ""
         value = fixed(rho, _DECIMALS_OF_CORRELATION)
         yield f"Spearman's rank correlation over {count} levels: {value} ({ends}p = {order.p:.2g} by permutations)."
-        yield (
-            "The interval is over levels (Bonett and Wright 2000), and the seeds of a study draw the correlation to 0."
-            if interval
-            else f"It has no interval: it is 1 or -1, and {count} levels say little ({FEWEST} are the fewest)."
-        )
+        if interval:
+            yield "The interval is over levels (Bonett and Wright 2000). Noise of seeds pulls the correlation to 0."
+        else:
+            yield "A correlation of 1 or -1 has no interval."
     pairs, decided, alike = order.agreed
-    yield f"Of {pairs} pairs of levels both studies decide {decided}, each at 95 %, and {alike} of these alike."
+    opposite = f"{alike} in the same order, {decided - alike} in opposite orders"
+    yield f"Both studies decide {decided} of {pairs} pairs of levels, each at 95 %: {opposite}."
     for study in (one, other):
         if reason := why_no_answer(Findings(study, ())):
             yield f"{study.plan.study}: {reason}"

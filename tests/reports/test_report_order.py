@@ -87,7 +87,7 @@ def test_the_command_prints_the_order_and_refuses_what_has_none(
     assert main(["order", sides[0], sides[0], "--to", str(tmp_path / "order.csv")]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "Spearman's rank correlation over 5 levels: 1.00 (p = 0.017 by permutations)." in text
-    assert "Of 10 pairs of levels both studies decide 10, each at 95 %, and 10 of these alike." in text
+    assert "Both studies decide 10 of 10 pairs of levels, each at 95 %: 10 in the same order, 0 in opposite" in text
     assert (tmp_path / "order.csv").read_text().count("\n") >= 6
     assert main(["order", *sides]) == 2
     assert "fewer than 4 levels of mixer with finished runs in both: a, b, c" in capsys.readouterr().err
