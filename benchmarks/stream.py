@@ -1,10 +1,10 @@
 """How fast a corpus becomes batches, next to datasets, MosaicML streaming and litdata: ``python -m benchmarks.stream``.
 
 Writes a corpus of ``--megabytes`` in each format into a temporary folder, and removes it. Each reader
-(``benchmarks/stream_readers.py``) reads each case in processes of its own. CPU time is that of all of its processes.
-What has files of its own is measured in the first format alone. The first batch is cold where nothing is prepared, and
-warm where the corpus was opened before; time to import a library does not count. After a resume, the same number of
-batches is compared, row by row, with those without an interruption.
+(``benchmarks/stream_readers.py``) reads each case in processes of its own. CPU time is that of all of its processes;
+rates by the clock are sums over ranks. What has files of its own is measured in the first format alone. The first batch
+is cold where nothing is prepared, and warm where the corpus was opened before; time to import a library does not count.
+After a resume, the same number of batches is compared, row by row, with those without an interruption.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ LONGEST = 200
 """Characters of a reason that are printed: the last ones of a long trace."""
 QUESTIONS = {
     "tokens": "Thousand tokens per CPU second",
+    "clock": "Thousand tokens per second of the clock",
     "cold": "Cold first batch: seconds (CPU seconds)",
     "warm": "Warm first batch: seconds (CPU seconds)",
     "memory": "Peak memory of all processes, without libraries, MB",
@@ -146,12 +147,13 @@ def measured(kind: type[StreamReader], case: Case, amounts: Amounts) -> dict[str
     warm_state = case.cache / f"state-{case.rank}"
     opened, cold = clocked(lambda: _first(kind, case, None))
     reader, batches = opened
-    result["first"], peak, rates = cold, memory(), []
+    result["first"], peak, rates, clock = cold, memory(), [], []
     for _ in range(amounts.repeats):
-        tokens, (_, cpu) = clocked(lambda: _tokens_within(batches, amounts.seconds))
+        tokens, (seconds, cpu) = clocked(lambda: _tokens_within(batches, amounts.seconds))
         rates.append(tokens / cpu)
+        clock.append(tokens / seconds)
         peak = max(peak, memory())
-    result |= {"rates": rates, "memory": peak}
+    result |= {"rates": rates, "clock": clock, "memory": peak}
     if (state := reader.state()) is not None:
         rows = [part for part, _ in islice(batches, amounts.compared)]
         warm_state.write_bytes(pickle.dumps((state, rows)))
@@ -259,6 +261,7 @@ def result_of(name: str, case: Case, amounts: Amounts) -> dict[str, Any]:
     share = [statistics.median(rank["rates"]) for rank in ranks]
     return {
         "tokens": statistics.harmonic_mean(share),
+        "clock": sum(statistics.median(rank["clock"]) for rank in ranks),
         "rates": [rank["rates"] for rank in ranks],
         "cold": [
             seconds + max(rank["first"][0] for rank in ranks),
@@ -280,7 +283,9 @@ def shown(question: str, value: Any) -> str:
         return f"{value[0]:.2f} ({value[1]:.1f})"
     if question == "differ":
         return f"{value[0]} of {value[1]}"
-    return f"{value:.2f}" if question == "resume" else f"{value / 1000 if question == 'tokens' else value:,.0f}"
+    if question == "resume":
+        return f"{value:.2f}"
+    return f"{value / 1000 if question in ('tokens', 'clock') else value:,.0f}"
 
 
 def tables(results: dict[str, dict[str, Any]], readers: Sequence[str]) -> Iterator[Table]:

@@ -14,7 +14,13 @@ from benchmarks.stream_readers import LENGTH, READERS, ROWS, SUFFIXES, Case, Sui
 
 
 def test_tables_fit_80_columns() -> None:
-    number = {"tokens": 57_123_456.0, "cold": [123.456, 99.9], "warm": [12.3, 9.9], "memory": 12_345.6}
+    number = {
+        "tokens": 57_123_456.0,
+        "clock": 98_765_432.1,
+        "cold": [123.456, 99.9],
+        "warm": [12.3, 9.9],
+        "memory": 12_345.6,
+    }
     row = {name: number | {"resume": 123.45, "differ": [640, 640]} for name in READERS}
     key = max(map(str, usual(["bytes", "bpe"], list(SUFFIXES), [0, 2, 4], [1, 2])), key=len)
     printed = list(tables({key: row}, list(READERS)))
@@ -43,6 +49,7 @@ def test_a_reader_is_measured_and_resumed(tmp_path: Path, monkeypatch: pytest.Mo
     assert rows.shape == (ROWS, LENGTH) and count == ROWS * LENGTH
     amounts = Amounts(seconds=0.2, repeats=2, compared=3)
     first, again = measured(READERS[name], case, amounts), resumed(READERS[name], case, amounts)
-    assert len(first["rates"]) == 2 and min(first["rates"]) > 0 and again["failed"] is None
+    assert len(first["rates"]) == len(first["clock"]) == 2 and again["failed"] is None
+    assert min(first["rates"]) > 0 and min(first["clock"]) > 0
     if READERS[name] is Suite:
         assert again["differ"] == [0, 3 * ROWS]
