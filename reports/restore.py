@@ -26,9 +26,7 @@ def restore(study: Study, runs: Path, keys: Set[str]) -> int:
 
     What is there already is left as it is. Curves have the points of the published ones, which are thinned.
     """
-    every = {**{run.key: run for run in study.runs}, **study.retention}
-    by_key = {key: run for key, run in every.items() if key in keys}
-    written = [_write_run(runs / key, run) for key, run in by_key.items()]
+    written = [_write_run(runs / key, run) for key, run in study.all_runs().items() if key in keys]
     folder = study.plan.folder
     path = plan_path(runs, folder)
     if not path.exists():

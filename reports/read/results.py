@@ -66,7 +66,7 @@ def write_results(study: Study, path: Path, public: bool = False) -> None:
 
 
 def _lines(study: Study, public: bool) -> Iterator[dict[str, Any]]:
-    runs = list({**_stage_runs(study), **{run.key: run for run in study.runs}, **study.retention}.values())
+    runs = list(study.all_runs().values())
     plan = _in_order(dump(study.plan), PLAN_END)
     commands = {name: _public_command(text) if public else text for name, text in plan["commands"].items()}
     plan = _public(plan) | {"commands": commands}
@@ -88,12 +88,6 @@ def _lines(study: Study, public: bool) -> Iterator[dict[str, Any]]:
                 numbers[identity] = len(numbers)
                 yield {"kind": "column", "column": numbers[identity], "values": _values(column)}
         yield _run_line(run, numbers)
-
-
-def _stage_runs(study: Study) -> dict[str, Run]:
-    """Returns the runs that those of arms start from, by key."""
-    planned = {stage.key: stage for stage in study.plan.stages}
-    return {key: Run(planned[key].name, planned[key].seed, key, one, None) for key, one in study.stages.items()}
 
 
 def _run_line(run: Run, numbers: Mapping[Identity, int]) -> dict[str, Any]:

@@ -107,6 +107,13 @@ class Study:
     rates: RateValues | None = None
     shared: SharedRuns | None = None
 
+    def all_runs(self) -> dict[str, Run]:
+        """Returns by key the runs of arms, those that measure retention, and those with a record that others start
+        from, which have no value."""
+        planned = {stage.key: stage for stage in self.plan.stages}
+        stages = {key: Run(planned[key].name, planned[key].seed, key, one, None) for key, one in self.stages.items()}
+        return {**stages, **{run.key: run for run in self.runs}, **self.retention}
+
     @property
     def arm_names(self) -> list[str]:
         """The names of all arms of the plan."""

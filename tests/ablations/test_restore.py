@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from standin.run import RunConfig, fit
 from test_looks import STUDY, finish_runs, present
 
 from ablations import catalog
@@ -51,6 +52,29 @@ def test_what_is_restored_is_what_was_published_and_the_study_takes_its_next_loo
     assert main(["run", str(study), "--runs", str(runs), "--until", "decided"]) == 0
     assert present(runs)[1] == {"planned": [2, 4, 6], "taken": [2, 4, 6]}
     assert present(runs)[0]["memory=0"] == 2
+
+
+def test_a_stage_is_restored_unless_runs_that_are_left_start_from_it(tmp_path: Path) -> None:
+    """Such a run needs the weights of the stage, which is trained again."""
+    path, runs = tmp_path / "memory.py", tmp_path / "first"
+    text = STUDY.replace("standin.run import RunConfig", "standin.chains import chain")
+    path.write_text(text.replace("RunConfig()", "chain(3, 4)").replace("Looks(2, 4, 6)", "2"))
+    planned = make_plan("memory", catalog.load(path), Request())
+    for ticket in planned.tickets():
+        ticket.directory(runs).mkdir(parents=True)
+        fit(RunConfig.from_dict(ticket.config), ticket.directory(runs))
+    planned.write(runs, None)
+    publish(runs, "memory", tmp_path / "published")
+    own, stages = {*planned.plan.by_key()}, {stage.seed: stage.key for stage in planned.plan.stages}
+    assert restore(path, tmp_path / "second") == 0
+    assert {record.parent.name for record in (tmp_path / "second").glob(f"*/{RECORD}")} == own | {*stages.values()}
+    lost = planned.plan.arms[1].runs[1]
+    results = tmp_path / "published/memory" / RESULTS
+    lines = results.read_text().splitlines(keepends=True)
+    results.write_text("".join(line for line in lines if f'"key":"{lost.key}"' not in line or '"kind":"study"' in line))
+    assert restore(path, tmp_path / "third") == 0
+    restored = {record.parent.name for record in (tmp_path / "third").glob(f"*/{RECORD}")}
+    assert restored == (own - {lost.key}) | {stages[0]}
 
 
 def test_runs_that_are_there_are_left_as_they_are(study: Path, tmp_path: Path) -> None:
