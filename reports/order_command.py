@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lit_transformers.cli.pairs import pairs_of
 from lit_transformers.records.files import PUBLISHED
 from reports.options import Folder, out, print_path
 from reports.read.study import ReportError
@@ -22,7 +23,18 @@ def order(
     other: StudyName,
     factor: Annotated[
         str | None,
-        typer.Option("--factor", metavar="NAME", help="Order the levels of this factor. [default: the first in both]"),
+        typer.Option(
+            "--factor",
+            metavar="NAME[=NAME]",
+            help="Order the levels of this factor; name it twice where the second study has another name for it. "
+            "[default: the first in both]",
+        ),
+    ] = None,
+    match: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--match", metavar="LEVEL=LEVEL", help="Name a level of the first study in the second. Repeatable."
+        ),
     ] = None,
     runs: Runs = Path("runs"),
     folder: Folder = PUBLISHED,
@@ -43,7 +55,9 @@ def order(
         if side.kind == "run":
             raise ReportError(f"{side.name} is a run; name two studies")
     studies = [side.study for side in sides]
-    table = order_table(order_of(studies[0], studies[1], factor), studies[0], studies[1])
+    first, _, second = (factor or "").partition("=")
+    ordered = order_of(studies[0], studies[1], first or None, second or None, pairs_of("--match", match))
+    table = order_table(ordered, studies[0], studies[1])
     out.print(to_rich(table, out.width))
     if to is not None:
         write_text(to, to_csv([table]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from lit_transformers.config import nearest
 from reports.judge.evidence import Evidence, gather
 from reports.judge.statistics import LEVEL, Array, ConfidenceInterval, estimate
 from reports.read.study import ReportError, Study
@@ -42,6 +43,13 @@ class LevelMeans:
     minimize: bool
     weights: Mapping[str, Mapping[str, float]]
     means: Mapping[str, float]
+
+    def renamed(self, match: Mapping[str, str]) -> LevelMeans:
+        """Returns the means with other names of levels. match: the names here, by the new ones."""
+        names = {level: level for level in self.means if level not in match.values()} | dict(match)
+        present = {new: level for new, level in names.items() if level in self.means}
+        weights = {new: self.weights[level] for new, level in present.items()}
+        return replace(self, weights=weights, means={new: self.means[level] for new, level in present.items()})
 
     def decided(self, one: str, other: str) -> int:
         """Returns 1 where a level is shown to be better than another one at 95 % confidence, -1 where it is shown to be
@@ -132,28 +140,39 @@ class Order:
         return AgreedPairs(len(pairs), sum(map(abs, products)), products.count(1))
 
 
-def order_of(one: Study, other: Study, factor: str | None = None) -> Order:
+def order_of(
+    one: Study,
+    other: Study,
+    factor: str | None = None,
+    other_factor: str | None = None,
+    match: Mapping[str, str] | None = None,
+) -> Order:
     """Returns the order of the levels of a factor in two studies, by default of the first one that both have.
 
-    Raises ReportError where they have no such factor, or fewer than four levels of it that have finished in both.
+    other_factor: its name in the second study, if it differs. match: the names in the second study of levels of the
+    first one, if they differ. Raises ReportError where a study has no such factor or level, or fewer than four levels
+    have finished in both.
     """
-    common = [name for name in one.plan.factors if name in other.plan.factors]
     names = f"{one.plan.study} and {other.plan.study}"
-    if factor is None and not common:
-        raise ReportError(f"{names} have no factor in common: {_listed(one)} and {_listed(other)}")
-    chosen = factor or common[0]
-    for study in (one, other):
-        if chosen not in study.plan.factors:
-            raise ReportError(f"{study.plan.study} has no factor {chosen!r}; its factors: {_listed(study)}")
-    first, second = (level_means(study, chosen) for study in (one, other))
-    levels = [level for level in first.means if level in second.means]
-    if len(levels) < _FEWEST:
-        finished = ", ".join(levels) or "none"
-        raise ReportError(
-            f"{names} have fewer than {_FEWEST} levels of {chosen} with finished runs in both: {finished}"
-        )
-    levels.sort(key=lambda level: first.means[level], reverse=not first.minimize)
-    return Order(chosen, tuple(levels), first, second)
+    chosen = factor or next((name for name in one.plan.factors if name in other.plan.factors), None)
+    if chosen is None:
+        remedy = "name one of each: --factor ONE=OTHER"
+        raise ReportError(f"{names} have no factor in common: {_listed(one)} and {_listed(other)}; {remedy}")
+    matched, match = other_factor or chosen, match or {}
+    for study, name, levels in ((one, chosen, [*match]), (other, matched, [*match.values()])):
+        if name not in study.plan.factors:
+            raise ReportError(f"{study.plan.study} has no factor {name!r}; its factors: {_listed(study)}")
+        if unknown := [level for level in levels if level not in study.plan.factors[name]]:
+            known = nearest(unknown[0], study.plan.factors[name])
+            raise ReportError(f"{name} of {study.plan.study} has no level {unknown[0]!r}; {known}")
+    first, second = level_means(one, chosen), level_means(other, matched).renamed(match)
+    common = [level for level in first.means if level in second.means]
+    if len(common) < _FEWEST:
+        finished = ", ".join(common) or "none"
+        reason = f"fewer than {_FEWEST} levels of {chosen} with finished runs in both: {finished}"
+        raise ReportError(f"{names} have {reason}; pair levels of different names: --match LEVEL=LEVEL")
+    common.sort(key=lambda level: first.means[level], reverse=not first.minimize)
+    return Order(chosen, tuple(common), first, second)
 
 
 def _listed(study: Study) -> str:

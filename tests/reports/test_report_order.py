@@ -91,5 +91,10 @@ def test_the_command_prints_the_order_and_refuses_what_has_none(
     assert (tmp_path / "order.csv").read_text().count("\n") >= 6
     assert main(["order", *sides]) == 2
     assert "fewer than 4 levels of mixer with finished runs in both: a, b, c" in capsys.readouterr().err
+    pairs = [f"--match={level}={other}" for level, other in (("d", "x"), ("a", "b"), ("b", "a"))]
+    assert main(["order", *sides, "--factor", "mixer=mixer", *pairs]) == 0
+    assert "There is no rank" not in (printed := capsys.readouterr().out) and "correlation over 4 levels" in printed
+    assert main(["order", *sides, "--match", "d=y"]) == 2
+    assert "mixer of other has no level 'y'" in capsys.readouterr().err
     with pytest.raises(ReportError, match="one has no factor 'mixers'; its factors: mixer"):
         order_of(*(load_study(tmp_path / "one", "one") for _ in range(2)), "mixers")
