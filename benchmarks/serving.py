@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
+import socket
 import tempfile
 import time
 from collections import Counter
@@ -36,6 +37,7 @@ from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.reading import shown
 from benchmarks.text_networks import Forms, answer_by_onnx, chosen_texts, forms_of, labelled_texts
 from lit_transformers.checked_files import Precision
+from lit_transformers.config import ConfigError
 from lit_transformers.quantisation import has_int8_product
 from lit_transformers.serving.messages import Abilities, LineAnswer, LineWork, ServingOptions, received
 from lit_transformers.serving.worker import answer_messages
@@ -82,7 +84,10 @@ def serve_queue(
         ready.send(bound.getsockname()[1])
         options = ServingOptions(checkpoint, overlong="cut", precision=precision, threads=1)
         dispatcher = Dispatcher(options, QueueLimits(queue=queue), Metrics(), target)
-        runner.run(served(dispatcher, address, Access(), bound))
+        try:
+            runner.run(served(dispatcher, address, Access(), bound))
+        except ConfigError as error:
+            ready.send(str(error))
 
 
 def serve_pipeline(ready: Connection, folder: Path) -> None:
@@ -107,6 +112,10 @@ def serve_pipeline(ready: Connection, folder: Path) -> None:
         uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run([bound])
 
 
+class StartRefused(RuntimeError):
+    """A server did not start; the message is its reason."""
+
+
 class RunningServer(NamedTuple):
     process: psutil.Process
     port: int
@@ -119,7 +128,7 @@ class RunningServer(NamedTuple):
 
 @contextmanager
 def running(serve: Callable[..., None], *arguments: Any) -> Iterator[RunningServer]:
-    """Runs a server in a process as long as the block lasts."""
+    """Runs a server in a process as long as the block lasts. Raises StartRefused where it does not start."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs, *arguments))
@@ -127,11 +136,21 @@ def running(serve: Callable[..., None], *arguments: Any) -> Iterator[RunningServ
     theirs.close()
     try:
         port = ours.recv()
-        asyncio.run(loaded(port, ["a"], 1))  # until it answers
+        while not listens(port):
+            if not process.is_alive():
+                raise StartRefused(ours.recv() if ours.poll() else f"it exited with {process.exitcode}")
+            time.sleep(0.1)
+        asyncio.run(loaded(port, ["a"], 1))
         yield RunningServer(psutil.Process(process.pid), port)
     finally:
         process.terminate()
         process.join()
+
+
+def listens(port: int) -> bool:
+    """Whether a server accepts connections."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 async def request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: str) -> int:
@@ -193,8 +212,11 @@ async def overloaded(port: int, rate: float, length: float) -> Load:
     return Load(seconds, statuses)
 
 
-def measured(forms: Forms, texts: Sequence[str], connections: Sequence[int], rounds: int) -> list[dict[str, Any]]:
-    """Returns a row for each server and number of connections. The servers take turns."""
+def measured(
+    forms: Forms, texts: Sequence[str], connections: Sequence[int], rounds: int
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Returns a row for each server and number of connections, and the reasons of servers that did not start. The
+    servers take turns."""
     servers: dict[str, tuple[Callable[..., None], tuple[Any, ...]]] = {
         "this suite": (serve_queue, (answer_messages, forms.checkpoint)),
         "this suite, bfloat16": (serve_queue, (answer_messages, forms.checkpoint, "bfloat16")),
@@ -205,15 +227,20 @@ def measured(forms: Forms, texts: Sequence[str], connections: Sequence[int], rou
     if has_int8_product():
         servers["this suite, int8"] = (serve_queue, (answer_messages, forms.checkpoint, "int8"))
     results: dict[tuple[str, int], list[tuple[float, Load]]] = {}
-    for _ in range(rounds):
-        for name, (serve, arguments) in servers.items():
+    refused: dict[str, str] = {}
+    for name, (serve, arguments) in [*servers.items()] * rounds:
+        if name in refused:
+            continue
+        try:
             with running(serve, *arguments) as server:
                 for count in connections:
                     begin = server.cpu_seconds()
                     load = asyncio.run(loaded(server.port, texts, count))
                     spent = (server.cpu_seconds() - begin) / len(texts)
                     results.setdefault((name, count), []).append((spent, load))
-    return [row_of(name, count, own) for (name, count), own in results.items()]
+        except StartRefused as error:
+            refused[name] = str(error)
+    return [row_of(name, count, own) for (name, count), own in results.items()], refused
 
 
 def row_of(name: str, connections: int, own: Sequence[tuple[float, Load]]) -> dict[str, Any]:
@@ -249,11 +276,14 @@ def main(
         checkpoint, texts = chosen_texts(checkpoint, texts, quick, Path(temporary))
         lines, _ = labelled_texts(texts, requests)
         lines = [lines[number % len(lines)] for number in range(requests)]
-        rows = measured(forms_of(checkpoint, Path(temporary)), lines, connections or [1, 16, 256], rounds)
+        forms = forms_of(checkpoint, Path(temporary))
+        rows, refused = measured(forms, lines, connections or [1, 16, 256], rounds)
     too_many = overload(overload_seconds)
     results = {"machine": describe(("fastapi", "uvicorn", "transformers", "onnxruntime")), "quick": quick}
-    results |= {"rows": rows, "overload": too_many}
+    results |= {"rows": rows, "refused": refused, "overload": too_many}
     console.print(shown("Requests", rows))
+    for name, reason in refused.items():
+        console.print(f"{name} did not start: {reason}", markup=False, highlight=False)
     console.print(shown("Ten times the requests that a server bears", [too_many]))
     if json_name is not None:
         console.print(f"wrote {save(json_name, results)}")

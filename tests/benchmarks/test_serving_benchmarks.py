@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 from benchmarks.acceleration import BASE, makers_of, measured, rows_of
-from benchmarks.serving import overload
+from benchmarks.serving import StartRefused, overload, running, serve_queue
 from benchmarks.text_networks import forms_of, labelled_texts, tiny_checkpoint
+from lit_transformers.serving.messages import Failure, ServingOptions
 
 
 @pytest.mark.slow
@@ -24,6 +26,17 @@ def test_every_way_computes_the_same_network(tmp_path: Path) -> None:
     for row in rows.values():
         assert row["nats"] == pytest.approx(0, abs=1e-5) and row["equal_labels"] == 100
         assert row["texts_a_second"] > 0 and row["p99_ms"] >= row["p50_ms"] > 0
+
+
+def refuse(connection: Connection, options: ServingOptions) -> None:
+    """Says why it cannot start."""
+    connection.send(Failure("the network is gone"))
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_start_gives_its_reason() -> None:
+    with pytest.raises(StartRefused, match=r"^the network is gone$"), running(serve_queue, refuse, Path("none")):
+        pass
 
 
 @pytest.mark.slow

@@ -201,6 +201,10 @@ def test_the_gate_refuses_a_network_whose_answers_depend_on_other_texts(
     service = Sized(services(folders["classify"]).lines["classify"].writer)
     with pytest.raises(ConfigError, match=r'^gate: served is {"detail": "1 texts"}, and offline .*; serve a network'):
         check(service)
+    with pytest.raises(
+        ConfigError, match="this processor rounds bfloat16 differently in other batches; serve in float"
+    ):
+        check(service, "bfloat16")
     service.status = 500
     with pytest.raises(ConfigError, match=r"^gate: 1 texts$"):
         check(service)
