@@ -51,7 +51,12 @@ def benchmark_tables() -> dict[str, Plain]:
         "speed.evaluation": _evaluation(_read("evaluation_speed_cpu")["rows"]),
         "speed.decoding": _decoding(tables := _read("decoding_cpu")["tables"]),
         "speed.texts": _texts(_read("acceleration_cpu")["rows"]),
+        "speed.texts_intel": _texts(_read("acceleration_intel_cpu")["rows"]),
+        "speed.serving": _serving(serving := _read("serving_cpu")),
+        "speed.serving_overload": _overload(serving["overload"]),
         "speed.prefixes": _prefixes(tables["A symbol after a prefix"]),
+        "speed.streams": _streams(streams := _read("stream_cpu")["results"]),
+        "speed.resumed_streams": _resumed_streams(streams),
         "speed.gpu_goals": _gpu_goals(gpu := _read("nvidia_h100_80gb_hbm3")),
         "speed.gpu_training": _gpu_training(results := {job["name"]: job["result"] for job in gpu["attempts"]}),
         "speed.gpu_rows": _gpu_rows([*results["rows of 4k and 16k"]["rows"], *results["rows of 64k"]["rows"]]),
@@ -94,6 +99,48 @@ def fine_tuning_values(path: Path) -> dict[str, Plain]:
         "speed.fine_tuning_sentence": sentence,
         "speed.fine_tuning": f"{sentence} {of_nats}\n\n{_table(headings, rows)}",
     }
+
+
+STREAM_READERS = {"suite": "Suite", "datasets": "datasets", "MosaicML": "MosaicML streaming", "litdata": "litdata"}
+
+
+def _streams(results: dict[str, dict[str, Any]]) -> str:
+    """Returns the thousands of tokens that each reader reads per CPU second, and the ratio to those of datasets."""
+
+    def cells(case: str, row: dict[str, Any]) -> Iterator[str]:
+        yield _stream_case(case)
+        yield from (f"{row[name]['tokens'] / 1000:,.0f}" if name in row else "-" for name in STREAM_READERS)
+        yield f"{row['suite']['tokens'] / row['datasets']['tokens']:.1f}" if "datasets" in row else "-"
+        yield f"{row['suite']['clock'] / 1000:,.0f}"
+
+    rows = [tuple(cells(case, row)) for case, row in results.items()]
+    return _table(("Corpus", *STREAM_READERS.values(), "By datasets", "Suite, by the clock"), rows)
+
+
+def _resumed_streams(results: dict[str, dict[str, Any]]) -> str:
+    """Returns by reader the slowest first batch, in CPU seconds, and the slowest resume, with the rows that differ."""
+
+    def cells(name: str) -> Iterator[str]:
+        of_reader = [row[name] for row in results.values() if name in row]
+        resumed = [one for one in of_reader if one["differ"] is not None]
+        differ, compared = (sum(one["differ"][place] for one in resumed) for place in (0, 1))
+        yield STREAM_READERS[name]
+        yield f"{max(one['cold'][1] for one in of_reader):.1f}"
+        yield f"{max(one['warm'][1] for one in of_reader):.1f}"
+        yield f"{max(one['resume'] for one in resumed):.2f}"
+        yield f"{differ:,} of {compared:,}"
+        yield f"{len(of_reader) - len(resumed)} of {len(of_reader)}"
+
+    headings = ("Reader", "First batch, cold", "Warm", "Resume", "Rows that differ", "Cases without a resume")
+    return _table(headings, [tuple(cells(name)) for name in STREAM_READERS])
+
+
+def _stream_case(case: str) -> str:
+    """Returns a case such as ``bpe jsonl.gz 2w 1r`` in words."""
+    tokenizer, name, workers, ranks = case.split()
+    tokenizer = "bytes" if tokenizer == "bytes" else "BPE"
+    count = int(ranks.removesuffix("r"))
+    return f"{tokenizer}, {name}, {workers.removesuffix('w')} workers, {count} rank{'s' if count > 1 else ''}"
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -161,6 +208,34 @@ def _texts(results: list[dict[str, Any]]) -> str:
     )
     headings = ("Way", "Texts a second", "Faster by", "One text, ms", "99th percentile", "MiB", "Equal labels", "Nats")
     return _table(headings, rows, left=(0,))
+
+
+def _serving(results: dict[str, Any]) -> str:
+    """Returns what a request costs by each server, next to the pipeline of transformers over as many connections."""
+    pipeline = {row["connections"]: row["cpu_ms"] for row in results["rows"] if row["server"].startswith("pipeline")}
+    rows = (
+        (
+            row["server"],
+            f"{row['connections']}",
+            f"{row['cpu_ms']:.1f}",
+            f"{pipeline[row['connections']] / row['cpu_ms']:.1f}",
+            f"{row['p50_ms']:,.0f}",
+            f"{row['p99_ms']:,.0f}",
+        )
+        for row in results["rows"]
+    )
+    headings = ("Server", "Connections", "CPU, ms", "Pipeline, times", "Median, ms", "99th percentile, ms")
+    return _table(headings, rows)
+
+
+def _overload(overload: dict[str, Any]) -> str:
+    """Returns what a server does under ten times the requests that it bears."""
+    statuses = overload["statuses"]
+    return (
+        f"Of {overload['sent']:,} requests in {overload['seconds']:g} seconds, ten times as many as a slowed-down "
+        f"process can compute, {statuses['200']:,} are answered, {statuses['429']:,} are refused with status 429, and "
+        f"{overload['lost']:,} are lost."
+    )
 
 
 def _decoding(tables: dict[str, list[dict[str, Any]]]) -> str:
