@@ -25,9 +25,9 @@ def order(
         str | None,
         typer.Option(
             "--factor",
-            metavar="NAME[=NAME]",
-            help="Order the levels of this factor; name it twice where the second study has another name for it. "
-            "[default: the first in both]",
+            metavar="NAME",
+            help="Order the levels of this factor; ONE=OTHER where the second has another name for it. By default "
+            "the first factor that both have.",
         ),
     ] = None,
     match: Annotated[
@@ -40,7 +40,7 @@ def order(
     folder: Folder = PUBLISHED,
     to: Annotated[Path | None, typer.Option("--to", metavar="FILE.csv", help="Write the table as CSV, too.")] = None,
 ) -> None:
-    """Compare the order of a factor's levels in two studies: ranks, their correlation, and the pairs that both decide.
+    """Compare the order of a factor's levels in two studies: ranks, their correlation, pairs that both decide.
 
     The metrics of the studies may differ: each says itself what is better.
     """

@@ -23,7 +23,7 @@ from reports.judge.evidence import Evidence, gather
 from reports.judge.statistics import LEVEL, Array, ConfidenceInterval, estimate
 from reports.read.study import ReportError, Study
 
-__all__ = ["LevelMeans", "Order", "order_of"]
+__all__ = ["LevelMeans", "LevelOrder", "order_of"]
 
 _FEWEST = 4
 """The fewest levels whose ranks are correlated."""
@@ -75,7 +75,7 @@ class AgreedPairs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Order:
+class LevelOrder:
     """The levels of a factor that two studies have in common, from the best in the first study to the worst, and the
     means of both."""
 
@@ -146,7 +146,7 @@ def order_of(
     factor: str | None = None,
     other_factor: str | None = None,
     match: Mapping[str, str] | None = None,
-) -> Order:
+) -> LevelOrder:
     """Returns the order of the levels of a factor in two studies, by default of the first one that both have.
 
     other_factor: its name in the second study, if it differs. match: the names in the second study of levels of the
@@ -172,7 +172,7 @@ def order_of(
         reason = f"fewer than {_FEWEST} levels of {chosen} with finished runs in both: {finished}"
         raise ReportError(f"{names} have {reason}; pair levels of different names: --match LEVEL=LEVEL")
     common.sort(key=lambda level: first.means[level], reverse=not first.minimize)
-    return Order(chosen, tuple(common), first, second)
+    return LevelOrder(chosen, tuple(common), first, second)
 
 
 def _listed(study: Study) -> str:

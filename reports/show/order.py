@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from reports.judge.findings import Findings
-from reports.judge.order import LevelMeans, Order
+from reports.judge.order import LevelMeans, LevelOrder
 from reports.read.study import Study
 from reports.show.answer import why_no_answer
 from reports.show.tables import Cell, Column, Table, fixed, interval_text
@@ -17,7 +17,7 @@ _DECIMALS = 3
 _DECIMALS_OF_CORRELATION = 2
 
 
-def order_table(order: Order, one: Study, other: Study) -> Table:
+def order_table(order: LevelOrder, one: Study, other: Study) -> Table:
     """Returns a table of the levels with their means and ranks, from the best in the first study to the worst."""
 
     def columns_of(study: Study) -> tuple[Column, Column]:
@@ -32,7 +32,7 @@ def order_table(order: Order, one: Study, other: Study) -> Table:
     return Table("order", f"Order of {order.factor} in both studies", columns, rows, (*order_notes(order, one, other),))
 
 
-def order_notes(order: Order, one: Study, other: Study) -> Iterator[str]:
+def order_notes(order: LevelOrder, one: Study, other: Study) -> Iterator[str]:
     """Yields the rank correlation, the pairs that both studies decide, and why a study may not answer."""
     count, rho, interval = len(order.levels), order.correlation, order.interval
     if rho is None:

@@ -13,7 +13,7 @@ from scipy import stats
 from study_on_disk import BYTES, name_of, write_plan, write_run
 
 from reports.__main__ import main
-from reports.judge.order import Order, order_of
+from reports.judge.order import LevelOrder, order_of
 from reports.read.study import ReportError, load_study
 
 LEVELS = ("a", "b", "c", "d", "e")
@@ -31,7 +31,7 @@ def write_levels(runs: Path, study: str, bits: Mapping[str, float], seeds: int =
             write_run(runs, name_of({"mixer": level}), seed, values * BYTES * math.log(2))
 
 
-def order_in(folder: Path, one: Mapping[str, float], other: Mapping[str, float], **changes: Any) -> Order:
+def order_in(folder: Path, one: Mapping[str, float], other: Mapping[str, float], **changes: Any) -> LevelOrder:
     for name, bits in (("one", one), ("other", other)):
         write_levels(folder / name, name, bits, **changes)
     return order_of(*(load_study(folder / name, name) for name in ("one", "other")))
