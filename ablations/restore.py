@@ -25,9 +25,6 @@ def restore_published(directory: Path, whole: PlannedStudy, runs: Path) -> tuple
     recorded = {run.key: run.record for run in study.runs if run.record is not None}
     known = recorded.keys() & whole.plan.by_key()
     measured = study.retention.keys() & whole.plan.retention_runs()
-    left = [run for run in whole.plan.by_key().values() if run.key not in known]
-    needed = {stage.key for run in left for stage in whole.plan.chain(run.sources)}
-    stages = {stage.key for stage in whole.plan.stages if stage.key in study.stages} - needed
     if not known:
         commits = sorted({str(commit) for one in recorded.values() if (commit := one.environment.get("commit"))})
         remedy = f"check out commit {' or '.join(commits)} to use them, or run" if commits else "run"
@@ -35,4 +32,7 @@ def restore_published(directory: Path, whole: PlannedStudy, runs: Path) -> tuple
             f"none of its {len(recorded)} runs has today's code, config and data; {remedy} the study anew",
             str(directory),
         )
+    left = [run for run in whole.plan.by_key().values() if run.key not in known]
+    needed = {stage.key for run in left for stage in whole.plan.chain(run.sources)}
+    stages = {stage.key for stage in whole.plan.stages if stage.key in study.stages} - needed
     return restore(study, runs, known | measured | stages), len(known)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ablations.plan import PlannedStudy
 from lit_transformers.config import ConfigError, Plain, canonical_hash
-from lit_transformers.records.floors import VERSION, Floors, StageFloor, load_floors
+from lit_transformers.records.floors import VERSION, Floors, StageFloor, best_of, load_floors
 from lit_transformers.records.plan import Plan
 from lit_transformers.records.reference import Reference
 from lit_transformers.records.schema import first_fault
@@ -141,9 +141,8 @@ def measure_stage(runner: str, name: str, key: str, config: Mapping[str, Plain])
             values = loaded.floors(parsed, metric)
         except ValueError:  # simple predictors have no such metric; the next one may be theirs
             continue
-        choose = min if goal == "minimize" else max
-        if values:
-            return StageFloor(name, key, metric, goal, choose(values, key=lambda floor: floor.value))
+        if best := best_of(values, goal):
+            return StageFloor(name, key, metric, goal, best)
     return StageFloor(name, key, reason="simple predictors have no metric of its objective")
 
 

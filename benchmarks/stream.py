@@ -1,7 +1,7 @@
 """How fast a corpus becomes batches, next to datasets, MosaicML streaming and litdata: ``python -m benchmarks.stream``.
 
 Writes a corpus of ``--megabytes`` in each format into a temporary folder, and removes it. Each reader
-(``benchmarks/stream_readers.py``) reads each case in processes of its own. CPU time is that of all of its processes;
+(``benchmarks/stream_readers.py``) reads each case in processes of its own. CPU time sums all of its processes;
 rates by the clock are sums over ranks. What has files of its own is measured in the first format alone. The first batch
 is cold where nothing is prepared, and warm where the corpus was opened before; time to import a library does not count.
 After a resume, the same number of batches is compared, row by row, with those without an interruption.

@@ -211,7 +211,7 @@ def _texts(results: list[dict[str, Any]]) -> str:
 
 
 def _serving(results: dict[str, Any]) -> str:
-    """Returns what a request costs by each server, next to the pipeline of transformers over as many connections."""
+    """Returns the cost of a request to each server, next to the pipeline of transformers over as many connections."""
     pipeline = {row["connections"]: row["cpu_ms"] for row in results["rows"] if row["server"].startswith("pipeline")}
     rows = (
         (
@@ -229,7 +229,7 @@ def _serving(results: dict[str, Any]) -> str:
 
 
 def _overload(overload: dict[str, Any]) -> str:
-    """Returns what a server does under ten times the requests that it bears."""
+    """Returns how a server answers ten times the requests that it bears."""
     statuses = overload["statuses"]
     return (
         f"Of {overload['sent']:,} requests in {overload['seconds']:g} seconds, ten times as many as a slowed-down "

@@ -179,10 +179,7 @@ def metrics(one: ComparedSide, other: ComparedSide, pairs: list[ComparedArm], no
     columns = (
         Column("Metric"),
         Column("Arm"),
-        Column(one.name, "number", decimals=4),
-        Column(other.name, "number", decimals=4),
-        Column("Difference", "number", decimals=4),
-        Column("95 % interval", "interval", decimals=4),
+        *_difference_columns(one, other, "Difference"),
         Column("Over"),
     )
     rows = []
@@ -192,12 +189,17 @@ def metrics(one: ComparedSide, other: ComparedSide, pairs: list[ComparedArm], no
         for pair, comparison in zip(pairs, comparisons, strict=True):
             means = [joint.mean_of(arm) for arm in reversed(list(comparison.weights))]
             interval, over = _certainty(joint, comparison)
-            ends = Cell() if interval is None else Cell(low=interval.low, high=interval.high)
-            difference = comparison.estimate.difference if comparison.estimate else None
-            rows.append((Cell(name), Cell(pair.arm), *map(Cell, means), Cell(difference), ends, Cell(over)))
+            numbers = (*map(Cell, means), _effect_cell(comparison), _interval_cell(interval))
+            rows.append((Cell(name), Cell(pair.arm), *numbers, Cell(over)))
     difference_note = f"Differences are {other.name} minus {one.name}, over the seeds that both have."
     interval_note = "An interval over documents alone says nothing of other seeds."
     return Table("metrics", "Metrics", columns, tuple(rows), (difference_note, interval_note))
+
+
+def _difference_columns(one: ComparedSide, other: ComparedSide, title: str) -> tuple[Column, ...]:
+    """Returns the columns of a number on both sides, of the second minus the first, and of its interval."""
+    numbers = (Column(name, "number", decimals=4) for name in (one.name, other.name, title))
+    return *numbers, Column("95 % interval", "interval", decimals=4)
 
 
 def _common_metrics(pairs: list[ComparedArm]) -> list[str]:
@@ -211,10 +213,7 @@ def effects(one: ComparedSide, other: ComparedSide, pairs: list[ComparedArm], no
     first and its interval: whether a gain grows or shrinks, for example with training. No rows for other metrics."""
     columns = (
         Column("Comparison"),
-        Column(one.name, "number", decimals=4),
-        Column(other.name, "number", decimals=4),
-        Column("Change", "number", decimals=4),
-        Column("95 % interval", "interval", decimals=4),
+        *_difference_columns(one, other, "Change"),
         Column("Verdict"),
     )
     first, second = one.study.plan.metric, other.study.plan.metric
@@ -237,7 +236,12 @@ def effects(one: ComparedSide, other: ComparedSide, pairs: list[ComparedArm], no
         planned.append(Comparison(comparison.name, "interaction", signed))
     changes = compare_arms(joint, notes, unmatched=True, planned=planned)
     rows = tuple(
-        (Cell(change.name), *map(_effect_cell, (*of_studies, change)), _interval_cell(change), Cell(_verdict(change)))
+        (
+            Cell(change.name),
+            *map(_effect_cell, (*of_studies, change)),
+            _interval_cell(change.estimate.interval if change.estimate else None),
+            Cell(change.verdict or f"none ({change.reason})"),
+        )
         for of_studies, change in zip(both, changes, strict=True)
         if all(comparison.estimate for comparison in of_studies)
     )
@@ -250,13 +254,8 @@ def _effect_cell(comparison: Comparison) -> Cell:
     return Cell(comparison.estimate.difference) if comparison.estimate else Cell()
 
 
-def _interval_cell(comparison: Comparison) -> Cell:
-    interval = comparison.estimate.interval if comparison.estimate else None
+def _interval_cell(interval: ConfidenceInterval | None) -> Cell:
     return Cell(low=interval.low, high=interval.high) if interval else Cell()
-
-
-def _verdict(comparison: Comparison) -> str:
-    return comparison.verdict or f"none ({comparison.reason})"
 
 
 def join(one: Study, other: Study, pairs: list[ComparedArm], metric: str) -> Study:
@@ -335,7 +334,7 @@ def _multiple(ratio: CostRatio | None) -> tuple[Cell, Cell]:
         return Cell(ratio.value if ratio else None), Cell()
     if ratio.interval is None:
         return Cell(ratio.value), Cell(missing="not measured often enough")
-    return Cell(ratio.value), Cell(low=ratio.interval.low, high=ratio.interval.high)
+    return Cell(ratio.value), _interval_cell(ratio.interval)
 
 
 def to_page(one: ComparedSide, other: ComparedSide, tables: Iterable[Table], notes: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ which know nothing of what the study asks about."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,7 @@ from lit_transformers.records.plan import Metric, Plan, plan_path
 from lit_transformers.records.reference import Reference
 from lit_transformers.records.schema import IF_ANY, parse, to_plain
 
-__all__ = ["FLOORS", "VERSION", "Floors", "StageFloor", "floors_path", "load_floors", "write_floors"]
+__all__ = ["FLOORS", "VERSION", "Floors", "StageFloor", "best_of", "floors_path", "load_floors", "write_floors"]
 
 FLOORS = "floors.json"
 """The name of the file."""
@@ -67,11 +68,11 @@ class Floors:
 
     def best(self, metric: Metric) -> Reference | None:
         """Returns the best floor; None where there is none."""
-        return _best(self.values, metric)
+        return best_of(self.values, metric.goal)
 
     def best_of_document(self, metric: Metric) -> Reference | None:
         """Returns the best value of who sees the whole document; None where there is none."""
-        return _best(self.document, metric)
+        return best_of(self.document, metric.goal)
 
     def know_stages(self, plan: Plan) -> bool:
         """Whether they hold a floor of each stage of a plan, or the reason why there is none."""
@@ -85,8 +86,9 @@ class Floors:
         return of_baseline and plan.by_key().keys() >= {*self.keys} and all(other.arms for other in self.others)
 
 
-def _best(values: tuple[Reference, ...], metric: Metric) -> Reference | None:
-    choose = min if metric.goal == "minimize" else max
+def best_of(values: Iterable[Reference], goal: Goal | None) -> Reference | None:
+    """Returns the best of several values; None where there are none."""
+    choose = min if goal == "minimize" else max
     return choose(values, key=lambda floor: floor.value, default=None)
 
 

@@ -382,6 +382,10 @@ class Plan:
         pairs = [pair for one in self.retention for arm in one.arms.values() for pair in arm]
         return {run.key: run for pair in pairs for run in (pair.before, pair.after)}
 
+    def all_keys(self) -> list[str]:
+        """Returns the keys of the runs of arms, of stages, and of the runs that measure retention, each once."""
+        return [*dict.fromkeys([*self.by_key(), *(stage.key for stage in self.stages), *self.retention_runs()])]
+
     def first_stages(self) -> dict[str, str]:
         """Returns the key of the first run of each stage, by the name of the stage."""
         return {stage.name: stage.key for stage in reversed(self.stages)}
@@ -437,7 +441,7 @@ class Plan:
             if metric.goal is None:
                 raise ConfigError("states no goal; set it to minimize or maximize", f"{place}.goal")
         require_name(self.study, "study")
-        for key in (*self.by_key(), *(stage.key for stage in self.stages), *self.retention_runs()):
+        for key in self.all_keys():
             require_name(key, "run")
         for looks in (self.looks.planned, self.looks.taken) if self.looks else ():
             if any(first >= second for first, second in pairwise((0, *looks))):

@@ -1,7 +1,7 @@
 """Whether the stages that arms start from have learned: an arm says little of an objective that its stage has not
 learned.
 
-A stage is measured by the first metric of its own objective that simple predictors have, and has learned where its mean
+A stage is measured by the first metric of its objective that simple predictors have, and has learned where its mean
 over seeds is better than the best of them.
 """
 

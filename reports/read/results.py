@@ -217,8 +217,8 @@ class _Reading:
 
     @cached_property
     def known(self) -> set[str]:
-        """The keys of all runs that the plan names, with stages and those that measure retention."""
-        return {*self.plan.by_key(), *self.plan.retention_runs(), *(stage.key for stage in self.plan.stages)}
+        """The keys of all runs that the plan names."""
+        return {*self.plan.all_keys()}
 
     def add_line(self, number: int, text: str) -> None:
         """Reads one line; a line that cannot be read becomes a note."""

@@ -11,7 +11,7 @@ from reports.read.study import Study
 from reports.show.answer import why_no_answer
 from reports.show.tables import Cell, Column, Table, fixed, interval_text
 
-__all__ = ["order_notes", "order_table"]
+__all__ = ["order_table"]
 
 _DECIMALS = 3
 _DECIMALS_OF_CORRELATION = 2
@@ -23,16 +23,18 @@ def order_table(order: LevelOrder, one: Study, other: Study) -> Table:
     def columns_of(study: Study) -> tuple[Column, Column]:
         return Column(study.plan.study, "number", study.plan.metric.title, _DECIMALS), Column("Rank")
 
-    def cells(side: LevelMeans, level: str) -> tuple[Cell, Cell]:
-        mean = side.means[level]
-        return Cell(math.exp(mean) if side.evidence.ratio else mean), Cell(f"{order.ranks(side)[level]:g}")
+    def cells_of(side: LevelMeans) -> Iterator[tuple[Cell, Cell]]:
+        for level, rank in order.ranks(side).items():
+            mean = side.means[level]
+            yield Cell(math.exp(mean) if side.evidence.ratio else mean), Cell(f"{rank:g}")
 
     columns = (Column(order.factor), *columns_of(one), *columns_of(other))
-    rows = tuple((Cell(level), *cells(order.one, level), *cells(order.other, level)) for level in order.levels)
-    return Table("order", f"Order of {order.factor} in both studies", columns, rows, (*order_notes(order, one, other),))
+    both = zip(order.levels, cells_of(order.one), cells_of(order.other), strict=True)
+    rows = tuple((Cell(level), *first, *second) for level, first, second in both)
+    return Table("order", f"Order of {order.factor} in both studies", columns, rows, (*_notes(order, one, other),))
 
 
-def order_notes(order: LevelOrder, one: Study, other: Study) -> Iterator[str]:
+def _notes(order: LevelOrder, one: Study, other: Study) -> Iterator[str]:
     """Yields the rank correlation, the pairs that both studies decide, and why a study may not answer."""
     count, rho, interval = len(order.levels), order.correlation, order.interval
     if rho is None:

@@ -1639,7 +1639,7 @@ TASK_FAULTS = (
     ),
     Fault(
         "order",
-        "the interval of a rank correlation is that of Pearson's",
+        "a rank correlation has the interval of Pearson's",
         "reports/judge/order.py",
         "(1 + rho**2 / 2) / (len(self.levels) - 3)",
         "1 / (len(self.levels) - 3)",
