@@ -123,12 +123,13 @@ def cpu_seconds() -> float:
     return total
 
 
-def memory() -> float:
-    """Megabytes that this process and those that it has started have to themselves: none of those of libraries."""
-    total = 0.0
-    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+def memory(process: psutil.Process | None = None) -> float:
+    """Megabytes that a process and those that it has started have to themselves: none of those of libraries. process:
+    None for this one."""
+    total, process = 0.0, process or psutil.Process()
+    for one in [process, *process.children(recursive=True)]:
         try:
-            total += process.memory_full_info().uss
+            total += one.memory_full_info().uss
         except psutil.Error:
             continue
     return total / MEGABYTE

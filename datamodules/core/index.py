@@ -295,8 +295,9 @@ class _Records:
     def add(self, split: Split, record: _Record, says: bytes) -> None:
         if says := normal(says).strip():
             self.contents[split] += hashlib.blake2b(says, digest_size=8).digest()
-        self.pending[split].append(record)
-        if len(self.pending[split]) == BLOCK:
+        pending = self.pending[split]
+        pending.append(record)
+        if len(pending) == BLOCK:
             self.flush(split)
 
     def extend(self, split: Split, records: npt.NDArray[np.void], contents: bytes) -> None:
@@ -329,9 +330,9 @@ class _Piece(NamedTuple):
 def _pieces(text: Text, origin: str, piece: int) -> Iterable[_Piece]:
     """Returns the pieces of a text. Raises DataError where it cannot be read."""
     stream = text.stream
-    if isinstance(stream, BytesIO) and text.length is None and stream.getbuffer().nbytes < piece:
+    if isinstance(stream, BytesIO) and text.length is None and len(stream.getvalue()) < piece:
         content = stream.read()
-        return [_piece(text, origin, text.offset, content)] if content else ()
+        return (_piece(text, origin, text.offset, content),) if content else ()
     return _cut_pieces(text, origin, piece)
 
 
@@ -348,9 +349,10 @@ def _piece(text: Text, origin: str, offset: int, content: bytes) -> _Piece:
     return _Piece(offset, head.encode(), content)
 
 
-def _origin(text: Text) -> str:
+@lru_cache
+def _in_utf8(origin: str) -> str:
     """Returns the name of a text as UTF-8 can write it: in a file system it may be any bytes."""
-    return text.origin.encode(errors="backslashreplace").decode()
+    return origin.encode(errors="backslashreplace").decode()
 
 
 def _write_part(folder: Path, piece: int, part: CorpusPart) -> Path:
@@ -365,11 +367,11 @@ def _write_part(folder: Path, piece: int, part: CorpusPart) -> Path:
         temporary.mkdir()
     pack, records, left_out = _Pack(temporary / PACKED), _Records(temporary), Counter[str]()
     for number, text in enumerate(part.texts(left_out)):
-        origin = _origin(text)
+        origin = _in_utf8(text.origin)
         named = records.origin(origin)
         for offset, head, content in _pieces(text, origin, piece):
-            pack.add(head)
-            record = _Record(named, text.row, offset, 0, pack.add(content), len(content))
+            start = pack.add(head + content) + len(head)
+            record = _Record(named, text.row, offset, 0, start, len(content))
             records.add(text.split, record, content if text.says is None else text.says)
         if number % BLOCK == 0 and is_orphan():
             raise DataError(f"{folder}: the process that wanted it has ended")
@@ -397,7 +399,7 @@ class _Builder:
         self.pack = _Pack(folder / PACKED)
 
     def add(self, text: Text, piece: int) -> None:
-        origin = _origin(text)
+        origin = _in_utf8(text.origin)
         named = self.records.origin(origin)
         for offset, head, content in _pieces(text, origin, piece):
             self.hash.update(head)

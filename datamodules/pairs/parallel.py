@@ -187,14 +187,14 @@ def _texts(
     """Yields the pairs of lines of two files. Raises DataError where one is empty or has more lines than the other."""
     chosen = [None, None] if slices is None else slices
     first = 0 if slices is None else slices[0].first_row
-    counts = [first, first]
+    longest, missing = first, [0, 0]
     lines_of_both = (_lines(file, one) for file, one in zip(file_pair, chosen, strict=True))
-    for row, lines in enumerate(zip_longest(*lines_of_both), first):
-        for side, line in enumerate(lines):
-            counts[side] += line is not None
-        source, target = lines
+    for longest, (source, target) in enumerate(zip_longest(*lines_of_both), first + 1):
         if source is not None and target is not None:
-            yield pair_text(file_pair.source.name, split, row, Texts(source, (target,)), file_pair.source.path)
+            yield pair_text(file_pair.source.name, split, longest - 1, Texts(source, (target,)), file_pair.source.path)
+        else:
+            missing[source is not None] += 1
+    counts = [longest - number for number in missing]
     for file, count in zip(file_pair, counts, strict=True):
         if not count:
             raise DataError(f"{file.path}: empty, there is no line to read; fetch it again or correct data.source.path")

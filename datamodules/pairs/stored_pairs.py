@@ -234,8 +234,11 @@ def _write_block(
     shutil.rmtree(temporary, ignore_errors=True)
     with writing(place):
         temporary.mkdir()
-    pairs = [texts_of(document) for document in documents.between(block.start, block.stop)]
-    sides = [texts.source for texts in pairs], [texts.targets[0] for texts in pairs]
+    sides: tuple[list[str], list[str]] = [], []
+    for document in documents.between(block.start, block.stop):
+        source, (target, *_) = texts_of(document)
+        sides[0].append(source)
+        sides[1].append(target)
     for side, tokenizer, texts in zip(SIDES, tokenizers, sides, strict=True):
         encoded = [*map(text_encoder(tokenizer), texts)]
         dtype, symbols = symbol_type(tokenizer.vocabulary), b"".join(encoded)
