@@ -60,8 +60,8 @@ def hashes_of_project(module: str) -> dict[str, str]:
 
 
 def code_from_outside(module: str) -> str | None:
-    """Returns a hash of the files of a module that is not of this library, and of what it imports of its project; None
-    for one of the library, or that is in no file."""
+    """Returns a hash of the files of a module from outside of this library, and of the modules of its project that it
+    imports; None for a module of the library, and for one without a file."""
     if module.partition(".")[0] in OURS:
         return None
     files = sorted(files_of_project(module).items())
@@ -83,13 +83,22 @@ def source(module: str) -> Path | None:
 
 @cache
 def read(path: Path, package: str = "") -> tuple[str, tuple[str, ...]]:
-    """Returns the hash of a file's syntax tree, and the modules that it imports. package: that of relative imports."""
+    """Returns the hash of a file's syntax tree without docstrings, and the modules that it imports. package: the
+    package of relative imports."""
     tree = ast.parse(path.read_bytes())
     imported = tuple(sorted({absolute(name, package) for name in imports(tree)}))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [statement for statement in node.body if not _is_string(statement)] or [ast.Pass()]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), imported
+
+
+def _is_string(statement: ast.stmt) -> bool:
+    """Whether a statement is a string: the docstring of a module, a class, a function or a constant."""
+    match statement:
+        case ast.Expr(value=ast.Constant(value=str())):
+            return True
+    return False
 
 
 def imports(tree: ast.Module) -> Iterator[str]:

@@ -3,14 +3,15 @@
 The code is left out that shows a run or judges it, and computes none of its metrics, curves, losses by document,
 observations or costs:
 
-- ``runs.fit``, ``runs.environment``, ``records``: what is written around the numbers, such as surroundings, times and
-  reasons of failures;
-- ``runs.keys``, ``code``, ``folder``: what is run where. A change of how a key is computed changes the key by itself;
-- ``runs.evaluate``, ``generate``, ``translate``: what is done with a checkpoint after its run;
+- ``runs.fit``, ``runs.environment``, ``records``: parts of a record around the numbers, such as surroundings, times
+  and reasons of failures;
+- ``runs.keys``, ``code``, ``folder``: which run is in which folder. A change in the computation of a key changes the
+  key by itself;
+- ``runs.evaluate``, ``generate``, ``translate``: the use of a checkpoint after its run;
 - ``gates``, ``miniature``: a gate that fails leaves a run without numbers, and one that passes leaves no trace in them,
   since training is seeded after the gates;
 - ``inert_fields``, ``probe``, ``runs.runner``: which runs there are, which is in their configs;
-- ``reporting``, ``progress``, ``wandb_logging``, ``reports``: what is shown of a run;
+- ``reporting``, ``progress``, ``wandb_logging``, ``reports``: the display of a run;
 - tables of kinds in ``__init__`` files: which configs can be written.
 """
 
@@ -129,9 +130,10 @@ def test_a_mixer_that_another_config_names_is_on_its_path(edit: Edit) -> None:
     assert code_of(config) != before
 
 
-def test_a_comment_leaves_the_key(edit: Edit) -> None:
+@pytest.mark.parametrize("line", ["# a comment", '"""The docstring of a constant."""'])
+def test_words_leave_the_key(line: str, edit: Edit) -> None:
     before = code_of(RunConfig())
-    edit(train.__module__, "# a comment")
+    edit(train.__module__, line)
     assert code_of(RunConfig()) == before
 
 
